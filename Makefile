@@ -1,0 +1,48 @@
+# Everything here needs only Python 3.11 or newer and make; the rest is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help install demo test quick check format bench conformance clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Ojster needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+install: $(READY) ## Install Ojster and its tools into .venv
+
+demo: $(READY) ## See a server, a worker and eight jobs at work
+	$(BIN)/ojster demo
+
+test: $(READY) ## Run all tests
+	$(BIN)/pytest
+
+quick: $(READY) ## Run the tests that take no longer than a few seconds
+	$(BIN)/pytest -m 'not slow'
+
+check: $(READY) ## Check format, lint and types, then run all tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+format: $(READY) ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Measure, beside what the raw parts can do: a table, and benchmarks/results.json
+	$(BIN)/python -m benchmarks
+
+conformance: $(READY) ## Run the Open Job Spec conformance suite, if SUITE says where its runner is
+	$(BIN)/python tests/conformance/run.py $(SUITE)
+
+clean: ## Remove what was installed and built
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What a job is: pure values and rules, without I/O and without a clock."""

@@ -1,0 +1,173 @@
+"""How does a job look to the outside? A stored job, and its JSON (ojs-json-format.md, ojs-core.md section 5)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
+from ojster.model.states import JobState
+from ojster.model.timestamps import format_timestamp, parse_timestamp
+
+
+class Job(msgspec.Struct):
+    """A job as it is stored. Times are microseconds since the epoch, durations microseconds.
+
+    ``envelope`` is the JSON object of all that never changes; the other fields are what the engine works with.
+    """
+
+    seq: int
+    id: str
+    type: str
+    queue: str
+    state: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    created_at: int
+    enqueued_at: int | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    expires_at: int | None = None
+    due_at: int | None = None
+    timeout: int | None = None
+    lease: int | None = None
+    retry_delay: int | None = None
+    worker_id: str | None = None
+    unique_key: str | None = None
+    cron_name: str | None = None
+    exclusive_key: str | None = None
+    dead: int = 0
+    result: bytes | None = None
+    errors: bytes | None = None
+    envelope: bytes = b"{}"
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Job:
+        """Return the job that a server described in JSON; the inverse of ``to_json``, as far as the JSON says it."""
+        seen = _seen(raw)
+        return cls(
+            seq=0,
+            id=seen.id,
+            type=seen.type,
+            queue=seen.queue,
+            state=seen.state,
+            priority=seen.priority,
+            attempt=seen.attempt,
+            max_attempts=seen.max_attempts,
+            created_at=parse_timestamp(seen.created_at) if seen.created_at else 0,
+            enqueued_at=_moment(seen.enqueued_at),
+            started_at=_moment(seen.started_at),
+            finished_at=_moment(seen.completed_at or seen.cancelled_at or seen.discarded_at),
+            due_at=_moment(seen.next_attempt_at),
+            timeout=seen.timeout_ms * 1000 if seen.timeout_ms else seen.timeout * 1_000_000 if seen.timeout else None,
+            lease=seen.visibility_timeout_ms * 1000 if seen.visibility_timeout_ms else None,
+            retry_delay=None if seen.retry_delay_ms is None else seen.retry_delay_ms * 1000,
+            worker_id=seen.worker_id,
+            result=bytes(seen.result) if seen.result is not None else None,
+            errors=bytes(seen.errors) if seen.errors is not None else None,
+            envelope=raw,
+        )
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """The error of the last failed attempt; ``None`` if there was none or the job succeeded after it."""
+        if self.errors is None or self.state == JobState.COMPLETED:
+            return None
+        last: dict[str, Any] = msgspec.json.decode(_raw_list(self.errors)[-1])
+        return last
+
+    @property
+    def args(self) -> list[Any]:
+        """The positional arguments, decoded."""
+        return _contents(self.envelope).args
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The metadata, decoded."""
+        return _contents(self.envelope).meta
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """The retry policy, completed with the defaults."""
+        given = _contents(self.envelope).retry
+        return DEFAULT_RETRY if given is None else parse_retry_policy(given)
+
+    def to_json(self) -> bytes:
+        """Return the job as a JSON object with all its attributes."""
+        tail = (
+            f',"queue":"{self.queue}","state":"{self.state}","priority":{self.priority},"attempt":{self.attempt},'
+            f'"max_attempts":{self.max_attempts},"created_at":"{format_timestamp(self.created_at)}"'
+        )
+        if self.enqueued_at is not None:
+            tail += f',"enqueued_at":"{format_timestamp(self.enqueued_at)}"'
+        if self.started_at is not None:
+            tail += f',"started_at":"{format_timestamp(self.started_at)}"'
+        if self.finished_at is not None:
+            tail += self._end()
+        if self.retry_delay is not None:
+            tail += f',"retry_delay_ms":{self.retry_delay // 1000}'
+            if self.state == JobState.RETRYABLE and self.due_at is not None:
+                tail += f',"next_attempt_at":"{format_timestamp(self.due_at)}"'
+        if self.cron_name is not None:
+            tail += f',"cron_name":"{self.cron_name}"'
+        body = self.envelope[:-1] + tail.encode()
+        if self.worker_id is not None:
+            body += b',"worker_id":' + msgspec.json.encode(self.worker_id)
+        if self.errors is not None:
+            body += b',"errors":' + self.errors
+            if self.state != JobState.COMPLETED:
+                body += b',"error":' + bytes(_raw_list(self.errors)[-1])
+        if self.result is not None:
+            body += b',"result":' + self.result
+        return body + b"}"
+
+    def _end(self) -> str:
+        """When it ended. A job that never ran has no ``completed_at``, nor has a cancelled one."""
+        at = format_timestamp(self.finished_at or 0)
+        if self.state == JobState.CANCELLED:
+            return f',"cancelled_at":"{at}"'
+        completed = f',"completed_at":"{at}"' if self.started_at is not None else ""
+        return completed + f',"discarded_at":"{at}"' * (self.state == JobState.DISCARDED)
+
+
+class _Contents(msgspec.Struct):
+    args: list[Any]
+    meta: dict[str, Any] = {}
+    retry: dict[str, Any] | None = None
+
+
+class _Seen(msgspec.Struct):
+    """What a client needs to know of a job's JSON."""
+
+    id: str
+    type: str = ""
+    queue: str = "default"
+    state: str = ""
+    priority: int = 0
+    attempt: int = 0
+    max_attempts: int = 0
+    created_at: str | None = None
+    enqueued_at: str | None = None
+    started_at: str | None = None
+    completed_at: str | None = None
+    cancelled_at: str | None = None
+    discarded_at: str | None = None
+    next_attempt_at: str | None = None
+    retry_delay_ms: int | None = None
+    timeout: int | None = None
+    timeout_ms: int | None = None
+    visibility_timeout_ms: int | None = None
+    worker_id: str | None = None
+    result: msgspec.Raw | None = None
+    errors: msgspec.Raw | None = None
+
+
+def _moment(text: str | None) -> int | None:
+    return None if text is None else parse_timestamp(text)
+
+
+_seen: Final = msgspec.json.Decoder(_Seen).decode
+_contents: Final = msgspec.json.Decoder(_Contents).decode
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -1,0 +1,130 @@
+"""Which errors can Ojster answer with, and what does each mean to the caller?
+
+One hierarchy. Every member knows its code (ojs-http-binding.md section 16.3), its HTTP status and whether trying
+again can help; the message says what was wrong, with which value, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+DOCS_URL = "https://openjobspec.org/errors/"
+
+
+class OjsterError(Exception):
+    """The base of everything that Ojster refuses or fails at.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do. Never contains secrets.
+    details:
+        Machine-readable context; sent as ``error.details``.
+    """
+
+    code: ClassVar[str] = "backend_error"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str | None] = None
+    kind: ClassVar[str | None] = None
+    """Sent as ``error.type`` where the specification asks for one."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
+        """Return the ``error`` object of ojs-http-binding.md section 16.1."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message, "retryable": self.retryable}
+        if self.kind:
+            error["type"] = self.kind
+        if self.hint:
+            error["hint"] = self.hint
+        if self.details:
+            error["details"] = self.details
+        error["docs_url"] = DOCS_URL + self.code.upper()
+        if request_id:
+            error["request_id"] = request_id
+        return error
+
+
+class InvalidRequest(OjsterError):
+    """The request or one of its attributes is malformed."""
+
+    code = "invalid_request"
+    status = 400
+    retryable = False
+
+
+class InvalidPayload(InvalidRequest):
+    """The body is no JSON object, not UTF-8, or holds something that JSON forbids."""
+
+    code = "invalid_payload"
+
+
+class InvalidPolicy(InvalidRequest):
+    """A retry policy is well-formed JSON but breaks a rule of ojs-retry.md section 11."""
+
+    status = 422
+    kind = "validation_error"
+
+
+class Unsupported(OjsterError):
+    """The caller asks for a version or feature that this server does not have."""
+
+    code = "unsupported"
+    status = 422
+    retryable = False
+
+
+class NotFound(OjsterError):
+    """There is no such job, queue, cron job or dead letter."""
+
+    code = "not_found"
+    status = 404
+    retryable = False
+    hint = "Check the identifier; finished jobs are deleted when their retention period is over."
+
+
+class MethodNotAllowed(OjsterError):
+    """The path exists, but not with this method."""
+
+    code = "method_not_allowed"
+    status = 405
+    retryable = False
+
+
+class Conflict(OjsterError):
+    """The state of the job does not allow this, or the caller does not hold its lease."""
+
+    code = "conflict"
+    status = 409
+    retryable = False
+
+
+class Duplicate(OjsterError):
+    """A job with this id or this unique key exists already."""
+
+    code = "duplicate"
+    status = 409
+    retryable = False
+
+
+class PayloadTooLarge(OjsterError):
+    """The job or the body is larger than the server accepts."""
+
+    code = "payload_too_large"
+    status = 413
+    retryable = False
+
+
+class BackendUnavailable(OjsterError):
+    """The server or its database cannot be reached or is shutting down; nothing is known to have happened."""
+
+    code = "backend_unavailable"
+    status = 503
+
+
+class BackendError(OjsterError):
+    """Something failed that is not the caller's fault."""

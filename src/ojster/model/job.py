@@ -1,0 +1,508 @@
+"""What does a caller ask for, and what is stored of it? From a request's bytes to a job that can be inserted.
+
+What users send is not decoded and encoded again: the parts that never change are put together once, as the JSON that
+goes out on every read (the *envelope*), and kept as bytes. Options repeat from job to job; parsing them is cached.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from ojster.model.duration import MILLISECOND, SECOND, parse_duration
+from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
+from ojster.model.ids import is_job_id, new_id
+from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
+from ojster.model.timestamps import format_timestamp, parse_timestamp
+from ojster.model.unique import UniquePolicy, fingerprint, parse_unique_policy
+
+SPEC_VERSION: Final = "1.0"
+DEFAULT_QUEUE: Final = "default"
+DEEPEST_NESTING: Final = 100
+LONGEST_TYPE: Final = 255
+LONGEST_QUEUE: Final = 128
+LARGEST_META: Final = 65_536
+PRIORITIES: Final = range(-100, 101)
+LONGEST_MILLISECONDS: Final = 100 * 365 * 24 * 3600 * 1000
+
+TYPE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
+QUEUE_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+
+Members = dict[str, msgspec.Raw]
+"""The members of a JSON object, not yet decoded."""
+
+_decode_members: Final[Callable[[bytes | msgspec.Raw], Members]] = msgspec.json.Decoder(Members).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+_OPTION_NAMES: Final = frozenset(
+    {
+        "queue",
+        "priority",
+        "timeout",
+        "timeout_ms",
+        "delay_until",
+        "scheduled_at",
+        "expires_at",
+        "retry",
+        "unique",
+        "tags",
+        "visibility_timeout",
+        "visibility_timeout_ms",
+        "pending",
+        "rate_limit",
+    }
+)
+_SYSTEM_NAMES: Final = frozenset(
+    {
+        "state",
+        "attempt",
+        "max_attempts",
+        "created_at",
+        "enqueued_at",
+        "started_at",
+        "completed_at",
+        "cancelled_at",
+        "discarded_at",
+        "next_attempt_at",
+        "retry_delay_ms",
+        "error",
+        "errors",
+        "result",
+        "parent_results",
+        "worker_id",
+    }
+)
+"""What only the server sets; a client's values are ignored (ojs-core.md section 5.3)."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """A time that a request names: absolute, or relative to when the request is accepted (``+PT5S``)."""
+
+    micros: int
+    relative: bool = False
+
+    def at(self, now: int) -> int:
+        """Return the time in microseconds since the epoch."""
+        return now + self.micros if self.relative else self.micros
+
+
+class JobOptions(msgspec.Struct, frozen=True):
+    """How a job is to be treated. ``fragment`` is what of the options is shown in the envelope, ready to be spliced in.
+
+    Durations are in microseconds; ``None`` means that the server's default applies.
+    """
+
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    timeout: int | None = None
+    lease: int | None = None
+    scheduled_at: Moment | None = None
+    expires_at: Moment | None = None
+    retry: RetryPolicy = DEFAULT_RETRY
+    unique: UniquePolicy | None = None
+    pending: bool = False
+    rate_limit: int | None = None
+    fragment: bytes = b""
+
+
+DEFAULT_OPTIONS: Final = JobOptions()
+
+
+class NewJob(msgspec.Struct, gc=False):
+    """A job that passed validation and can be inserted. Times are microseconds since the epoch."""
+
+    id: str
+    type: str
+    queue: str
+    priority: int
+    max_attempts: int
+    envelope: bytes
+    id_is_given: bool = False
+    pending: bool = False
+    scheduled_at: int | None = None
+    expires_at: int | None = None
+    timeout: int | None = None
+    lease: int | None = None
+    unique: UniquePolicy | None = None
+    unique_key: str | None = None
+    rate_limit: int | None = None
+    cron_name: str | None = None
+    exclusive_key: str | None = None
+
+
+def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> Members:
+    """Return the members of the JSON object in ``body``, each as the bytes that stand there.
+
+    Raises
+    ------
+    InvalidPayload
+        The body is empty, not UTF-8, no JSON, no object, nested too deeply, or has a member twice or a lone surrogate.
+    """
+    raw = bytes(body)
+    if not raw.strip():
+        raise InvalidPayload(f"{what} is empty; it must be a JSON object.")
+    try:
+        raw.decode()
+        check_depth(raw, what)
+        members = _decode_members(raw)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"{what} is not UTF-8: byte {error.start} is invalid.") from None
+    except msgspec.ValidationError:
+        raise InvalidPayload(f"{what} must be a JSON object.") from None
+    except msgspec.DecodeError as error:
+        raise InvalidPayload(f"{what} is not valid JSON: {error}.") from None
+    if b"\\u" in raw or any(raw.count(b'"%b"' % name.encode()) != 1 for name in members):
+        _check_names_and_surrogates(raw, what)
+    return members
+
+
+def check_depth(raw: bytes, what: str) -> None:
+    """Refuse JSON that is nested deeper than ``DEEPEST_NESTING``; it is a burden to every client that reads it."""
+    if raw.count(b"[") + raw.count(b"{") <= DEEPEST_NESTING:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(raw):
+        match match[0]:
+            case b"[" | b"{":
+                depth += 1
+                if depth > DEEPEST_NESTING:
+                    raise InvalidPayload(f"{what} is nested deeper than {DEEPEST_NESTING} levels.")
+            case b"]" | b"}":
+                depth -= 1
+
+
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+
+
+class _Object(dict[str, Any]):
+    repeated: str | None = None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    found = _Object()
+    for name, value in pairs:
+        if name in found:
+            found.repeated = name
+        found[name] = value
+    return found
+
+
+def _check_names_and_surrogates(raw: bytes, what: str) -> None:
+    """The slow, exact check, for the few bodies in which a name seems to stand twice or that have escapes."""
+    value = json.loads(raw, object_pairs_hook=_object)
+    for place in (value, value.get("options"), value.get("meta")):
+        if isinstance(place, _Object) and place.repeated is not None:
+            raise InvalidPayload(f"{what} has the member {place.repeated!r} twice.", field=place.repeated)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidPayload(
+            f"{what} has an unpaired surrogate (\\u{ord(error.object[error.start]):04x}), which is no character."
+        ) from None
+
+
+def read_job(members: Members, now: int, *, largest: int, options: JobOptions | None = None) -> NewJob:
+    """Return the job that an enqueue request describes (ojs-http-binding.md section 9.1).
+
+    Options may stand under ``options`` or at the top; ``options`` wins. Unknown attributes are kept as they are.
+
+    Parameters
+    ----------
+    members:
+        The request, as ``read_members`` returns it; it is used up.
+    now:
+        The time at which the request was accepted; relative times count from it.
+    largest:
+        The most bytes that the job may take as JSON.
+    options:
+        Options that are already parsed; those in ``members`` are then not looked at.
+
+    Raises
+    ------
+    InvalidRequest
+        An attribute is missing or malformed.
+    InvalidPolicy
+        The retry policy breaks a rule.
+    PayloadTooLarge
+        The job is larger than ``largest``, or its ``meta`` than 64 KiB.
+    """
+    type_raw, args = members.pop("type", None), members.pop("args", None)
+    if type_raw is None:
+        raise InvalidRequest("The job has no 'type'.", field="type", validation="required")
+    if args is None:
+        raise InvalidRequest("The job has no 'args'.", field="args", validation="required")
+    type = read_type(bytes(type_raw))
+    args_raw = bytes(args)
+    if args_raw[:1] != b"[":
+        raise InvalidRequest(
+            f"The 'args' attribute must be a JSON array, not {_kind(args_raw)}.",
+            field="args",
+            expected="array",
+            received=_kind(args_raw),
+        )
+    given_id = members.pop("id", None)
+    id = new_id() if given_id is None else _read_id(bytes(given_id))
+    meta = bytes(members.pop("meta", b"{}"))
+    if meta[:1] != b"{":
+        if meta != b"null":
+            raise InvalidRequest(f"The 'meta' attribute must be a JSON object, not {_kind(meta)}.", field="meta")
+        meta = b"{}"
+    if len(meta) > LARGEST_META:
+        raise PayloadTooLarge(f"'meta' takes {len(meta)} bytes; at most {LARGEST_META} are allowed.", field="meta")
+    if (version := members.pop("specversion", None)) is not None:
+        _check_version(bytes(version))
+    options_raw = members.pop("options", None)
+    if options is None:
+        options = _options_of(options_raw, members)
+    envelope = b'{"specversion":"1.0","id":"%b","type":"%b","args":%b,"meta":%b%b' % (
+        id.encode(),
+        type.encode(),
+        args_raw,
+        meta,
+        options.fragment,
+    )
+    for name, value in members.items():
+        if name not in _SYSTEM_NAMES:
+            envelope += b",%b:%b" % (_encode(name), bytes(value))
+    scheduled_at, expires_at = options.scheduled_at, options.expires_at
+    if scheduled_at is not None and scheduled_at.relative:
+        envelope += b',"scheduled_at":"%b"' % format_timestamp(scheduled_at.at(now)).encode()
+    if expires_at is not None and expires_at.relative:
+        envelope += b',"expires_at":"%b"' % format_timestamp(expires_at.at(now)).encode()
+    envelope += b"}"
+    if len(envelope) > largest:
+        raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
+    unique_key = None
+    if options.unique is not None:
+        unique_key = _unique_key(options.unique, type, options.queue, args_raw, meta)
+    return NewJob(
+        id=id,
+        type=type,
+        queue=options.queue,
+        priority=options.priority,
+        max_attempts=options.retry.max_attempts,
+        envelope=envelope,
+        id_is_given=given_id is not None,
+        pending=options.pending,
+        scheduled_at=None if scheduled_at is None else scheduled_at.at(now),
+        expires_at=None if expires_at is None else expires_at.at(now),
+        timeout=options.timeout,
+        lease=options.lease,
+        unique=options.unique,
+        unique_key=unique_key,
+        rate_limit=options.rate_limit,
+    )
+
+
+@lru_cache(maxsize=4096)
+def read_type(raw: bytes) -> str:
+    """Return the job type that the JSON ``raw`` names.
+
+    Raises
+    ------
+    InvalidRequest
+        It is no string of lower-case segments separated by dots, or longer than 255 characters.
+    """
+    value = _string(raw, "type")
+    if len(value) > LONGEST_TYPE or not TYPE_PATTERN.fullmatch(value):
+        raise InvalidRequest(
+            f"The job type {value[:80]!r} is invalid: it must be segments of lower-case letters, digits, '_' and '-' "
+            f"that begin with a letter, separated by dots, such as 'email.send', and at most {LONGEST_TYPE} "
+            "characters long.",
+            field="type",
+        )
+    return value
+
+
+@lru_cache(maxsize=1024)
+def check_queue_name(name: str) -> str:
+    """Return ``name`` if it is a queue name (ojs-core.md section 5.1).
+
+    Raises
+    ------
+    InvalidRequest
+        It is none.
+    """
+    if len(name) > LONGEST_QUEUE or not QUEUE_PATTERN.fullmatch(name):
+        raise InvalidRequest(
+            f"The queue name {name[:80]!r} is invalid: it must be lower-case letters, digits, '-' and '.', begin with "
+            f"a letter or a digit, and be at most {LONGEST_QUEUE} characters long.",
+            field="queue",
+        )
+    return name
+
+
+def _read_id(raw: bytes) -> str:
+    value = _string(raw, "id")
+    if not is_job_id(value):
+        raise InvalidRequest(
+            f"The id {value[:80]!r} is not a UUIDv7 in lower case with hyphens; leave it out to be given one.",
+            field="id",
+        )
+    return value
+
+
+def _check_version(raw: bytes) -> None:
+    value = _string(raw, "specversion")
+    if value != SPEC_VERSION and not value.startswith("1.0."):
+        raise Unsupported(f"specversion {value[:32]!r} is not supported; this server speaks {SPEC_VERSION!r}.")
+
+
+def _options_of(raw: msgspec.Raw | None, members: Members) -> JobOptions:
+    at_top = [(name, members.pop(name)) for name in _OPTION_NAMES & members.keys()]
+    options = b"" if raw is None else bytes(raw)
+    if not at_top:
+        if options in (b"", b"{}", b"null"):
+            return DEFAULT_OPTIONS
+        return read_options(options) if len(options) <= 1024 else _read_options(options)
+    merged = dict(at_top)
+    if options and options != b"null":
+        merged |= read_members(options, "options")
+    return _read_options(_encode(merged))
+
+
+def _read_options(raw: bytes) -> JobOptions:
+    """Return the options that a JSON object describes.
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is malformed.
+    InvalidPolicy
+        The retry policy breaks a rule.
+    """
+    if raw[:1] != b"{":
+        raise InvalidRequest(f"The 'options' attribute must be a JSON object, not {_kind(raw)}.", field="options")
+    members = read_members(raw, "options")
+    given = {name: _decode(members[name], name) for name in _OPTION_NAMES & members.keys()}
+    given = {name: value for name, value in given.items() if value is not None}
+    shown: dict[str, msgspec.Raw] = {
+        name: members[name]
+        for name in (
+            "timeout",
+            "timeout_ms",
+            "retry",
+            "unique",
+            "tags",
+            "visibility_timeout",
+            "visibility_timeout_ms",
+            "rate_limit",
+        )
+        if name in given
+    }
+    scheduled_at = _moment(given, "scheduled_at") or _moment(given, "delay_until")
+    expires_at = _moment(given, "expires_at")
+    if scheduled_at is not None and not scheduled_at.relative:
+        shown["scheduled_at"] = members["scheduled_at" if "scheduled_at" in given else "delay_until"]
+    if expires_at is not None and not expires_at.relative:
+        shown["expires_at"] = members["expires_at"]
+    if unknown := {name: value for name, value in members.items() if name not in _OPTION_NAMES}:
+        shown["options"] = msgspec.Raw(_encode(unknown))
+    tags = given.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise InvalidRequest("The 'tags' option must be an array of strings.", field="options.tags")
+    pending = given.get("pending", False)
+    if not isinstance(pending, bool):
+        raise InvalidRequest("The 'pending' option must be true or false.", field="options.pending")
+    return JobOptions(
+        queue=_queue(given.get("queue", DEFAULT_QUEUE)),
+        priority=_priority(given.get("priority", 0)),
+        timeout=_span(given, "timeout"),
+        lease=_span(given, "visibility_timeout"),
+        scheduled_at=scheduled_at,
+        expires_at=expires_at,
+        retry=parse_retry_policy(given["retry"]) if "retry" in given else DEFAULT_RETRY,
+        unique=parse_unique_policy(given["unique"]) if "unique" in given else None,
+        pending=pending,
+        rate_limit=_rate_limit(given.get("rate_limit")),
+        fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
+    )
+
+
+read_options = lru_cache(maxsize=4096)(_read_options)
+
+
+def _queue(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest("The 'queue' option must be a string.", field="options.queue")
+    return check_queue_name(value)
+
+
+def _priority(value: Any) -> int:
+    if type(value) is not int or value not in PRIORITIES:
+        raise InvalidRequest(
+            f"The 'priority' option must be an integer from {PRIORITIES[0]} to {PRIORITIES[-1]}, not {value!r:.40}.",
+            field="options.priority",
+        )
+    return value
+
+
+def _span(given: Mapping[str, Any], name: str) -> int | None:
+    """An option in seconds (``name``) or milliseconds (``name_ms``); 0 stands for the default."""
+    for key, unit in ((name + "_ms", MILLISECOND), (name, SECOND)):
+        if (value := given.get(key)) is not None:
+            if type(value) is not int or not 0 <= value * unit <= LONGEST_MILLISECONDS * MILLISECOND:
+                raise InvalidRequest(
+                    f"The {key!r} option must be a positive integer, not {value!r:.40}.", field=f"options.{key}"
+                )
+            return value * unit or None
+    return None
+
+
+def _moment(given: Mapping[str, Any], name: str) -> Moment | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidRequest(f"The {name!r} option must be an RFC 3339 time stamp.", field=f"options.{name}")
+    try:
+        if value.startswith("+"):
+            return Moment(parse_duration(value[1:]), relative=True)
+        return Moment(parse_timestamp(value))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{name}: {error.message}", field=f"options.{name}") from None
+
+
+def _rate_limit(value: Any) -> int | None:
+    """The jobs a second that the job's queue may hand out at most; other limits are kept, and not enforced."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise InvalidRequest("The 'rate_limit' option must be an object.", field="options.rate_limit")
+    limit = value.get("max_per_second")
+    if limit is not None and (type(limit) is not int or not 1 <= limit <= 10**9):
+        raise InvalidRequest(
+            "rate_limit.max_per_second must be a positive integer.", field="options.rate_limit.max_per_second"
+        )
+    return limit
+
+
+def _unique_key(policy: UniquePolicy, type: str, queue: str, args: bytes, meta: bytes) -> str:
+    try:
+        return fingerprint(policy, type=type, queue=queue, args=_decode(args, "args"), meta=_decode(meta, "meta"))
+    except ValueError as error:
+        raise InvalidRequest(f"The job's unique key cannot be computed: {error}.", field="unique") from None
+
+
+def _decode(raw: bytes | msgspec.Raw, name: str) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The {name!r} attribute cannot be read: {error}.", field=name) from None
+
+
+def _string(raw: bytes, name: str) -> str:
+    if raw[:1] != b'"':
+        raise InvalidRequest(f"The {name!r} attribute must be a string, not {_kind(raw)}.", field=name)
+    return str(_decode(raw, name))
+
+
+def _kind(raw: bytes) -> str:
+    """What sort of JSON value this is, for error messages."""
+    kinds = {b"{": "an object", b"[": "an array", b'"': "a string", b"t": "a boolean", b"f": "a boolean", b"n": "null"}
+    return kinds.get(raw[:1], "a number")
