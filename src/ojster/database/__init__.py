@@ -1,0 +1,1 @@
+"""Where jobs are kept: transactions, the dispatcher that merges calls into them, and wake-ups."""

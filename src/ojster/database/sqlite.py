@@ -1,0 +1,289 @@
+"""How are jobs kept in a SQLite file? One writer thread with group commit, one reader, checkpoints out of the way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from asyncio import Future
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import apsw
+import msgspec
+
+from ojster.database.database import Database
+from ojster.database.dispatcher import Dispatcher, Operation
+from ojster.database.doorbell import Doorbell
+from ojster.database.transaction import JOB_COLUMNS, Parameters, Row, Transaction
+from ojster.database.wakeups import DUE, FINISHED, queue_topic
+from ojster.engine.settings import Settings
+from ojster.model.envelope import Job
+from ojster.model.errors import BackendUnavailable
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+BUSY_TIMEOUT: Final = 30_000
+"""How long to wait for another process that writes to the same file, in milliseconds."""
+
+CHECKPOINT_PAGES: Final = 4_000
+"""After how many pages in the write-ahead log they are copied to the file, in the background."""
+
+LARGEST_LOG_PAGES: Final = 16_000
+"""At how many pages in the write-ahead log the writer waits until it is copied; it never grows beyond that, as it would
+under a load that leaves the background no pause."""
+
+_JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
+
+_INSERT_JOB: Final = (
+    "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
+    "due_at, timeout, lease, unique_key, cron_name, exclusive_key) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_AVAILABLE_JOBS: Final = (
+    f"SELECT {_JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    "WHERE j.queue = ? AND j.state = 'available' AND (j.due_at IS NULL OR j.due_at > ?) "
+    "AND (j.exclusive_key IS NULL OR NOT EXISTS "
+    "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
+    "ORDER BY j.priority DESC, j.seq LIMIT ?"
+)
+_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+_LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
+_FIND_JOBS: Final = (
+    f"SELECT {_JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    "WHERE j.id IN (SELECT value FROM json_each(?))"
+)
+
+
+class SqliteTransaction(Transaction):
+    """A transaction on one SQLite connection. Writers are one at a time, so that nothing needs to be locked."""
+
+    def __init__(self, connection: apsw.Connection, now: int, settings: Settings) -> None:
+        super().__init__(now, settings)
+        self._cursor = connection.cursor()
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        return self._cursor.execute(sql, parameters).fetchall()
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            self._cursor.executemany(sql, rows)
+
+    def insert_jobs(self, jobs: Sequence[Job]) -> None:
+        (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
+        rows, envelopes = [], []
+        for seq, job in enumerate(jobs, (last or 0) + 1):
+            job.seq = seq
+            rows.append(
+                (
+                    seq,
+                    job.id,
+                    job.type,
+                    job.queue,
+                    job.state,
+                    job.priority,
+                    job.max_attempts,
+                    job.created_at,
+                    job.enqueued_at,
+                    job.expires_at,
+                    job.due_at,
+                    job.timeout,
+                    job.lease,
+                    job.unique_key,
+                    job.cron_name,
+                    job.exclusive_key,
+                )
+            )
+            envelopes.append((seq, job.envelope))
+        self._cursor.executemany(_INSERT_JOB, rows)
+        self._cursor.executemany("INSERT INTO payloads (seq, envelope) VALUES (?, ?)", envelopes)
+
+    def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        if len(ids) == 1:
+            return {row[1]: Job(*row) for row in self.execute(_LOCK_JOB, ids)}
+        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (msgspec.json.encode(ids).decode(),))}
+
+    def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (msgspec.json.encode(ids).decode(),))}
+
+    def available_jobs(self, queue: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
+
+    def envelopes(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            job.envelope = self.execute("SELECT envelope FROM payloads WHERE seq = ?", (job.seq,))[0][0]
+
+
+class SqliteDatabase(Database):
+    """Jobs in a SQLite file, or in memory (``:memory:``).
+
+    Several processes may use one file. They ring each other (``Doorbell``) when there is something to do.
+    """
+
+    kind = "sqlite"
+
+    def __init__(self, path: str, settings: Settings, clock: Callable[[], int], synchronous: str = "FULL") -> None:
+        super().__init__(settings, clock)
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
+        self.path = path
+        self._in_memory = path in ("", ":memory:")
+        self._synchronous = synchronous
+        self._connections: list[apsw.Connection] = []
+        self._checkpoint_wanted = threading.Event()
+        self._checkpointing = threading.Lock()
+        self._closing = False
+        self._log_pages = 0
+
+    def open(self) -> None:
+        writer = self._connect()
+        try:
+            migrate(writer)
+        except apsw.Error as error:
+            raise BackendUnavailable(f"Cannot use the database file {self.path}: {error}.") from error
+        self._writer = Dispatcher(lambda: self._write(writer), "ojster-writer")
+        self._reader = self._writer
+        self._doorbell: Doorbell | None = None
+        if not self._in_memory:
+            reader = self._connect()
+            self._reader = Dispatcher(lambda: self._read(reader), "ojster-reader")
+            self._reader.start()
+            writer.wal_autocheckpoint(0)
+            writer.set_wal_hook(self._on_commit)
+            self._checkpointer = threading.Thread(target=self._checkpoint, name="ojster-checkpoint", daemon=True)
+            self._checkpointer.start()
+            self._doorbell = Doorbell(Path(self.path), self._on_ring)
+        self._writer.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._writer.close()
+        if not self._in_memory:
+            self._reader.close()
+            self._checkpoint_wanted.set()
+            self._checkpointer.join()
+        if self._doorbell is not None:
+            self._doorbell.close()
+        for connection in self._connections:
+            connection.close()
+
+    def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
+        return self._writer.run(operation, arguments)
+
+    def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
+        return self._reader.run(operation, arguments)
+
+    def _connect(self) -> apsw.Connection:
+        try:
+            if not self._in_memory:
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            connection = apsw.Connection(self.path, statementcachesize=200)
+            connection.set_busy_timeout(BUSY_TIMEOUT)
+            for pragma in ("journal_mode = WAL", f"synchronous = {self._synchronous}", "cache_size = -65536"):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+        except (apsw.Error, OSError) as error:
+            raise BackendUnavailable(f"Cannot open the database file {self.path}: {error}.") from error
+        self._connections.append(connection)
+        return connection
+
+    @contextmanager
+    def _write(self, connection: apsw.Connection) -> Iterator[Transaction]:
+        execute = connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            tx = SqliteTransaction(connection, self.clock(), self.settings)
+            yield tx
+            tx.write_effects()
+            execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        self.publish(tx.effects)
+        if self._doorbell is not None:
+            self._ring(tx)
+        if self._log_pages > LARGEST_LOG_PAGES:
+            self._copy_log(connection)
+            self._log_pages = 0
+
+    @contextmanager
+    def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
+        connection.execute("BEGIN")
+        try:
+            yield SqliteTransaction(connection, self.clock(), self.settings)
+        finally:
+            connection.execute("ROLLBACK")
+
+    def _on_commit(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        self._log_pages = pages
+        if pages >= CHECKPOINT_PAGES:
+            self._checkpoint_wanted.set()
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        """Copy the write-ahead log to the file, on a connection of its own, so that no commit waits for it."""
+        connection = self._connect()
+        while not self._closing:
+            self._checkpoint_wanted.wait()
+            self._checkpoint_wanted.clear()
+            self._copy_log(connection)
+
+    def _copy_log(self, connection: apsw.Connection) -> None:
+        with self._checkpointing:
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.BusyError:
+                log.debug("another process is at the checkpoint")
+
+    def _ring(self, tx: SqliteTransaction) -> None:
+        """Tell the other processes that use the file what they may wait for."""
+        assert self._doorbell is not None
+        effects = tx.effects
+        topics = [queue_topic(queue) for queue in effects.available]
+        if effects.finished:
+            topics.append(FINISHED)
+        if effects.due is not None:
+            topics.append(DUE)
+        if topics:
+            self._doorbell.ring(topics)
+
+    def _on_ring(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            if topic == DUE:
+                self.next_due = 0  # unknown: whoever does the chores looks it up
+            self.wakeups.wake(topic)
+
+
+def migrate(connection: apsw.Connection) -> int:
+    """Bring the schema up to date, in one transaction; return its version.
+
+    Raises
+    ------
+    BackendUnavailable
+        The schema is newer than this version of Ojster.
+    """
+    scripts = sorted(
+        (entry for entry in resources.files("ojster.database").joinpath("migrations/sqlite").iterdir()),
+        key=lambda entry: entry.name,
+    )
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchall()[0][0] or 0)
+        if version > len(scripts):
+            raise BackendUnavailable(
+                f"The database has schema version {version}, and this version of Ojster knows only {len(scripts)}: "
+                "upgrade Ojster."
+            )
+        for script in scripts[version:]:
+            connection.execute(script.read_text())
+        connection.execute(f"PRAGMA user_version = {len(scripts)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return len(scripts)

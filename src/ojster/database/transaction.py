@@ -1,0 +1,170 @@
+"""What can a transaction function do? Run SQL, know the time, and say what others must be told once it is committed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+from ojster.engine.events import Event
+from ojster.engine.settings import Settings
+from ojster.model.envelope import Job
+
+Row = tuple[Any, ...]
+Parameters = Mapping[str, Any] | Sequence[Any]
+
+JOB_COLUMNS = (
+    "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
+    "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, result, "
+    "errors"
+)
+"""The columns of ``jobs``, in the order of the fields of ``Job``."""
+
+
+class Tally:
+    """What a minute of work in a queue amounted to. Durations are in microseconds."""
+
+    __slots__ = ("completed", "enqueued", "failed", "ran", "waited")
+
+    def __init__(self) -> None:
+        self.enqueued = 0
+        self.completed = 0
+        self.failed = 0
+        self.waited = 0
+        self.ran = 0
+
+
+class Effects:
+    """What a transaction brings about: in memory until it is committed, then told to those who wait."""
+
+    def __init__(self) -> None:
+        self.available: dict[str, int] = defaultdict(int)
+        """How many jobs became available, by queue."""
+        self.finished: list[str] = []
+        """The ids of jobs that finished."""
+        self.due: int | None = None
+        """The earliest time at which something is now due."""
+        self.events: list[Event] = []
+        self.counts: dict[tuple[str, str], int] = defaultdict(int)
+        """By how much the number of jobs changed, by queue and state."""
+        self.tallies: dict[str, Tally] = defaultdict(Tally)
+
+
+class Transaction(ABC):
+    """One database transaction, at one time.
+
+    A transaction function takes it first, runs to its end without waiting for anything else, and returns plain values.
+    It must be safe to run again: its effects outside the database are in ``effects``, which is fresh each time.
+
+    Attributes
+    ----------
+    now:
+        The time of the transaction, in microseconds since the epoch.
+    settings:
+        The defaults and limits in force.
+    effects:
+        What is to be told to others once it is committed.
+    """
+
+    for_update = ""
+    """Appended to a SELECT to lock its rows, where the database needs it."""
+
+    def __init__(self, now: int, settings: Settings) -> None:
+        self.now = now
+        self.settings = settings
+        self.effects = Effects()
+
+    # What has happened
+
+    def emit(self, type: str, job: Job, **data: Any) -> None:
+        """Record an event of a job."""
+        self.effects.events.append(Event(type, self.now, job.id, job.queue, job.type, data))
+
+    def move(self, job: Job, state: str) -> None:
+        """Put ``job`` into another state, and keep the counts of its queue. The row is not written."""
+        counts = self.effects.counts
+        counts[job.queue, job.state] -= 1
+        counts[job.queue, state] += 1
+        job.state = state
+
+    def expect(self, moment: int | None) -> None:
+        """Say that something is due at ``moment``."""
+        due = self.effects.due
+        if moment is not None and (due is None or moment < due):
+            self.effects.due = moment
+
+    # Plain SQL, with parameters :named
+
+    @abstractmethod
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Run one statement and return its rows."""
+
+    @abstractmethod
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement once for each row of positional parameters (``?``)."""
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what happens inside, rows and effects, if it raises."""
+        effects = deepcopy(self.effects)
+        self.execute("SAVEPOINT inner_part")
+        try:
+            yield
+        except BaseException:
+            self.effects = effects
+            self.execute("ROLLBACK TO inner_part")
+            raise
+        finally:
+            self.execute("RELEASE inner_part")
+
+    # The statements that differ from database to database
+
+    @abstractmethod
+    def insert_jobs(self, jobs: Sequence[Job]) -> None:
+        """Insert jobs with their envelopes, and give each its ``seq``."""
+
+    @abstractmethod
+    def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        """Return the jobs of these ids that exist, without envelopes, locked until the end of the transaction."""
+
+    @abstractmethod
+    def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        """Return the jobs of these ids that exist, with envelopes."""
+
+    @abstractmethod
+    def available_jobs(self, queue: str, limit: int) -> list[Job]:
+        """Return the jobs to hand out next, locked, with envelopes: highest priority first, then first in, first out.
+
+        Left out are expired jobs and those whose ``exclusive_key`` is taken by an active job.
+        """
+
+    @abstractmethod
+    def envelopes(self, jobs: Sequence[Job]) -> None:
+        """Give each job its envelope."""
+
+    def write_effects(self) -> None:
+        """Write the counts and tallies of ``effects``; the last thing that a transaction does."""
+        counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
+        if counts:
+            self.execute_many(
+                "INSERT INTO job_counts (queue, state, jobs) VALUES (?, ?, ?) "
+                "ON CONFLICT (queue, state) DO UPDATE SET jobs = job_counts.jobs + excluded.jobs",
+                counts,
+            )
+        if self.effects.tallies:
+            minute = self.now // 60_000_000
+            self.execute_many(
+                "INSERT INTO queue_minutes (queue, minute, enqueued, completed, failed, waited, ran) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (queue, minute) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued, "
+                "completed = queue_minutes.completed + excluded.completed, "
+                "failed = queue_minutes.failed + excluded.failed, "
+                "waited = queue_minutes.waited + excluded.waited, ran = queue_minutes.ran + excluded.ran",
+                [
+                    (queue, minute, tally.enqueued, tally.completed, tally.failed, tally.waited, tally.ran)
+                    for queue, tally in self.effects.tallies.items()
+                ],
+            )

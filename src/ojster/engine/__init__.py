@@ -1,0 +1,1 @@
+"""What the server does with jobs: transactions as plain functions, one module a capability, and the engine above."""

@@ -1,0 +1,114 @@
+"""How does somebody other than its worker steer a job? Cancel, activate, and bring back from the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ojster.database.transaction import Transaction
+from ojster.engine.outcome import cancel_job, make_available
+from ojster.model.envelope import Job
+from ojster.model.errors import Conflict, NotFound, OjsterError
+from ojster.model.states import FINISHED, JobState
+
+
+class Steered:
+    """A job that was steered, and the state that it was in before."""
+
+    __slots__ = ("before", "job")
+
+    def __init__(self, job: Job, before: str) -> None:
+        self.job = job
+        self.before = before
+
+
+def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
+    """Cancel unfinished jobs; for each return it, or why it cannot be cancelled."""
+    results: list[Steered | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(_no_job(id))
+        elif job.state in FINISHED:
+            results.append(_wrong_state(job, "cancelled", "it is finished"))
+        else:
+            before = job.state
+            cancel_job(tx, job)
+            results.append(Steered(job, before))
+    return results
+
+
+def activate(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
+    """Make pending jobs available (ojs-http-binding.md section 7.8)."""
+    results: list[Steered | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(_no_job(id))
+        elif job.state != JobState.PENDING:
+            results.append(_wrong_state(job, "activated", "only a pending job can be"))
+        else:
+            make_available(tx, [job])
+            results.append(Steered(job, JobState.PENDING))
+    return results
+
+
+def retry_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Run discarded jobs again as if they were new: no attempts, no errors (ojs-core.md section 6.3)."""
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    for id in ids:
+        job = jobs.get(id)
+        if job is None or (job.state != JobState.DISCARDED and not job.dead):
+            results.append(_no_dead_letter(id, job))
+            continue
+        job.attempt = 0
+        job.errors = None
+        job.retry_delay = None
+        job.dead = 0
+        job.expires_at = None
+        make_available(tx, [job])
+        tx.execute("UPDATE jobs SET started_at = NULL, expires_at = NULL WHERE seq = :seq", {"seq": job.seq})
+        job.started_at = None
+        tx.envelopes([job])
+        results.append(job)
+    return results
+
+
+def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Delete discarded jobs for good."""
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    for id in ids:
+        job = jobs.pop(id, None)
+        if job is None or job.state != JobState.DISCARDED:
+            results.append(_no_dead_letter(id, job))
+        else:
+            delete_jobs(tx, [(job.seq, job.queue, job.state)])
+            results.append(job)
+    return results
+
+
+def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str]]) -> None:
+    """Delete jobs, given as ``(seq, queue, state)``, with their payloads, and keep the counts."""
+    for _, queue, state in jobs:
+        tx.effects.counts[queue, state] -= 1
+    tx.execute_many("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
+    tx.execute_many("DELETE FROM payloads WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
+
+
+def _no_job(id: str) -> NotFound:
+    return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
+
+
+def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:
+    return Conflict(
+        f"The job {job.id} is {job.state} and cannot be {verb}: {rule}.", job_id=job.id, current_state=job.state
+    )
+
+
+def _no_dead_letter(id: str, job: Job | None) -> OjsterError:
+    if job is None:
+        return NotFound(f"There is no dead letter {id}.", resource_type="dead_letter_job", resource_id=id)
+    return Conflict(f"The job {id} is {job.state}; it is no dead letter.", job_id=id, current_state=job.state)

@@ -1,0 +1,405 @@
+"""What can be asked of Ojster? Every operation, as one awaitable call on top of a database.
+
+The HTTP server, the in-process client and the worker all use this. It adds to the transaction functions what does not
+belong into a transaction: middleware, waiting, and refusals as exceptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ojster.database.database import Database
+from ojster.database.wakeups import DUE, FINISHED, job_topic, queue_topic
+from ojster.engine import control, cron, inspect, outcome, queues, retention, workers
+from ojster.engine.claim import Claim, Claimed, claim
+from ojster.engine.inspect import JobFilter, JobPage
+from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.engine.push import Pushed, push
+from ojster.engine.queues import Queue, QueueStatistics
+from ojster.engine.upkeep import upkeep
+from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.model.envelope import Job
+from ojster.model.errors import InvalidRequest, NotFound, OjsterError
+from ojster.model.job import Members, NewJob, read_job
+from ojster.model.states import FINISHED as FINISHED_STATES
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+JobRequest = dict[str, Any]
+Enqueue = Callable[[JobRequest], Awaitable[JobRequest]]
+EnqueueMiddleware = Callable[[JobRequest, Enqueue], Awaitable[JobRequest]]
+"""Wraps every push (ojs-middleware.md): gets the enqueue request and ``next``; may change it, or raise to refuse it."""
+
+Directive = Callable[[Heartbeat, Pulse], str | None]
+"""Has a say in what a worker is told with its heartbeat: ``running``, ``quiet``, ``terminate``, or nothing."""
+
+LONGEST_WAIT: Final = 60.0
+"""How long a call may wait for something to happen, in seconds."""
+
+LONGEST_SLEEP: Final = 30.0
+"""After how many seconds the chores look again, although nothing is known to be due."""
+
+RETENTION_INTERVAL: Final = 60.0
+"""How often finished jobs are looked through for those whose retention is over, in seconds."""
+
+
+class Engine:
+    """Every operation on jobs, queues, workers and cron jobs of one database.
+
+    Parameters
+    ----------
+    database:
+        An open database; ``close`` closes it.
+    middleware:
+        Wraps every push, the first outermost.
+    directives:
+        Asked in turn what a worker is to be told; the first that has an answer wins.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        middleware: Sequence[EnqueueMiddleware] = (),
+        directives: Sequence[Directive] = (),
+    ) -> None:
+        self.database = database
+        self.middleware = list(middleware)
+        self.directives = list(directives)
+        self._chores: list[asyncio.Task[None]] = []
+        self.draining = False
+
+    # Lifecycle
+
+    def drain(self) -> None:
+        """Answer those who wait, now, with what there is; from now on nobody waits. The first step of a shutdown."""
+        self.draining = True
+        self.database.wakeups.wake_all()
+
+    def start_chores(self) -> None:
+        """Look after all that falls due, until ``close``. Any number of processes may do so for one database."""
+        if not self._chores:
+            self._chores = [
+                asyncio.create_task(self._keep_up(), name="ojster-upkeep"),
+                asyncio.create_task(self._retain(), name="ojster-retention"),
+            ]
+
+    async def stop_chores(self) -> None:
+        """Stop looking after what falls due."""
+        chores, self._chores = self._chores, []
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop the chores and close the database."""
+        await self.stop_chores()
+        await asyncio.to_thread(self.database.close)
+
+    # Jobs
+
+    async def prepare(self, members: Members) -> NewJob:
+        """Run the enqueue middleware over a request, and return the job that it describes.
+
+        Raises
+        ------
+        InvalidRequest, InvalidPolicy, PayloadTooLarge
+            The request is malformed.
+        """
+        if self.middleware:
+            members = await self._through_middleware(members)
+        return read_job(members, self.database.clock(), largest=self.database.settings.largest_job)
+
+    async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
+        """Insert jobs, all or none (PUSH).
+
+        Raises
+        ------
+        Duplicate
+            An id or a unique key is taken.
+        """
+        return accepted(await self.database.run(push, jobs))
+
+    async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
+        """Prepare and push jobs, all or none."""
+        return await self.push([await self.prepare(members) for members in requests])
+
+    async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
+        """Hand out jobs (FETCH); if there are none, wait for one, at most ``wait`` seconds."""
+        if wait <= 0:
+            return (await self.database.run(claim, request)).jobs
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait, LONGEST_WAIT)
+        with self.database.wakeups.waiter(*map(queue_topic, request.queues)) as waiter:
+            while True:
+                waiter.arm()
+                claimed = await self._claim_or_give_back(request)
+                left = deadline - loop.time()
+                if claimed.jobs or left <= 0 or self.draining:
+                    return claimed.jobs
+                if claimed.retry_at is not None:
+                    left = min(left, max(0.0, (claimed.retry_at - self.database.clock()) / 1e6))
+                await waiter.wait(left)
+
+    async def _claim_or_give_back(self, request: Claim) -> Claimed:
+        """Claim jobs; if the caller is gone before they are there, hand them back."""
+        claiming = asyncio.ensure_future(self.database.run(claim, request))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            claimed = await claiming
+            releases = [Release(job.id, request.worker_id, job.attempt) for job in claimed.jobs]
+            if releases:
+                await self.database.run_many(outcome.release, releases)
+            raise
+
+    async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
+        """Complete jobs (ACK); for each return it, or why its acknowledgement was refused."""
+        return list(await self.database.run_many(outcome.acknowledge, items))
+
+    async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
+        """End failed attempts (FAIL); for each return the job, or why the report was refused."""
+        return list(await self.database.run_many(outcome.fail, items))
+
+    async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
+        """Take back jobs that a worker could not finish; their attempt does not count."""
+        return list(await self.database.run_many(outcome.release, items))
+
+    async def find(self, job_id: str) -> Job:
+        """Return a job (INFO).
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        job = await self.database.read(inspect.find, job_id)
+        if job is None:
+            raise NotFound(f"There is no job {job_id}.", resource_type="job", resource_id=job_id)
+        return job
+
+    async def wait_for(self, job_id: str, wait: float) -> Job:
+        """Return a job as soon as it is finished, or as it is after ``wait`` seconds.
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait, LONGEST_WAIT)
+        with self.database.wakeups.waiter(job_topic(job_id), FINISHED) as waiter:
+            while True:
+                waiter.arm()
+                job = await self.find(job_id)
+                left = deadline - loop.time()
+                if job.state in FINISHED_STATES or left <= 0 or self.draining:
+                    return job
+                await waiter.wait(left)
+
+    async def cancel(self, job_id: str) -> control.Steered:
+        """Cancel an unfinished job (CANCEL).
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or it is finished.
+        """
+        return accepted(await self.database.run(control.cancel, job_id))
+
+    async def activate(self, job_id: str) -> control.Steered:
+        """Make a pending job available.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or it is not pending.
+        """
+        return accepted(await self.database.run(control.activate, job_id))
+
+    async def list_jobs(self, chosen: JobFilter) -> JobPage:
+        """Return a page of jobs, newest first."""
+        return await self.database.read(inspect.list_jobs, chosen)
+
+    async def count_jobs(self, queue: str | None = None) -> dict[str, dict[str, int]]:
+        """Return the number of jobs by queue and state."""
+        return await self.database.read(inspect.count_jobs, queue)
+
+    async def retry_dead(self, job_id: str) -> Job:
+        """Run a discarded job again as if it were new.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or it is no dead letter.
+        """
+        return accepted(await self.database.run(control.retry_dead, job_id))
+
+    async def delete_dead(self, job_id: str) -> Job:
+        """Delete a discarded job for good.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or it is no dead letter.
+        """
+        return accepted(await self.database.run(control.delete_dead, job_id))
+
+    # Queues
+
+    async def queues(self) -> list[Queue]:
+        """Return all queues by name."""
+        return await self.database.read(queues.list_queues, None)
+
+    async def queue_statistics(self, name: str) -> QueueStatistics:
+        """Return how a queue does.
+
+        Raises
+        ------
+        NotFound
+            There is no such queue.
+        """
+        found = await self.database.read(queues.statistics, name)
+        if found is None:
+            raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
+        return found
+
+    async def pause(self, name: str) -> Queue:
+        """Stop handing out jobs of a queue."""
+        return await self.database.run(queues.pause, name)
+
+    async def resume(self, name: str) -> Queue:
+        """Hand out jobs of a queue again."""
+        return await self.database.run(queues.resume, name)
+
+    # Workers
+
+    async def beat(self, heartbeat: Heartbeat) -> Pulse:
+        """Note that a worker is alive, extend its leases, and tell it what is wanted of it (BEAT)."""
+        pulse = await self.database.run(workers.beat, heartbeat)
+        for directive in self.directives:
+            if (answer := directive(heartbeat, pulse)) is not None:
+                pulse.directive = answer
+                break
+        return pulse
+
+    async def leave(self, worker_id: str) -> None:
+        """Forget a worker that stopped; jobs that it still holds are given to others."""
+        await self.database.run(workers.leave, worker_id)
+
+    async def direct(self, worker_id: str, directive: str) -> Worker:
+        """Tell a worker, with its next heartbeat, to be ``running``, ``quiet`` or ``terminate``.
+
+        Raises
+        ------
+        NotFound
+            There is no such worker.
+        InvalidRequest
+            There is no such directive.
+        """
+        if directive not in ("running", "quiet", "terminate"):
+            raise InvalidRequest(f"A worker can be told 'running', 'quiet' or 'terminate', not {directive!r}.")
+        return accepted(await self.database.run(workers.direct, (worker_id, directive)))
+
+    async def workers(self) -> list[Worker]:
+        """Return all workers, those seen last first."""
+        return await self.database.read(workers.list_workers, None)
+
+    # Cron jobs
+
+    async def register_cron(self, item: cron.Cron) -> tuple[cron.Cron, bool]:
+        """Register or update a cron job; return it, and whether it is new."""
+        return await self.database.run(cron.register, item)
+
+    async def switch_cron(self, name: str, enabled: bool) -> cron.Cron:
+        """Enable or disable a cron job.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        """
+        return accepted(await self.database.run(cron.switch, (name, enabled)))
+
+    async def unregister_cron(self, name: str) -> cron.Cron:
+        """Remove a cron job.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        """
+        return accepted(await self.database.run(cron.unregister, name))
+
+    async def find_cron(self, name: str) -> cron.Cron:
+        """Return a cron job.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        """
+        return accepted(await self.database.read(cron.find_cron, name))
+
+    async def crons(self) -> list[cron.Cron]:
+        """Return all cron jobs by name."""
+        return await self.database.read(cron.list_crons, None)
+
+    # Inside
+
+    async def _through_middleware(self, members: Members) -> Members:
+        async def enqueue(request: JobRequest) -> JobRequest:
+            return request
+
+        chain: Enqueue = enqueue
+        for layer in reversed(self.middleware):
+            chain = _wrap(layer, chain)
+        request = await chain(msgspec.json.decode(msgspec.json.encode(members)))
+        return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
+
+    async def _keep_up(self) -> None:
+        database = self.database
+        with database.wakeups.waiter(DUE) as waiter:
+            while True:
+                waiter.arm()
+                database.next_due = None
+                delay = LONGEST_SLEEP
+                try:
+                    due = await database.run(upkeep, None)
+                    database.next_due = due
+                    if due is not None:
+                        delay = min(LONGEST_SLEEP, max(0.0, (due - database.clock()) / 1e6))
+                except OjsterError as error:
+                    log.error("upkeep failed, and is tried again in a second: %s", error)
+                    delay = 1.0
+                await waiter.wait(delay)
+
+    async def _retain(self) -> None:
+        while True:
+            deleted = 0
+            try:
+                deleted = await self.database.run(retention.forget, None)
+            except OjsterError as error:
+                log.error("retention failed, and is tried again later: %s", error)
+            await asyncio.sleep(0.02 if deleted == retention.BATCH else RETENTION_INTERVAL)
+
+
+def _wrap(layer: EnqueueMiddleware, inner: Enqueue) -> Enqueue:
+    async def wrapped(request: JobRequest) -> JobRequest:
+        return await layer(request, inner)
+
+    return wrapped
+
+
+def accepted(result: R | OjsterError) -> R:
+    """Return a result, or raise it if it is a refusal."""
+    if isinstance(result, OjsterError):
+        raise result
+    return result

@@ -1,0 +1,244 @@
+"""How does a job's attempt end? Acknowledged, failed, released, cancelled, or lost with its worker.
+
+(ACK, FAIL and CANCEL: ojs-core.md sections 7.3, 7.4 and 7.6; visibility timeouts: ojs-worker-protocol.md section 5.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.database.transaction import Transaction
+from ojster.model.envelope import Job
+from ojster.model.errors import Conflict, NotFound, OjsterError
+from ojster.model.failure import Failure, append_failure
+from ojster.model.retry import Verdict, judge
+from ojster.model.states import FINISHED, JobState
+
+_WRITE_OUTCOME: Final = (
+    "UPDATE jobs SET state = ?, attempt = ?, enqueued_at = ?, finished_at = ?, due_at = ?, retry_delay = ?, "
+    "worker_id = ?, dead = ?, errors = ? WHERE seq = ?"
+)
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """A worker's word that a job is done. ``result`` is JSON; worker and attempt are checked if they are given."""
+
+    job_id: str
+    result: bytes | None = None
+    worker_id: str | None = None
+    attempt: int | None = None
+
+
+class FailureReport(msgspec.Struct, frozen=True):
+    """A worker's word that a job failed."""
+
+    job_id: str
+    failure: Failure
+    worker_id: str | None = None
+    attempt: int | None = None
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A worker hands a job back unfinished; the attempt does not count. ``delay`` is in microseconds."""
+
+    job_id: str
+    worker_id: str | None = None
+    attempt: int | None = None
+    delay: int = 0
+
+
+def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
+    """Complete active jobs; for each return the job, or why its acknowledgement was refused."""
+    now, effects = tx.now, tx.effects
+    jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
+    results: list[Job | OjsterError] = []
+    rows = []
+    for ack in acknowledgements:
+        job = jobs.get(ack.job_id)
+        if refusal := _refusal(job, ack):
+            results.append(refusal)
+            continue
+        assert job is not None
+        tx.move(job, "completed")
+        job.finished_at = now
+        job.due_at = None
+        job.result = ack.result
+        rows.append((now, ack.result, job.seq))
+        results.append(job)
+        tally = effects.tallies[job.queue]
+        tally.completed += 1
+        ran = now - (job.started_at or now)
+        tally.ran += ran
+        effects.finished.append(job.id)
+        tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
+        if job.exclusive_key is not None:
+            effects.available[job.queue] += 1
+    tx.execute_many(
+        "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?", rows
+    )
+    return results
+
+
+def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | OjsterError]:
+    """End failed attempts: for each return the job, to be retried or discarded, or why the report was refused."""
+    jobs = tx.lock_jobs([report.job_id for report in reports])
+    results: list[Job | OjsterError] = []
+    for report in reports:
+        job = jobs.get(report.job_id)
+        if refusal := _refusal(job, report):
+            results.append(refusal)
+        else:
+            assert job is not None
+            fail_attempt(tx, job, report.failure)
+            results.append(job)
+    return results
+
+
+def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterError]:
+    """Hand active jobs back without spending an attempt; for each return the job, or why it was refused."""
+    jobs = tx.lock_jobs([item.job_id for item in releases])
+    results: list[Job | OjsterError] = []
+    for item in releases:
+        job = jobs.get(item.job_id)
+        if refusal := _refusal(job, item):
+            results.append(refusal)
+            continue
+        assert job is not None
+        job.attempt -= 1
+        if item.delay > 0:
+            tx.move(job, JobState.SCHEDULED.value)
+            job.worker_id = None
+            job.due_at = tx.now + item.delay
+            tx.expect(job.due_at)
+            write_outcomes(tx, [job])
+        else:
+            make_available(tx, [job])
+        results.append(job)
+    return results
+
+
+def _refusal(job: Job | None, claim: Acknowledgement | FailureReport | Release) -> OjsterError | None:
+    """Why this word about a job cannot be accepted: only the holder of its lease may speak."""
+    if job is None:
+        return NotFound(f"There is no job {claim.job_id}.", resource_type="job", resource_id=claim.job_id)
+    if job.state != "active":
+        return Conflict(
+            f"The job {job.id} is {job.state}, not active.",
+            job_id=job.id,
+            current_state=job.state,
+            expected_state="active",
+        )
+    if claim.attempt is not None and claim.attempt != job.attempt:
+        return Conflict(
+            f"The job {job.id} is in attempt {job.attempt}; attempt {claim.attempt} has lost its lease.",
+            job_id=job.id,
+            current_attempt=job.attempt,
+        )
+    if claim.worker_id is not None and job.worker_id is not None and claim.worker_id != job.worker_id:
+        return Conflict(
+            f"The job {job.id} is leased to the worker {job.worker_id}, not to {claim.worker_id}.", job_id=job.id
+        )
+    return None
+
+
+def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bool = False) -> None:
+    """End an active job's attempt as failed: retry, discard or dead letter, as its policy and the handler say.
+
+    With ``immediately`` a retry waits for no backoff, as after a lost worker.
+    """
+    tx.envelopes([job])
+    policy = job.retry
+    verdict = judge(
+        policy,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        error_type=failure.type,
+        code=failure.code,
+        retryable=failure.retryable,
+    )
+    job.errors = append_failure(job.errors, failure, job.attempt, tx.now)
+    tx.effects.tallies[job.queue].failed += 1
+    error = {"type": failure.type, "message": failure.message[:1000], "code": failure.code}
+    tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
+    if verdict != Verdict.RETRY:
+        finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)
+        tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead))
+        return
+    if immediately:
+        make_available(tx, [job])
+        return
+    tx.move(job, JobState.RETRYABLE.value)
+    job.retry_delay = policy.delay(job.attempt, random.random())
+    job.due_at = tx.now + job.retry_delay
+    job.worker_id = None
+    tx.expect(job.due_at)
+    _free_exclusive(tx, job)
+    write_outcomes(tx, [job])
+    tx.emit("job.retrying", job, attempt=job.attempt, delay_ms=job.retry_delay // 1000)
+
+
+def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
+    """Put jobs into their queues, now."""
+    moved = list(jobs)
+    for job in moved:
+        tx.move(job, JobState.AVAILABLE.value)
+        job.enqueued_at = tx.now
+        job.finished_at = None
+        job.worker_id = None
+        job.due_at = job.expires_at
+        tx.expect(job.due_at)
+        tx.effects.available[job.queue] += 1
+        tx.effects.tallies[job.queue].enqueued += 1
+        tx.emit("job.enqueued", job, attempt=job.attempt)
+    write_outcomes(tx, moved)
+
+
+def cancel_job(tx: Transaction, job: Job) -> None:
+    """Cancel an unfinished job. Its worker learns of it with the next heartbeat."""
+    before = job.state
+    finish(tx, job, JobState.CANCELLED)
+    tx.emit("job.cancelled", job, previous_state=before)
+
+
+def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
+    """Bring a job to a terminal state that is not ``completed``."""
+    assert state in FINISHED
+    _free_exclusive(tx, job)
+    tx.move(job, state.value)
+    job.finished_at = tx.now
+    job.due_at = None
+    job.dead = int(dead)
+    tx.effects.finished.append(job.id)
+    write_outcomes(tx, [job])
+
+
+def _free_exclusive(tx: Transaction, job: Job) -> None:
+    """Let those wait no longer who share the job's exclusive key."""
+    if job.exclusive_key is not None:
+        tx.effects.available[job.queue] += 1
+
+
+def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:
+    """Write what an outcome changes of a job's row."""
+    tx.execute_many(
+        _WRITE_OUTCOME,
+        [
+            (
+                job.state,
+                job.attempt,
+                job.enqueued_at,
+                job.finished_at,
+                job.due_at,
+                job.retry_delay,
+                job.worker_id,
+                job.dead,
+                job.errors,
+                job.seq,
+            )
+            for job in jobs
+        ],
+    )

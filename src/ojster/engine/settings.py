@@ -1,0 +1,40 @@
+"""Which defaults and limits does an engine work with?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.model.duration import DAY, MINUTE, SECOND
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long finished jobs are kept, in microseconds since they finished; ``None`` keeps them for ever."""
+
+    completed: int | None = DAY
+    cancelled: int | None = DAY
+    discarded: int | None = 7 * DAY
+    dead_letter: int | None = 90 * DAY
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults and limits of an engine. Durations are in microseconds, sizes in bytes.
+
+    Parameters
+    ----------
+    default_lease:
+        How long a fetched job belongs to its worker when neither job nor worker says so.
+    default_timeout:
+        How long a job may run when it does not say so; ``None``: for ever.
+    heartbeat_timeout:
+        How long a worker that sends heartbeats may be silent before its jobs are given to others.
+    largest_job:
+        The most bytes that a job may take as JSON.
+    retention:
+        How long finished jobs are kept.
+    """
+
+    default_lease: int = 30 * MINUTE
+    default_timeout: int | None = 30 * MINUTE
+    heartbeat_timeout: int = 30 * SECOND
+    largest_job: int = 1_048_576
+    retention: Retention = Retention()

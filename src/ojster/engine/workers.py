@@ -1,0 +1,182 @@
+"""Who works? Heartbeats, leases, directives, and workers that fell silent. (BEAT, ojs-worker-protocol.md)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ojster.database.transaction import Transaction
+from ojster.engine.claim import lease_end
+from ojster.engine.events import Event
+from ojster.engine.outcome import fail_attempt
+from ojster.model.envelope import Job
+from ojster.model.errors import NotFound, OjsterError
+from ojster.model.failure import Failure
+from ojster.model.states import JobState
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What a worker says of itself, and which jobs it is at. ``lease`` is the extension that it asks for."""
+
+    worker_id: str
+    active_jobs: tuple[str, ...] = ()
+    lease: int | None = None
+    state: str = "running"
+    hostname: str | None = None
+    pid: int | None = None
+    queues: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    concurrency: int | None = None
+
+
+class Pulse(msgspec.Struct):
+    """The answer to a heartbeat.
+
+    ``extended`` are the jobs whose leases are longer now; ``cancelled`` those that were cancelled meanwhile; ``lost``
+    those that the worker does not hold (any more). The last two are to be stopped.
+    """
+
+    directive: str
+    extended: list[Job]
+    cancelled: list[str]
+    lost: list[str]
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A worker, as its last heartbeat described it."""
+
+    id: str
+    state: str
+    directive: str | None
+    hostname: str | None
+    pid: int | None
+    queues: list[str]
+    labels: list[str]
+    concurrency: int | None
+    active_jobs: int
+    started_at: int
+    last_seen_at: int
+
+
+_WORKER_COLUMNS = (
+    "id, state, directive, hostname, pid, queues, labels, concurrency, active_jobs, started_at, last_seen_at"
+)
+
+
+def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[Pulse]:
+    """Note that workers are alive, extend the leases of their jobs, and tell them what is wanted of them."""
+    return [_beat(tx, one) for one in beats]
+
+
+def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
+    now = tx.now
+    ((directive, started_at),) = tx.execute(
+        f"INSERT INTO workers ({_WORKER_COLUMNS}) VALUES (:id, :state, NULL, :hostname, :pid, :queues, :labels, "
+        ":concurrency, :active_jobs, :now, :now) "
+        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, hostname = excluded.hostname, pid = excluded.pid, "
+        "queues = excluded.queues, labels = excluded.labels, concurrency = excluded.concurrency, "
+        "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at "
+        "RETURNING directive, started_at",
+        {
+            "id": one.worker_id,
+            "state": one.state,
+            "hostname": one.hostname,
+            "pid": one.pid,
+            "queues": msgspec.json.encode(one.queues).decode(),
+            "labels": msgspec.json.encode(one.labels).decode(),
+            "concurrency": one.concurrency,
+            "active_jobs": len(one.active_jobs),
+            "now": now,
+        },
+    )
+    if started_at == now:
+        tx.effects.events.append(Event("worker.started", now, one.worker_id, data={"worker_id": one.worker_id}))
+    tx.expect(now + tx.settings.heartbeat_timeout)
+    jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
+    pulse = Pulse(directive or "running", [], [], [])
+    rows = []
+    for id in one.active_jobs:
+        job = jobs.get(id)
+        if job is not None and job.state == "active" and job.worker_id in (None, one.worker_id):
+            lease = one.lease or tx.settings.default_lease
+            job.due_at = lease_end(job, now, lease, tx.settings.default_timeout)
+            tx.expect(job.due_at)
+            rows.append((job.due_at, job.seq))
+            pulse.extended.append(job)
+        elif job is not None and job.state == "cancelled":
+            pulse.cancelled.append(id)
+        else:
+            pulse.lost.append(id)
+    tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", rows)
+    return pulse
+
+
+def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | OjsterError]:
+    """Tell workers, with their next heartbeat, to be ``running``, ``quiet`` or ``terminate``."""
+    results: list[Worker | OjsterError] = []
+    for worker_id, directive in orders:
+        rows = tx.execute(
+            f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}",
+            {"id": worker_id, "directive": directive},
+        )
+        results.append(_worker(rows[0]) if rows else _no_worker(worker_id))
+    return results
+
+
+def leave(tx: Transaction, worker_ids: Sequence[str]) -> list[None]:
+    """Forget workers that stopped in good order; jobs that they still hold are given to others at once."""
+    for worker_id in worker_ids:
+        _remove(tx, worker_id, "stopped")
+    return [None for _ in worker_ids]
+
+
+def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]]:
+    """Return all workers, those seen last first, for each request."""
+    rows = tx.execute(f"SELECT {_WORKER_COLUMNS} FROM workers ORDER BY last_seen_at DESC, id")
+    return [[_worker(row) for row in rows] for _ in requests]
+
+
+def reap_silent_workers(tx: Transaction) -> int | None:
+    """Give the jobs of workers that fell silent to others; return when the next one would be silent for too long."""
+    deadline = tx.now - tx.settings.heartbeat_timeout
+    for (worker_id,) in tx.execute(
+        "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.for_update, {"deadline": deadline}
+    ):
+        _remove(tx, worker_id, "silent")
+    ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
+    return None if oldest is None else oldest + tx.settings.heartbeat_timeout
+
+
+def _remove(tx: Transaction, worker_id: str, reason: str) -> None:
+    failure = Failure("worker_death", f"The worker {worker_id} held the job and is {reason}.")
+    for id in _jobs_held_by(tx, worker_id):
+        for job in tx.lock_jobs([id]).values():
+            if job.state == JobState.ACTIVE and job.worker_id == worker_id:
+                fail_attempt(tx, job, failure, immediately=True)
+    tx.execute("DELETE FROM workers WHERE id = :id", {"id": worker_id})
+    tx.effects.events.append(
+        Event("worker.stopped", tx.now, worker_id, data={"worker_id": worker_id, "reason": reason})
+    )
+
+
+def _jobs_held_by(tx: Transaction, worker_id: str) -> list[str]:
+    return [
+        id
+        for (id,) in tx.execute(
+            "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id",
+            {"worker_id": worker_id},
+        )
+    ]
+
+
+def _worker(row: tuple[Any, ...]) -> Worker:
+    worker = Worker(*row)
+    return msgspec.structs.replace(
+        worker, queues=msgspec.json.decode(row[5], type=list[str]), labels=msgspec.json.decode(row[6], type=list[str])
+    )
+
+
+def _no_worker(worker_id: str) -> NotFound:
+    return NotFound(f"There is no worker {worker_id}.", resource_type="worker", resource_id=worker_id)
