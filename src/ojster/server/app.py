@@ -1,0 +1,134 @@
+"""How do the routes become an ASGI application? One table for all; the hot ones are found in it without a search."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ojster.engine.engine import Engine
+from ojster.engine.events import EventLog
+from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError
+from ojster.server import openapi
+from ojster.server.exchange import Answer, Endpoint, Exchange, encode, refuse
+from ojster.server.metrics import Metrics
+from ojster.server.routes import MOST_IN_BATCH, ROUTES, STARTED, Route
+
+EXPOSED_HEADERS: Final = (
+    "X-Request-Id",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+    "OJS-Version",
+    "Retry-After",
+    "Location",
+)
+
+
+class Application:
+    """The HTTP server's ASGI application.
+
+    Parameters
+    ----------
+    engine:
+        What it serves; the application starts and stops its chores, and closes it.
+    cors_origins:
+        From which origins browsers may use it; none by default (ojs-http-binding.md section 20).
+    largest_body:
+        The most bytes that a request body may have; by default room for a batch of jobs of an eighth of the largest.
+    """
+
+    def __init__(self, engine: Engine, *, cors_origins: Sequence[str] = (), largest_body: int | None = None) -> None:
+        self.engine = engine
+        self.metrics = Metrics()
+        self._largest_body = largest_body or max(32 * engine.database.settings.largest_job, MOST_IN_BATCH * 1024)
+        self._described = openapi.document(ROUTES)
+        if engine.database.events is None:
+            engine.database.events = EventLog()
+        routes = [*ROUTES, *self._plain_routes()]
+        endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
+        # Paths without parameters are looked up at once; Starlette searches for the others.
+        self._direct = {key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1]}
+        app: ASGIApp = Starlette(
+            routes=[StarletteRoute(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()],
+            exception_handlers={HTTPException: self._refuse_path},
+            lifespan=self._lifespan,
+        )
+        if cors_origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=list(cors_origins),
+                allow_methods=["GET", "POST", "PATCH", "DELETE", "OPTIONS"],
+                allow_headers=["Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version"],
+                expose_headers=list(EXPOSED_HEADERS),
+                max_age=86_400,
+            )
+            self._direct = {}
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            endpoint = self._direct.get((scope["method"], scope["path"]))
+            if endpoint is not None:
+                await endpoint(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _endpoint(self, route: Route) -> Endpoint:
+        return Endpoint(route.handler, self.engine, self.metrics, self._largest_body)
+
+    def _plain_routes(self) -> list[Route]:
+        """What is served beside the specification's endpoints."""
+        return [
+            Route("GET", "/metrics", self._show_metrics, "Server"),
+            Route("GET", "/openapi.json", self._show_openapi, "Server"),
+            Route("GET", "/docs", self._show_docs, "Server"),
+            Route("GET", "/", self._show_docs, "Server"),
+        ]
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.engine.start_chores()
+        try:
+            yield
+        finally:
+            await self.engine.close()
+
+    async def _refuse_path(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        refusal: OjsterError
+        if error.status_code == 405:
+            refusal = MethodNotAllowed(f"{request.url.path} cannot be used with {request.method}.")
+        else:
+            refusal = NotFound(f"There is nothing at {request.url.path}.", resource_type="path")
+        exchange = Exchange(self.engine, self._largest_body, request.scope, request.receive)
+        answer = refuse(refusal, exchange.request_id)
+        headers = {"OJS-Version": "1.0", "X-Request-Id": exchange.request_id, **dict(error.headers or {})}
+        return Response(answer.body, answer.status, headers, "application/openjobspec+json")
+
+    async def _show_metrics(self, exchange: Exchange) -> Answer:
+        engine = self.engine
+        counts, workers = await asyncio.gather(engine.count_jobs(), engine.workers())
+        queues = await engine.queues()
+        statistics = await asyncio.gather(*(engine.queue_statistics(queue.name) for queue in queues))
+        by_state: dict[str, int] = {}
+        for worker in workers:
+            by_state[worker.state] = by_state.get(worker.state, 0) + 1
+        text = self.metrics.render(counts, statistics, by_state, time.monotonic() - STARTED)
+        return Answer(text, headers=((b"content-type", b"text/plain"),))
+
+    async def _show_openapi(self, exchange: Exchange) -> Answer:
+        return Answer(encode(self._described), headers=((b"content-type", b"application/json"),))
+
+    async def _show_docs(self, exchange: Exchange) -> Answer:
+        return Answer(openapi.page(self._described), headers=((b"content-type", b"text/html; charset=utf-8"),))

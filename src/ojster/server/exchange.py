@@ -1,0 +1,284 @@
+"""How does an HTTP request become a call of an endpoint, and its answer or error a response?
+
+Every endpoint is a plain ASGI callable made of the same four steps: read, check, run, answer. The headers that every
+response carries, the error bodies and the request ids (ojs-http-binding.md sections 4, 6, 16 and 19) are made here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from ojster.engine.engine import Engine
+from ojster.model.errors import (
+    BackendError,
+    InvalidPayload,
+    InvalidRequest,
+    OjsterError,
+    PayloadTooLarge,
+    Unsupported,
+)
+from ojster.model.ids import new_id
+from ojster.model.job import SPEC_VERSION, Members, read_members
+from ojster.server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Header = tuple[bytes, bytes]
+
+MEDIA_TYPE: Final = b"application/openjobspec+json"
+_ACCEPTED_TYPES: Final = (MEDIA_TYPE, b"application/json")
+_STANDARD_HEADERS: Final[tuple[Header, ...]] = ((b"content-type", MEDIA_TYPE), (b"ojs-version", SPEC_VERSION.encode()))
+_LONGEST_REQUEST_ID: Final = 200
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+class Answer:
+    """What an endpoint answers: a body that is JSON unless ``headers`` says otherwise."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, body: bytes = b"", status: int = 200, headers: Sequence[Header] = ()) -> None:
+        self.body = body
+        self.status = status
+        self.headers = headers
+
+
+class Exchange:
+    """One request, and what an endpoint may want to know of it."""
+
+    __slots__ = (
+        "_receive",
+        "_scope",
+        "content_length",
+        "content_type",
+        "engine",
+        "largest_body",
+        "request_id",
+        "version",
+    )
+
+    def __init__(self, engine: Engine, largest_body: int, scope: Scope, receive: Receive) -> None:
+        self.engine = engine
+        self.largest_body = largest_body
+        self._scope = scope
+        self._receive = receive
+        self.content_type = b""
+        self.content_length = b""
+        self.version = b""
+        request_id = b""
+        for name, value in scope["headers"]:
+            if name == b"content-type":
+                self.content_type = value
+            elif name == b"content-length":
+                self.content_length = value
+            elif name == b"x-request-id":
+                request_id = value
+            elif name == b"ojs-version":
+                self.version = value
+        usable = (
+            0 < len(request_id) <= _LONGEST_REQUEST_ID and request_id.isascii() and request_id.decode().isprintable()
+        )
+        self.request_id = request_id.decode() if usable else f"req_{new_id()}"
+
+    @property
+    def path(self) -> dict[str, str]:
+        """The parameters in the path."""
+        found: dict[str, str] = self._scope.get("path_params", {})
+        return found
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters behind the question mark; of those that stand there twice, the last."""
+        return dict(parse_qsl(self._scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+    def check_version(self) -> None:
+        """Refuse a request for a version of the specification that this server does not speak (section 3.2)."""
+        if self.version and self.version != b"1.0" and not self.version.startswith(b"1.0."):
+            raise Unsupported(
+                f"OJS-Version {self.version.decode('latin-1')[:32]!r} is not supported; this server speaks "
+                f"{SPEC_VERSION!r}."
+            )
+
+    async def body(self) -> bytes:
+        """Return the request's body.
+
+        Raises
+        ------
+        InvalidRequest
+            Its content type is not one of JSON.
+        PayloadTooLarge
+            It is longer than the server accepts.
+        """
+        if self.content_type and not self.content_type.startswith(_ACCEPTED_TYPES):
+            raise InvalidRequest(
+                f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported; "
+                "use 'application/openjobspec+json' or 'application/json'."
+            )
+        if self.content_length.isdigit() and int(self.content_length) > self.largest_body:
+            raise self._too_large(int(self.content_length))
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            if len(body) > self.largest_body:
+                raise self._too_large(len(body))
+            return body
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await self._receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self.largest_body:
+                raise self._too_large(size)
+        if message["type"] == "http.disconnect":
+            raise InvalidPayload("The connection was closed before the request body was complete.")
+        return b"".join(parts)
+
+    async def members(self) -> Members:
+        """Return the members of the JSON object in the body, not yet decoded."""
+        return read_members(await self.body())
+
+    async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
+        """Return the body, decoded into the decoder's type.
+
+        Raises
+        ------
+        InvalidPayload
+            The body is no JSON object.
+        InvalidRequest
+            A member is missing or has the wrong type.
+        """
+        raw = await self.body()
+        read_members(raw)
+        try:
+            return decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"{error}.") from None
+
+    async def gone(self) -> None:
+        """Return when the caller has closed the connection. The body must have been read before."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def _too_large(self, size: int) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"The request body takes {size} bytes; at most {self.largest_body} are allowed.", limit=self.largest_body
+        )
+
+
+Handler = Callable[[Exchange], Awaitable[Answer]]
+
+
+class Endpoint:
+    """An endpoint, as an ASGI application.
+
+    Parameters
+    ----------
+    handler:
+        Answers the request, or raises an ``OjsterError``.
+    engine:
+        What the handler works with.
+    metrics:
+        Where the request is counted.
+    largest_body:
+        The most bytes that a request body may have.
+    """
+
+    def __init__(self, handler: Handler, engine: Engine, metrics: Metrics, largest_body: int) -> None:
+        self._handler = handler
+        self._engine = engine
+        self._metrics = metrics
+        self._largest_body = largest_body
+        self._name = handler.__name__
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        exchange = Exchange(self._engine, self._largest_body, scope, receive)
+        try:
+            if exchange.version:
+                exchange.check_version()
+            answer = await self._handler(exchange)
+        except OjsterError as error:
+            answer = refuse(error, exchange.request_id)
+        except Exception:
+            log.exception("%s failed (request %s)", self._name, exchange.request_id)
+            answer = refuse(
+                BackendError(f"The server failed; its log says more under {exchange.request_id}."), exchange.request_id
+            )
+        await respond(send, answer, exchange.request_id)
+        self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
+
+
+def refuse(error: OjsterError, request_id: str) -> Answer:
+    """Return the answer that tells of an error (section 16)."""
+    headers = [(b"retry-after", b"1")] if error.status in (429, 503) else []
+    return Answer(encode({"error": error.to_wire(request_id)}), error.status, headers)
+
+
+async def respond(send: Send, answer: Answer, request_id: str) -> None:
+    """Send an answer with the headers that every response has (section 6.5)."""
+    headers: list[Header] = [
+        *_STANDARD_HEADERS,
+        (b"x-request-id", request_id.encode("latin-1")),
+        (b"content-length", b"%d" % len(answer.body)),
+    ]
+    if answer.headers:
+        own = {name for name, _ in answer.headers}
+        headers = [*(header for header in headers if header[0] not in own), *answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:
+    """Return ``limit``, ``offset`` and the position that ``cursor`` stands for (section 17).
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is malformed.
+    """
+    limit = _whole(query, "limit", default, 1)
+    cursor = query.get("cursor")
+    before = None
+    if cursor:
+        try:
+            before = int(cursor, 36)
+        except ValueError:
+            raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.") from None
+        if not 0 < before < 2**63:
+            raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.")
+    return min(limit, largest), _whole(query, "offset", 0, 0), before
+
+
+def _whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        raise InvalidRequest(f"The parameter {name!r} must be an integer of at least {least}, not {text[:40]!r}.")
+    return int(text)
+
+
+def pagination(total: int, limit: int, offset: int, next_before: int | None) -> dict[str, Any]:
+    """Return the ``pagination`` object of a list (section 17.2)."""
+    page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}
+    if next_before is not None:
+        page["next_cursor"] = _base36(next_before)
+    return page
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits or "0"

@@ -1,0 +1,75 @@
+"""How does the server start, and how does it stop? uvicorn, with a shutdown that lets nobody wait in vain."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import uvicorn
+
+from ojster.database.database import open_database
+from ojster.engine.engine import Engine
+from ojster.engine.settings import Settings
+from ojster.server import conformance_hooks
+from ojster.server.app import Application
+
+GRACE: Final = 25
+"""How many seconds requests under way have to finish after a signal to stop."""
+
+SWITCH_INTERVAL: Final = 0.0005
+"""How long, in seconds, one thread may keep the others from running Python while they want to. The writer's thread
+would starve at Python's default, ten times that, while the event loop is busy; see docs/architecture.md."""
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+        super().__init__(config)
+        self._engine = engine
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._engine.drain()
+        await super().shutdown(sockets)
+
+
+def serve(
+    url: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+    synchronous: str = "FULL",
+    cors_origins: Sequence[str] = (),
+    log_level: str = "info",
+    hooks: bool = False,
+) -> None:
+    """Serve a database over HTTP until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    url:
+        The database, such as ``sqlite:///jobs.db``.
+    hooks:
+        Add the two hooks that only the conformance suite wants.
+
+    Raises
+    ------
+    InvalidRequest, BackendUnavailable
+        The database cannot be opened.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    engine = Engine(open_database(url, settings, synchronous=synchronous))
+    if hooks:
+        conformance_hooks.install(engine)
+    config = uvicorn.Config(
+        Application(engine, cors_origins=cors_origins),
+        host=host,
+        port=port,
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE,
+        timeout_keep_alive=75,
+    )
+    _Server(config, engine).run()

@@ -1,0 +1,269 @@
+"""What do requests and answers look like? The types behind the JSON, and behind the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+Count = Annotated[int, Meta(ge=0)]
+Milliseconds = Annotated[int, Meta(ge=0, le=3_153_600_000_000)]
+Identifier = Annotated[str, Meta(min_length=1, max_length=255)]
+Timestamp = Annotated[str, Meta(description="RFC 3339, in UTC")]
+Json = Any
+
+
+class RetryPolicyBody(Struct):
+    """How often and how fast a failed job is tried again (ojs-retry.md section 2)."""
+
+    max_attempts: Count = 3
+    initial_interval: str = "PT1S"
+    backoff_coefficient: Annotated[float, Meta(ge=1)] = 2.0
+    max_interval: str = "PT5M"
+    jitter: bool = True
+    non_retryable_errors: list[str] = []
+    on_exhaustion: Literal["discard", "dead_letter"] = "discard"
+    backoff_strategy: Literal["exponential", "linear", "constant", "polynomial"] = "exponential"
+
+
+class UniquePolicyBody(Struct):
+    """Which jobs count as duplicates, and what to do with one (ojs-unique-jobs.md section 2)."""
+
+    keys: list[Literal["type", "queue", "args", "meta"]] | None = None
+    args_keys: list[str] | None = None
+    meta_keys: list[str] | None = None
+    period: str | None = None
+    states: list[str] | None = None
+    on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] = "reject"
+
+
+class RateLimitBody(Struct):
+    """How fast the job's queue hands out jobs."""
+
+    max_per_second: Annotated[int, Meta(ge=1)] | None = None
+
+
+class OptionsBody(Struct):
+    """How a job is to be treated. Options may also stand at the top of the request."""
+
+    queue: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9\-.]*$", max_length=128)] = "default"
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    timeout_ms: Milliseconds | None = None
+    visibility_timeout_ms: Milliseconds | None = None
+    scheduled_at: (
+        Annotated[str, Meta(description="RFC 3339 with a zone, or a duration from now such as '+PT5S'")] | None
+    ) = None
+    delay_until: str | None = None
+    expires_at: str | None = None
+    retry: RetryPolicyBody | None = None
+    unique: UniquePolicyBody | None = None
+    tags: list[str] = []
+    pending: bool = False
+    rate_limit: RateLimitBody | None = None
+
+
+class EnqueueBody(Struct):
+    """A job to be enqueued. Attributes that are not known are kept, and come back with the job."""
+
+    type: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*$", max_length=255)]
+    args: list[Json]
+    id: Annotated[str, Meta(description="a UUIDv7; made by the server if it is left out")] | None = None
+    meta: dict[str, Json] = {}
+    schema: str | None = None
+    options: OptionsBody | None = None
+
+
+class BatchBody(Struct):
+    """Jobs to be enqueued together: all of them, or none."""
+
+    jobs: list[Raw]
+    mode: str | None = None
+
+
+class BatchSchema(Struct):
+    """Jobs to be enqueued together: all of them, or none."""
+
+    jobs: Annotated[list[EnqueueBody], Meta(min_length=1)]
+
+
+class FetchBody(Struct):
+    """A worker's request for jobs."""
+
+    queues: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+    count: Annotated[int, Meta(ge=1)] = 1
+    worker_id: Identifier | None = None
+    visibility_timeout_ms: Milliseconds | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="how long to wait if there is no job")] = 0
+
+
+class AckBody(Struct):
+    """A worker's word that a job is done."""
+
+    job_id: str
+    result: Raw | UnsetType = UNSET
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
+class AckBatchBody(Struct):
+    """Several acknowledgements; each is accepted or refused by itself."""
+
+    acks: Annotated[list[AckBody], Meta(max_length=1000)]
+
+
+class NackBody(Struct):
+    """A worker's word that a job failed, or (``requeue``) that it hands it back, which spends no attempt."""
+
+    job_id: str
+    error: dict[str, Json] | None = None
+    requeue: bool = False
+    delay_ms: Milliseconds = 0
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
+class NackBatchBody(Struct):
+    """Several failures; each is accepted or refused by itself."""
+
+    nacks: Annotated[list[NackBody], Meta(max_length=1000)]
+
+
+class HeartbeatBody(Struct):
+    """What a worker says of itself. ``active_jobs`` may be the jobs' ids, or their number beside ``active_job_ids``."""
+
+    worker_id: Identifier
+    active_jobs: list[str] | int = []
+    active_job_ids: list[str] = []
+    visibility_timeout_ms: Milliseconds | None = None
+    state: Literal["running", "quiet", "terminate"] = "running"
+    hostname: str | None = None
+    pid: int | None = None
+    queues: list[str] = []
+    labels: list[str] = []
+    concurrency: int | None = None
+
+
+class DirectiveBody(Struct):
+    """What a worker is to do."""
+
+    directive: Literal["running", "quiet", "terminate"]
+
+
+class JobTemplateBody(Struct):
+    """The jobs that a cron job makes."""
+
+    type: str
+    args: list[Raw] = []
+    meta: dict[str, Raw] = {}
+    options: dict[str, Raw] = {}
+
+
+class CronBody(Struct):
+    """A cron job. The schedule is ``expression`` or ``cron``; the job is ``job_template``, or stands beside it."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9\-.]*$", max_length=255)]
+    expression: str | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    overlap_policy: Literal["skip", "allow", "cancel_previous", "enqueue"] = "skip"
+    enabled: bool = True
+    description: str | None = None
+    job_template: JobTemplateBody | None = None
+    type: str | None = None
+    args: list[Raw] = []
+    meta: dict[str, Raw] = {}
+    options: dict[str, Raw] = {}
+
+
+class CronPatchBody(Struct):
+    """Enables or disables a cron job."""
+
+    enabled: bool
+
+
+# Answers, as far as they are not put together by hand
+
+
+class ErrorBody(Struct):
+    """Why a request was refused (ojs-http-binding.md section 16)."""
+
+    code: str
+    message: str
+    retryable: bool
+    request_id: str
+    details: dict[str, Json] | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
+    docs_url: str | UnsetType = UNSET
+
+
+class ErrorAnswer(Struct):
+    """The body of every error."""
+
+    error: ErrorBody
+
+
+class JobBody(Struct):
+    """A job, with its attributes of ojs-core.md section 5 and those that its sender added."""
+
+    specversion: str
+    id: str
+    type: str
+    queue: str
+    args: list[Json]
+    meta: dict[str, Json]
+    state: Literal["scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"]
+    priority: int
+    attempt: Count
+    max_attempts: Count
+    created_at: Timestamp
+    enqueued_at: Timestamp | UnsetType = UNSET
+    started_at: Timestamp | UnsetType = UNSET
+    completed_at: Timestamp | UnsetType = UNSET
+    cancelled_at: Timestamp | UnsetType = UNSET
+    discarded_at: Timestamp | UnsetType = UNSET
+    next_attempt_at: Timestamp | UnsetType = UNSET
+    error: dict[str, Json] | UnsetType = UNSET
+    errors: list[dict[str, Json]] | UnsetType = UNSET
+    result: Json | UnsetType = UNSET
+
+
+class JobAnswer(Struct):
+    """One job."""
+
+    job: JobBody
+
+
+class JobsAnswer(Struct):
+    """Several jobs."""
+
+    jobs: list[JobBody]
+
+
+class PaginationBody(Struct):
+    """Where a page stands in a list (ojs-http-binding.md section 17)."""
+
+    total: Count
+    limit: Count
+    offset: Count
+    has_more: bool
+    next_cursor: str | UnsetType = UNSET
+
+
+class JobPageAnswer(Struct):
+    """A page of jobs."""
+
+    jobs: list[JobBody]
+    pagination: PaginationBody
+
+
+FETCH: Final = msgspec.json.Decoder(FetchBody)
+ACK: Final = msgspec.json.Decoder(AckBody)
+ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)
+NACK: Final = msgspec.json.Decoder(NackBody)
+NACK_BATCH: Final = msgspec.json.Decoder(NackBatchBody)
+HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
+DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
+BATCH: Final = msgspec.json.Decoder(BatchBody)
+CRON: Final = msgspec.json.Decoder(CronBody)
+CRON_PATCH: Final = msgspec.json.Decoder(CronPatchBody)
