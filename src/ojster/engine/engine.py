@@ -18,7 +18,7 @@ from ojster.database.wakeups import DUE, FINISHED, job_topic, queue_topic
 from ojster.engine import control, cron, inspect, outcome, queues, retention, workers
 from ojster.engine.claim import Claim, Claimed, claim
 from ojster.engine.inspect import JobFilter, JobPage
-from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.push import Pushed, push
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.upkeep import upkeep
@@ -171,6 +171,16 @@ class Engine:
     async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
         """Take back jobs that a worker could not finish; their attempt does not count."""
         return list(await self.database.run_many(outcome.release, items))
+
+    async def report(self, item: Progress) -> Job:
+        """Note how far a job is.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or the caller does not hold its lease.
+        """
+        return accepted(await self.database.run(outcome.report, item))
 
     async def find(self, job_id: str) -> Job:
         """Return a job (INFO).

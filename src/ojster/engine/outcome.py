@@ -13,10 +13,11 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, NotFound, OjsterError
+from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure, append_failure
 from ojster.model.retry import Verdict, judge
 from ojster.model.states import FINISHED, JobState
+from ojster.model.timestamps import format_timestamp
 
 _WRITE_OUTCOME: Final = (
     "UPDATE jobs SET state = ?, attempt = ?, enqueued_at = ?, finished_at = ?, due_at = ?, retry_delay = ?, "
@@ -51,9 +52,19 @@ class Release(msgspec.Struct, frozen=True):
     delay: int = 0
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far a worker is with a job: a fraction from 0 to 1, and words for people (ojs-progress.md)."""
+
+    job_id: str
+    fraction: float
+    message: str | None = None
+    worker_id: str | None = None
+    attempt: int | None = None
+
+
 def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
     """Complete active jobs; for each return the job, or why its acknowledgement was refused."""
-    now, effects = tx.now, tx.effects
+    now, effects, largest = tx.now, tx.effects, tx.settings.largest_job
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
     rows = []
@@ -63,6 +74,13 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
             results.append(refusal)
             continue
         assert job is not None
+        if ack.result is not None and len(ack.result) > largest:
+            results.append(
+                PayloadTooLarge(
+                    f"The result takes {len(ack.result)} bytes; at most {largest} are allowed.", limit=largest
+                )
+            )
+            continue
         tx.move(job, "completed")
         job.finished_at = now
         job.due_at = None
@@ -121,7 +139,27 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
     return results
 
 
-def _refusal(job: Job | None, claim: Acknowledgement | FailureReport | Release) -> OjsterError | None:
+def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError]:
+    """Note how far active jobs are; for each return the job, or why the report was refused."""
+    jobs = tx.lock_jobs([item.job_id for item in items])
+    results: list[Job | OjsterError] = []
+    rows = []
+    for item in items:
+        job = jobs.get(item.job_id)
+        if refusal := _refusal(job, item):
+            results.append(refusal)
+            continue
+        assert job is not None
+        shown = {"progress": item.fraction, "message": item.message, "updated_at": format_timestamp(tx.now)}
+        job.progress = msgspec.json.encode(shown)
+        rows.append((job.progress, job.seq))
+        tx.emit("job.progress", job, progress=item.fraction, message=item.message)
+        results.append(job)
+    tx.execute_many("UPDATE jobs SET progress = ? WHERE seq = ?", rows)
+    return results
+
+
+def _refusal(job: Job | None, claim: Acknowledgement | FailureReport | Release | Progress) -> OjsterError | None:
     """Why this word about a job cannot be accepted: only the holder of its lease may speak."""
     if job is None:
         return NotFound(f"There is no job {claim.job_id}.", resource_type="job", resource_id=claim.job_id)

@@ -11,7 +11,6 @@ from ojster.database.transaction import Transaction
 from ojster.engine.claim import lease_end
 from ojster.engine.events import Event
 from ojster.engine.outcome import fail_attempt
-from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.failure import Failure
 from ojster.model.states import JobState
@@ -39,7 +38,7 @@ class Pulse(msgspec.Struct):
     """
 
     directive: str
-    extended: list[Job]
+    extended: list[str]
     cancelled: list[str]
     lost: list[str]
 
@@ -104,7 +103,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
             job.due_at = lease_end(job, now, lease, tx.settings.default_timeout)
             tx.expect(job.due_at)
             rows.append((job.due_at, job.seq))
-            pulse.extended.append(job)
+            pulse.extended.append(id)
         elif job is not None and job.state == "cancelled":
             pulse.cancelled.append(id)
         else:

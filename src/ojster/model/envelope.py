@@ -39,6 +39,7 @@ class Job(msgspec.Struct):
     cron_name: str | None = None
     exclusive_key: str | None = None
     dead: int = 0
+    progress: bytes | None = None
     result: bytes | None = None
     errors: bytes | None = None
     envelope: bytes = b"{}"
@@ -65,6 +66,7 @@ class Job(msgspec.Struct):
             lease=seen.visibility_timeout_ms * 1000 if seen.visibility_timeout_ms else None,
             retry_delay=None if seen.retry_delay_ms is None else seen.retry_delay_ms * 1000,
             worker_id=seen.worker_id,
+            progress=bytes(seen.progress) if seen.progress is not None else None,
             result=bytes(seen.result) if seen.result is not None else None,
             errors=bytes(seen.errors) if seen.errors is not None else None,
             envelope=raw,
@@ -115,6 +117,8 @@ class Job(msgspec.Struct):
         body = self.envelope[:-1] + tail.encode()
         if self.worker_id is not None:
             body += b',"worker_id":' + msgspec.json.encode(self.worker_id)
+        if self.progress is not None:
+            body += b',"progress":' + self.progress
         if self.errors is not None:
             body += b',"errors":' + self.errors
             if self.state != JobState.COMPLETED:
@@ -160,6 +164,7 @@ class _Seen(msgspec.Struct):
     timeout_ms: int | None = None
     visibility_timeout_ms: int | None = None
     worker_id: str | None = None
+    progress: msgspec.Raw | None = None
     result: msgspec.Raw | None = None
     errors: msgspec.Raw | None = None
 

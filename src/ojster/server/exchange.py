@@ -248,14 +248,9 @@ def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) 
     """
     limit = _whole(query, "limit", default, 1)
     cursor = query.get("cursor")
-    before = None
-    if cursor:
-        try:
-            before = int(cursor, 36)
-        except ValueError:
-            raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.") from None
-        if not 0 < before < 2**63:
-            raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.")
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.", field="cursor")
+    before = int(cursor) if cursor else None
     return min(limit, largest), _whole(query, "offset", 0, 0), before
 
 
@@ -272,13 +267,5 @@ def pagination(total: int, limit: int, offset: int, next_before: int | None) -> 
     """Return the ``pagination`` object of a list (section 17.2)."""
     page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}
     if next_before is not None:
-        page["next_cursor"] = _base36(next_before)
+        page["next_cursor"] = str(next_before)
     return page
-
-
-def _base36(number: int) -> str:
-    digits = ""
-    while number:
-        number, digit = divmod(number, 36)
-        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
-    return digits or "0"

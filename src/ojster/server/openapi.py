@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ojster import __version__
 from ojster.server import wire
 from ojster.server.routes import Route
+from ojster.version import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _MEDIA = "application/openjobspec+json"
@@ -133,12 +133,19 @@ def _type(member: dict[str, Any]) -> str:
     return html.escape(str(member.get("type", "anything")))
 
 
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;color:#1c2430;background:#fff;margin:0}main{max-width:52rem;margin:2rem auto;"
-    "padding:0 1rem}h2{margin-top:2.5rem;border-bottom:1px solid #d8dee6}h3{font-size:1rem;margin:1.2rem 0 .2rem}"
-    "p{margin:.2rem 0}code{font-size:.95em}.notes{color:#5a6675;font-size:.9rem}b{display:inline-block;min-width:4.2rem}"
-    ".get{color:#0b6bcb}.post{color:#1a7f37}.delete{color:#c62828}.patch{color:#9a6700}"
-    "td{padding:.1rem 1rem .1rem 0;vertical-align:top}"
-    "@media(prefers-color-scheme:dark){body{background:#12161c;color:#dfe5ee}a{color:#6cb6ff}h2{border-color:#2c3440}"
-    ".notes{color:#98a4b3}}"
-)
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1c2430; background: #fff; margin: 0 }
+main { max-width: 52rem; margin: 2rem auto; padding: 0 1rem }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid #d8dee6 }
+h3 { font-size: 1rem; margin: 1.2rem 0 .2rem }
+p { margin: .2rem 0 }
+code { font-size: .95em }
+b { display: inline-block; min-width: 4.2rem }
+td { padding: .1rem 1rem .1rem 0; vertical-align: top }
+.notes { color: #5a6675; font-size: .9rem }
+.get { color: #0b6bcb } .post, .put { color: #1a7f37 } .delete { color: #c62828 } .patch { color: #9a6700 }
+@media (prefers-color-scheme: dark) {
+  body { background: #12161c; color: #dfe5ee } a { color: #6cb6ff }
+  h2 { border-color: #2c3440 } .notes { color: #98a4b3 }
+}
+"""

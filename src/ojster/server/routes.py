@@ -10,13 +10,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from ojster import __version__
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
 from ojster.engine.events import MOST_EVENTS
 from ojster.engine.inspect import JobFilter
-from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue
 from ojster.engine.workers import Heartbeat, Worker
 from ojster.model.cron import CronSchedule
@@ -28,6 +27,7 @@ from ojster.model.states import STATE_NAMES, JobState
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, Handler, encode, page_of, pagination
+from ojster.version import __version__
 
 BASE: Final = "/ojs/v1"
 MOST_IN_BATCH: Final = 1_000
@@ -104,6 +104,24 @@ def _steered(steered: Steered, stamp: str) -> Answer:
     return Answer(encode({"job": shown}))
 
 
+async def report_progress(exchange: Exchange) -> Answer:
+    """Report how far an active job is."""
+    body = await exchange.read(wire.PROGRESS)
+    item = Progress(exchange.path["id"], body.progress, body.message, body.worker_id, body.attempt)
+    job = await exchange.engine.report(item)
+    return _progress(job)
+
+
+async def show_progress(exchange: Exchange) -> Answer:
+    """Show how far a job is."""
+    return _progress(await exchange.engine.find(exchange.path["id"]))
+
+
+def _progress(job: Job) -> Answer:
+    shown = msgspec.json.decode(job.progress) if job.progress else {"progress": 0, "message": None}
+    return Answer(encode({"job_id": job.id, "state": job.state, **shown}))
+
+
 async def list_jobs(exchange: Exchange) -> Answer:
     """List jobs, newest first, by ``state``, ``queue`` and ``type`` (which may end in ``*``)."""
     query = exchange.query
@@ -159,17 +177,14 @@ async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[J
 async def acknowledge(exchange: Exchange) -> Answer:
     """Complete a job."""
     body = await exchange.read(wire.ACK)
-    (outcome,) = await exchange.engine.acknowledge((_acknowledgement(body, exchange),))
+    (outcome,) = await exchange.engine.acknowledge((_acknowledgement(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(_completed(outcome))
 
 
-def _acknowledgement(body: wire.AckBody, exchange: Exchange) -> Acknowledgement:
+def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
     result = None if body.result is UNSET else bytes(body.result)
-    largest = exchange.engine.database.settings.largest_job
-    if result is not None and len(result) > largest:
-        raise PayloadTooLarge(f"The result takes {len(result)} bytes; at most {largest} are allowed.", limit=largest)
     return Acknowledgement(body.job_id, result, body.worker_id, body.attempt)
 
 
@@ -184,7 +199,7 @@ def _completed(job: Job) -> bytes:
 async def acknowledge_batch(exchange: Exchange) -> Answer:
     """Complete several jobs; each acknowledgement is accepted or refused by itself."""
     body = await exchange.read(wire.ACK_BATCH)
-    outcomes = await exchange.engine.acknowledge([_acknowledgement(ack, exchange) for ack in body.acks])
+    outcomes = await exchange.engine.acknowledge([_acknowledgement(ack) for ack in body.acks])
     return _batch(outcomes, _completed)
 
 
@@ -270,7 +285,7 @@ async def heartbeat(exchange: Exchange) -> Answer:
         encode(
             {
                 "state": pulse.directive,
-                "jobs_extended": [job.id for job in pulse.extended],
+                "jobs_extended": pulse.extended,
                 "jobs_cancelled": pulse.cancelled,
                 "jobs_lost": pulse.lost,
                 "server_time": format_timestamp(engine.database.clock()),
@@ -336,6 +351,7 @@ async def queue_statistics(exchange: Exchange) -> Answer:
                     "queue": found.queue.name,
                     "depth": counts["available"],
                     **counts,
+                    "enqueued_last_hour": found.enqueued,
                     "completed_last_hour": found.completed,
                     "failed_last_hour": found.failed,
                     "avg_duration_ms": found.ran // 1000 // found.completed if found.completed else 0,
@@ -609,6 +625,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, wire.JobAnswer, query=("wait_ms",)),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs"),
     Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs"),
+    Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", wire.ProgressBody),
+    Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs"),
     Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", wire.FetchBody, wire.JobsAnswer),
     Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", wire.AckBody),
     Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody),

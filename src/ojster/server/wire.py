@@ -129,6 +129,15 @@ class NackBatchBody(Struct):
     nacks: Annotated[list[NackBody], Meta(max_length=1000)]
 
 
+class ProgressBody(Struct):
+    """How far a job is (ojs-progress.md)."""
+
+    progress: Annotated[float, Meta(ge=0, le=1)]
+    message: Annotated[str, Meta(max_length=1000)] | None = None
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
 class HeartbeatBody(Struct):
     """What a worker says of itself. ``active_jobs`` may be the jobs' ids, or their number beside ``active_job_ids``."""
 
@@ -262,6 +271,7 @@ ACK: Final = msgspec.json.Decoder(AckBody)
 ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)
 NACK: Final = msgspec.json.Decoder(NackBody)
 NACK_BATCH: Final = msgspec.json.Decoder(NackBatchBody)
+PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
 DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
 BATCH: Final = msgspec.json.Decoder(BatchBody)

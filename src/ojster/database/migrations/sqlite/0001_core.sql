@@ -22,6 +22,7 @@ CREATE TABLE jobs (
     cron_name     TEXT,
     exclusive_key TEXT,               -- jobs that share it never run at the same time
     dead          INTEGER NOT NULL DEFAULT 0,
+    progress      BLOB,               -- a JSON object, as the handler last reported it
     result        BLOB,
     errors        BLOB                -- a JSON array, one object for each failed attempt
 ) STRICT;

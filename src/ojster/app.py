@@ -1,0 +1,591 @@
+"""How does an application declare and enqueue jobs? One ``App``, whether they are in a file or on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import inspect
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
+
+import msgspec
+
+from ojster.client.http import HttpClient
+from ojster.client.interface import Client
+from ojster.client.portal import Portal
+from ojster.database.database import open_database
+from ojster.engine.cron import Cron
+from ojster.engine.engine import Engine, EnqueueMiddleware
+from ojster.engine.settings import Settings
+from ojster.job import JobCancelled, JobContext, JobFailed
+from ojster.model.cron import OverlapPolicy
+from ojster.model.envelope import Job
+from ojster.model.errors import InvalidRequest
+from ojster.model.ids import new_id
+from ojster.model.job import Members, read_options, read_type
+from ojster.model.states import FINISHED, JobState
+from ojster.model.timestamps import format_timestamp
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Seconds = float | timedelta
+ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Wraps the execution of every job: gets its context and ``next``, which runs what is inside and returns the result."""
+
+DEFAULT_URL: Final = "sqlite:///ojster.db"
+URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
+LONGEST_POLL: Final = 30.0
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how fast a failed job is tried again (ojs-retry.md).
+
+    Parameters
+    ----------
+    max_attempts:
+        How often the job runs at most, the first time included.
+    initial_interval, max_interval:
+        The first delay, and the longest, in seconds or as a ``timedelta``.
+    backoff:
+        How the delay grows.
+    coefficient:
+        The base of exponential, the exponent of polynomial backoff.
+    jitter:
+        Whether delays vary by half, so that jobs that failed together are not tried again together.
+    give_up_on:
+        Exception classes, or error types (``auth.*`` for a prefix), after which it is not tried again.
+    dead_letter:
+        Whether a job that has used up its attempts is kept as a dead letter, to be looked at and retried by hand.
+    """
+
+    max_attempts: int = 3
+    initial_interval: Seconds = 1.0
+    max_interval: Seconds = 300.0
+    backoff: Literal["exponential", "linear", "constant", "polynomial"] = "exponential"
+    coefficient: float = 2.0
+    jitter: bool = True
+    give_up_on: Sequence[type[BaseException] | str] = ()
+    dead_letter: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the policy as the ``retry`` object of a job."""
+        return {
+            "max_attempts": self.max_attempts,
+            "initial_interval_ms": _millis(self.initial_interval),
+            "max_interval_ms": _millis(self.max_interval),
+            "backoff_strategy": self.backoff,
+            "backoff_coefficient": self.coefficient,
+            "jitter": self.jitter,
+            "non_retryable_errors": [
+                entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on
+            ],
+            "on_exhaustion": "dead_letter" if self.dead_letter else "discard",
+        }
+
+
+class Unique(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs count as duplicates, and what to do with one (ojs-unique-jobs.md).
+
+    Parameters
+    ----------
+    keys:
+        What must be equal, of ``queue``, ``args`` and ``meta``; the type always must.
+    args_keys, meta_keys:
+        Only these members of ``args`` and ``meta``.
+    period:
+        For how long after it was created another job counts, in seconds; ``None``: as long as it is in ``states``.
+    states:
+        In which states another job counts; by default in all that are not finished.
+    on_conflict:
+        ``reject`` raises ``Duplicate``; ``ignore`` returns the other job; ``replace`` cancels it.
+    """
+
+    keys: Sequence[str] = ("args",)
+    args_keys: Sequence[str] | None = None
+    meta_keys: Sequence[str] | None = None
+    period: Seconds | None = None
+    states: Sequence[str] | None = None
+    on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] = "reject"
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the policy as the ``unique`` object of a job."""
+        wire: dict[str, Any] = {"keys": ["type", *self.keys], "on_conflict": self.on_conflict}
+        for name in ("args_keys", "meta_keys", "states"):
+            if (value := getattr(self, name)) is not None:
+                wire[name] = list(value)
+        if self.period is not None:
+            wire["period"] = f"PT{_millis(self.period) / 1000}S"
+        return wire
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How jobs are to be treated; what is ``None`` is left to the server. See ``App.job``."""
+
+    queue: str | None = None
+    priority: int | None = None
+    timeout: Seconds | None = None
+    retry: Retry | int | Mapping[str, Any] | None = None
+    unique: Unique | Mapping[str, Any] | None = None
+    delay: Seconds | None = None
+    scheduled_at: datetime | None = None
+    expires_in: Seconds | None = None
+    expires_at: datetime | None = None
+    tags: Sequence[str] | None = None
+    pending: bool | None = None
+    meta: Mapping[str, Any] | None = None
+
+    def to_wire(self) -> bytes:
+        """Return the ``options`` object of a job, as JSON."""
+        wire: dict[str, Any] = {}
+        for name in ("queue", "priority", "tags", "pending"):
+            if (value := getattr(self, name)) is not None:
+                wire[name] = value
+        if self.timeout is not None:
+            wire["timeout_ms"] = _millis(self.timeout)
+        if self.retry is not None:
+            wire["retry"] = _wire_of({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
+        if self.unique is not None:
+            wire["unique"] = _wire_of(self.unique)
+        if self.delay is not None:
+            wire["scheduled_at"] = f"+PT{_millis(self.delay) / 1000}S"
+        if self.scheduled_at is not None:
+            wire["scheduled_at"] = _zoned(self.scheduled_at, "scheduled_at")
+        if self.expires_in is not None:
+            wire["expires_at"] = f"+PT{_millis(self.expires_in) / 1000}S"
+        if self.expires_at is not None:
+            wire["expires_at"] = _zoned(self.expires_at, "expires_at")
+        return _encode(wire)
+
+
+class JobHandle:
+    """A job that was enqueued: its id, and what has become of it."""
+
+    def __init__(self, app: App, job: Job) -> None:
+        self._app = app
+        self._job = job
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id} {self._job.type} {self.state}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._job.id
+
+    @property
+    def state(self) -> str:
+        """The state that the job was in when it was last looked at; ``refresh`` looks again."""
+        return self._job.state
+
+    @property
+    def job(self) -> Job:
+        """The job as it was when it was last looked at."""
+        return self._job
+
+    def refresh(self) -> JobHandle:
+        """Look at the job again; return this handle."""
+        return self._app._portal.call(self.arefresh())
+
+    async def arefresh(self) -> JobHandle:
+        """Look at the job again; return this handle."""
+        self._job = await self._app.client().find(self.id)
+        return self
+
+    def cancel(self) -> None:
+        """Cancel the job.
+
+        Raises
+        ------
+        Conflict
+            It is finished.
+        """
+        self._app._portal.call(self.acancel())
+
+    async def acancel(self) -> None:
+        """Cancel the job. See ``cancel``."""
+        self._job = (await self._app.client().cancel(self.id)).job
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until the job is finished, and return what its handler returned.
+
+        Parameters
+        ----------
+        timeout:
+            How long to wait, in seconds; ``None``: as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            It is not finished in time.
+        JobFailed
+            It was discarded; the error has the last attempt's error.
+        JobCancelled
+            It was cancelled.
+        """
+        return self._app._portal.call(self.aresult(timeout))
+
+    async def aresult(self, timeout: float | None = None) -> Any:
+        """Wait until the job is finished, and return what its handler returned. See ``result``."""
+        client = self._app.client()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = LONGEST_POLL if deadline is None else max(0.0, deadline - time.monotonic())
+            job = self._job = await client.wait_for(self.id, min(left, LONGEST_POLL))
+            if job.state in FINISHED:
+                return _result_of(job)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"The job {self.id} is {job.state}, not finished, after {timeout} s.")
+
+
+def _result_of(job: Job) -> Any:
+    match job.state:
+        case JobState.COMPLETED:
+            return None if job.result is None else msgspec.json.decode(job.result)
+        case JobState.CANCELLED:
+            raise JobCancelled(f"The job {job.id} was cancelled.")
+        case _:
+            error = job.error or {"type": "expired", "message": "It was not started before it expired."}
+            raise JobFailed(f"The job {job.id} was discarded: {error['type']}: {error['message']}", error)
+
+
+class JobType(Generic[P, R]):
+    """A function that can be called as it is, or enqueued to be called by a worker."""
+
+    def __init__(self, app: App, type: str, function: Callable[P, R], options: JobOptions, process: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.app = app
+        self.type = type
+        self.function = function
+        self.options = options
+        self.process = process
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = inspect.signature(function)
+        self.takes_context = _takes_context(function, self.signature)
+        if process and (self.is_async or self.takes_context):
+            raise TypeError(f"{type}: a handler that runs in a child process is a plain function without a context.")
+        self._type_json = msgspec.Raw(_encode(type))
+        self._options_json = msgspec.Raw(options.to_wire())
+        self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
+        read_options(bytes(self._options_json))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self.function(*args, **kwargs)
+
+    def using(self, **options: Any) -> JobType[P, R]:
+        """Return this job type with other options, for one enqueue or many. See ``JobOptions``.
+
+        Raises
+        ------
+        TypeError
+            There is no such option.
+        """
+        changed = msgspec.structs.replace(self.options, **options)
+        return JobType(self.app, self.type, self.function, changed, self.process)
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
+        """Enqueue a job with these arguments, which must be JSON.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are no JSON.
+        Duplicate
+            The job is unique, and there is one already.
+        BackendUnavailable
+            The server cannot be reached.
+        """
+        return self.app._portal.call(self.aenqueue(*args, **kwargs))
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
+        """Enqueue a job with these arguments. See ``enqueue``."""
+        (pushed,) = await self.app.client().enqueue((self.request(args, kwargs),))
+        return JobHandle(self.app, pushed.job)
+
+    def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
+        """Enqueue one job for each list of arguments, all or none, in one go.
+
+        Raises
+        ------
+        TypeError, Duplicate, BackendUnavailable
+            As ``enqueue`` does.
+        """
+        return self.app._portal.call(self.aenqueue_many(calls))
+
+    async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
+        """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``."""
+        requests = [self.request(args, {}) for args in calls]
+        pushed = await self.app.client().enqueue(requests) if requests else []
+        return [JobHandle(self.app, one.job) for one in pushed]
+
+    def request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Members:
+        """Return the enqueue request for these arguments."""
+        if kwargs:
+            given = ((), *args) if self.takes_context else args
+            bound = self.signature.bind(*given, **kwargs)
+            bound.apply_defaults()
+            if bound.kwargs:
+                raise TypeError(f"{self.type}: arguments of jobs are positional; {list(bound.kwargs)} are not.")
+            args = bound.args[1:] if self.takes_context else bound.args
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(_encode(list(args))),
+            "meta": self._meta_json,
+            "options": self._options_json,
+        }
+
+
+class App:
+    """An application's jobs, and where they are kept.
+
+    Parameters
+    ----------
+    url:
+        A database (``sqlite:///jobs.db``) or a server (``http://127.0.0.1:8080``). By default the environment
+        variable ``OJSTER_DATABASE_URL``, else ``sqlite:///ojster.db``.
+    settings:
+        Defaults and limits, for a database; a server has its own.
+    synchronous:
+        For SQLite: ``FULL`` survives a power loss, ``NORMAL`` only a crash of the process and is faster.
+    headers:
+        Sent with every request to a server, for example ``Authorization``.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+        synchronous: str = "FULL",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        self.settings = settings
+        self.handlers: dict[str, JobType[Any, Any]] = {}
+        self.crons: list[Cron] = []
+        self.enqueue_middleware: list[EnqueueMiddleware] = []
+        self.execution_middleware: list[ExecutionMiddleware] = []
+        self._synchronous = synchronous
+        self._headers = dict(headers or {})
+        self._portal = Portal()
+        self._engine: Engine | None = None
+        self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
+        self._abandoned: list[object] = []
+        if not self.url.startswith(("http://", "https://", "sqlite:")):
+            raise InvalidRequest(f"The URL {self.url!r} is neither a database (sqlite:///…) nor a server (http://…).")
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget_after_fork)
+
+    def job(
+        self, type: str | None = None, *, process: bool = False, **options: Any
+    ) -> Callable[[Callable[P, R]], JobType[P, R]]:
+        """Declare a function as the handler of a job type.
+
+        Parameters
+        ----------
+        type:
+            The job type, such as ``email.send``; by default the function's name.
+        process:
+            Run the handler in a child process, which is killed at its timeout or when the job is cancelled.
+        options:
+            How its jobs are to be treated, as in ``JobOptions``: ``queue``, ``priority`` (-100 to 100), ``timeout``
+            (seconds), ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry.md), ``unique``,
+            ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``.
+
+        Raises
+        ------
+        InvalidRequest
+            The type or an option is malformed.
+        ValueError
+            The type has a handler already.
+        """
+
+        def declare(function: Callable[P, R]) -> JobType[P, R]:
+            name = read_type(_encode(type or function.__name__))
+            if name in self.handlers:
+                raise ValueError(f"The job type {name!r} has a handler already: {self.handlers[name].function!r}.")
+            declared = JobType(self, name, function, JobOptions(**options), process)
+            self.handlers[name] = declared
+            return declared
+
+        return declare
+
+    def cron(
+        self,
+        expression: str,
+        *args: Any,
+        name: str | None = None,
+        timezone: str = "UTC",
+        overlap_policy: OverlapPolicy = "skip",
+        description: str | None = None,
+    ) -> Callable[[JobType[P, R]], JobType[P, R]]:
+        """Let a declared job recur; workers register it when they start.
+
+        Parameters
+        ----------
+        expression:
+            When, as in ``*/5 * * * *``, ``@daily`` or ``@every 90s``.
+        args:
+            The arguments of each of its jobs.
+        name:
+            What it is known by; by default its job type.
+        timezone:
+            In which zone of the IANA database the expression is read.
+        overlap_policy:
+            What happens if its last job is not finished: ``skip``, ``allow``, ``cancel_previous`` or ``enqueue``.
+
+        Raises
+        ------
+        InvalidRequest
+            The expression or the zone is malformed.
+        """
+
+        def declare(declared: JobType[P, R]) -> JobType[P, R]:
+            cron = Cron(
+                name=name or declared.type.replace("_", "-"),
+                expression=expression,
+                timezone=timezone,
+                overlap_policy=overlap_policy,
+                description=description,
+                template=_encode(declared.request(args, {})),
+            )
+            _ = cron.schedule
+            self.crons.append(cron)
+            return declared
+
+        return declare
+
+    def client(self) -> Client:
+        """Return the client for the running event loop, connected when it is first used."""
+        if self.url.startswith("sqlite:"):
+            return self.engine()
+        loop = asyncio.get_running_loop()
+        client = self._http.get(loop)
+        if client is None:
+            self._http = {known: client for known, client in self._http.items() if not known.is_closed()}
+            client = self._http[loop] = HttpClient(self.url, headers=self._headers)
+        return client
+
+    def engine(self) -> Engine:
+        """Return the engine of the application's database, opened when it is first used.
+
+        Raises
+        ------
+        InvalidRequest
+            The application's jobs are on a server.
+        BackendUnavailable
+            The database cannot be opened.
+        """
+        if self._engine is None:
+            database = open_database(self.url, self.settings, synchronous=self._synchronous)
+            self._engine = Engine(database, middleware=self.enqueue_middleware)
+        return self._engine
+
+    def find(self, job_id: str) -> JobHandle:
+        """Return the handle of a job that was enqueued before.
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        return self._portal.call(self.afind(job_id))
+
+    async def afind(self, job_id: str) -> JobHandle:
+        """Return the handle of a job that was enqueued before. See ``find``."""
+        return JobHandle(self, await self.client().find(job_id))
+
+    def close(self) -> None:
+        """Disconnect. The application can be used again afterwards."""
+        self._portal.call(self.aclose())
+        self._portal.close()
+
+    async def aclose(self) -> None:
+        """Disconnect. See ``close``."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+        client = self._http.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    def _forget_after_fork(self) -> None:
+        """A child process has no threads and must not use its parent's connections, nor close them."""
+        self._abandoned += [self._engine, self._http, self._portal]
+        self._engine = None
+        self._http = {}
+        self._portal = Portal()
+
+
+def load_app(where: str) -> App:
+    """Return the application that ``module:name`` names; without a name, the module's only ``App``.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such module, or no application in it.
+    """
+    module_name, _, name = where.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise InvalidRequest(f"There is no module {module_name!r} here ({os.getcwd()}).") from None
+        raise
+    if name:
+        found = getattr(module, name, None)
+        if not isinstance(found, App):
+            raise InvalidRequest(f"{module_name!r} has no App named {name!r}.")
+        return found
+    apps = [value for value in vars(module).values() if isinstance(value, App)]
+    if len(apps) != 1:
+        raise InvalidRequest(f"{module_name!r} has {len(apps)} Apps; say which: {module_name}:NAME.")
+    return apps[0]
+
+
+def error_type(kind: type[BaseException]) -> str:
+    """Return the error type under which an exception is reported: its ``error_type``, or the name of its class."""
+    return getattr(kind, "error_type", None) or kind.__name__
+
+
+def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008
+    """Return the enqueue request of a job whose handler is not known here."""
+    request: dict[str, Any] = {"id": new_id(), "type": type, "args": list(args), "meta": dict(options.meta or {})}
+    members = {name: msgspec.Raw(_encode(value)) for name, value in request.items()}
+    return members | {"options": msgspec.Raw(options.to_wire())}
+
+
+def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -> bool:
+    """Whether the function's first parameter is annotated as ``JobContext``."""
+    first = next(iter(signature.parameters.values()), None)
+    if first is None:
+        return False
+    return first.annotation is JobContext or (
+        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == JobContext.__name__
+    )
+
+
+def _millis(span: Seconds) -> int:
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    return max(0, round(seconds * 1000))
+
+
+def _zoned(moment: datetime, name: str) -> str:
+    if moment.tzinfo is None:
+        raise InvalidRequest(f"{name} has no time zone; write for example datetime.now(UTC) + timedelta(hours=1).")
+    since_epoch = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return format_timestamp(since_epoch // timedelta(microseconds=1))
+
+
+def _wire_of(policy: Retry | Unique | Mapping[str, Any]) -> dict[str, Any]:
+    return dict(policy) if isinstance(policy, Mapping) else policy.to_wire()

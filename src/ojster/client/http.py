@@ -1,0 +1,400 @@
+"""How are the calls made to a server? Over HTTP, with refusals as errors, and with patience when it restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from ojster.engine.claim import Claim
+from ojster.engine.control import Steered
+from ojster.engine.cron import Cron
+from ojster.engine.inspect import JobFilter, JobPage
+from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.push import Pushed
+from ojster.engine.queues import Queue, QueueStatistics
+from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.model import errors
+from ojster.model.envelope import Job
+from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
+from ojster.model.ids import new_id
+from ojster.model.job import Members, read_members
+from ojster.model.timestamps import parse_timestamp
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PATIENCE: Final = 10.0
+"""For how many seconds a call is tried again while the server cannot be reached."""
+
+_HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _error_classes(root: type[OjsterError]) -> Iterator[type[OjsterError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _error_classes(child)
+
+
+_BY_CODE_AND_STATUS: Final = {(kind.code, kind.status): kind for kind in _error_classes(OjsterError)}
+
+
+class HttpClient:
+    """A client of an Open Job Spec server, for one event loop.
+
+    Parameters
+    ----------
+    url:
+        The server, such as ``http://127.0.0.1:8080``.
+    patience:
+        For how many seconds a call is tried again while the server cannot be reached. Pushes carry the ids of their
+        jobs, so that one whose answer was lost is not made twice.
+    headers:
+        Sent with every request, for example ``Authorization``.
+    """
+
+    def __init__(
+        self, url: str, *, patience: float = DEFAULT_PATIENCE, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.patience = patience
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            headers=_HEADERS | dict(headers or {}),
+            timeout=httpx.Timeout(30.0, connect=5.0),
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    # Jobs
+
+    async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
+        """Push jobs, all or none."""
+        for members in requests:
+            members.setdefault("id", msgspec.Raw(_encode(new_id())))
+        try:
+            if len(requests) == 1:
+                answer = await self._call("POST", "/jobs", requests[0])
+                return [Pushed(_job(answer["job"]), existing="deduplicated" in answer)]
+            answer = await self._call("POST", "/jobs/batch", {"jobs": requests})
+        except Duplicate as refusal:
+            ids = [msgspec.json.decode(members["id"], type=str) for members in requests]
+            if refusal.details.get("existing_job_id") != ids[refusal.details.get("index", 0)]:
+                raise
+            # The answer to an earlier try was lost: the jobs are there already.
+            return [Pushed(await self.find(id)) for id in ids]
+        return [Pushed(_job(raw)) for raw in _list(answer["jobs"])]
+
+    async def find(self, job_id: str) -> Job:
+        """Return a job."""
+        return _job((await self._call("GET", f"/jobs/{quote(job_id, safe='')}"))["job"])
+
+    async def wait_for(self, job_id: str, wait: float) -> Job:
+        """Return a job when it is finished, or as it is after ``wait`` seconds."""
+        path = f"/jobs/{quote(job_id, safe='')}?wait_ms={int(min(wait, 60) * 1000)}"
+        return _job((await self._call("GET", path, wait=wait))["job"])
+
+    async def cancel(self, job_id: str) -> Steered:
+        """Cancel an unfinished job."""
+        return _steered((await self._call("DELETE", f"/jobs/{quote(job_id, safe='')}"))["job"])
+
+    async def activate(self, job_id: str) -> Steered:
+        """Make a pending job available."""
+        return _steered((await self._call("POST", f"/jobs/{quote(job_id, safe='')}/activate"))["job"])
+
+    async def list_jobs(self, chosen: JobFilter) -> JobPage:
+        """Return a page of jobs."""
+        query: dict[str, Any] = {"limit": chosen.limit, "offset": chosen.offset}
+        for name in ("state", "queue", "type"):
+            if (value := getattr(chosen, name)) is not None:
+                query[name] = value
+        if chosen.before is not None:
+            query["cursor"] = chosen.before
+        path = "/dead-letter" if chosen.dead else "/jobs"
+        answer = await self._call("GET", f"{path}?{httpx.QueryParams(query)}")
+        page = msgspec.json.decode(answer["pagination"])
+        cursor = page.get("next_cursor")
+        return JobPage([_job(raw) for raw in _list(answer["jobs"])], page["total"], int(cursor) if cursor else None)
+
+    async def retry_dead(self, job_id: str) -> Job:
+        """Run a discarded job again."""
+        return _job((await self._call("POST", f"/dead-letter/{quote(job_id, safe='')}/retry"))["job"])
+
+    async def delete_dead(self, job_id: str) -> None:
+        """Delete a discarded job."""
+        await self._call("DELETE", f"/dead-letter/{quote(job_id, safe='')}")
+
+    # Workers
+
+    async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
+        """Hand out jobs; wait for one, at most ``wait`` seconds. Not tried again: the caller will ask again anyway."""
+        body: dict[str, Any] = {"queues": request.queues, "count": request.count, "wait_ms": int(wait * 1000)}
+        if request.worker_id is not None:
+            body["worker_id"] = request.worker_id
+        if request.lease is not None:
+            body["visibility_timeout_ms"] = request.lease // 1000
+        answer = await self._call("POST", "/workers/fetch", body, wait=wait, patience=0.0)
+        return [_job(raw) for raw in _list(answer["jobs"])]
+
+    async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
+        """Complete jobs."""
+        acks = []
+        for item in items:
+            ack: dict[str, Any] = {"job_id": item.job_id, "worker_id": item.worker_id, "attempt": item.attempt}
+            if item.result is not None:
+                ack["result"] = msgspec.Raw(item.result)
+            acks.append(ack)
+        return await self._batch("/workers/ack/batch", "acks", acks)
+
+    async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
+        """End failed attempts."""
+        nacks = [
+            {"job_id": item.job_id, "worker_id": item.worker_id, "attempt": item.attempt, "error": item.failure}
+            for item in items
+        ]
+        return await self._batch("/workers/nack/batch", "nacks", nacks)
+
+    async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
+        """Hand jobs back unfinished."""
+        nacks = [
+            {
+                "job_id": item.job_id,
+                "worker_id": item.worker_id,
+                "attempt": item.attempt,
+                "requeue": True,
+                "delay_ms": item.delay // 1000,
+            }
+            for item in items
+        ]
+        return await self._batch("/workers/nack/batch", "nacks", nacks)
+
+    async def report(self, item: Progress) -> None:
+        """Note how far a job is."""
+        body = {
+            "progress": item.fraction,
+            "message": item.message,
+            "worker_id": item.worker_id,
+            "attempt": item.attempt,
+        }
+        await self._call("PUT", f"/jobs/{quote(item.job_id, safe='')}/progress", body)
+
+    async def beat(self, heartbeat: Heartbeat) -> Pulse:
+        """Report that a worker is alive. Not tried again: the next one will do."""
+        body = {name: value for name, value in msgspec.structs.asdict(heartbeat).items() if value is not None}
+        lease = body.pop("lease", None)
+        if lease is not None:
+            body["visibility_timeout_ms"] = lease // 1000
+        answer = await self._call("POST", "/workers/heartbeat", body, patience=0.0)
+        known = {name: msgspec.json.decode(raw) for name, raw in answer.items()}
+        return Pulse(
+            known["state"],
+            known.get("jobs_extended", []),
+            known.get("jobs_cancelled", []),
+            known.get("jobs_lost", []),
+        )
+
+    async def leave(self, worker_id: str) -> None:
+        """Forget a worker that stopped."""
+        await self._call("DELETE", f"/workers/{quote(worker_id, safe='')}")
+
+    async def workers(self) -> list[Worker]:
+        """Return all workers."""
+        answer = await self._call("GET", "/workers")
+        return [_worker(shown) for shown in msgspec.json.decode(answer["workers"])]
+
+    async def direct(self, worker_id: str, directive: str) -> Worker:
+        """Tell a worker what to be."""
+        answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
+        return _worker(msgspec.json.decode(answer["worker"]))
+
+    # Queues
+
+    async def queues(self) -> list[Queue]:
+        """Return all queues."""
+        found: list[Queue] = []
+        while True:
+            answer = await self._call("GET", f"/queues?limit=200&offset={len(found)}")
+            found += [_queue(shown) for shown in msgspec.json.decode(answer["queues"])]
+            if not msgspec.json.decode(answer["pagination"])["has_more"]:
+                return found
+
+    async def queue_statistics(self, name: str) -> QueueStatistics:
+        """Return how a queue does."""
+        answer = await self._call("GET", f"/queues/{quote(name, safe='')}/stats")
+        queue, stats = msgspec.json.decode(answer["queue"]), msgspec.json.decode(answer["stats"])
+        completed, failed = stats["completed_last_hour"], stats["failed_last_hour"]
+        return QueueStatistics(
+            queue=_queue(queue),
+            counts={state: queue[state] for state in queue if isinstance(queue[state], int)},
+            enqueued=stats.get("enqueued_last_hour", 0),
+            completed=completed,
+            failed=failed,
+            waited=stats["avg_wait_ms"] * 1000 * (completed + failed),
+            ran=stats["avg_duration_ms"] * 1000 * completed,
+        )
+
+    async def pause(self, name: str) -> Queue:
+        """Stop handing out a queue's jobs."""
+        answer = await self._call("POST", f"/queues/{quote(name, safe='')}/pause")
+        return _queue(msgspec.json.decode(answer["queue"]))
+
+    async def resume(self, name: str) -> Queue:
+        """Hand out a queue's jobs again."""
+        answer = await self._call("POST", f"/queues/{quote(name, safe='')}/resume")
+        return _queue(msgspec.json.decode(answer["queue"]))
+
+    # Cron jobs
+
+    async def register_cron(self, item: Cron) -> tuple[Cron, bool]:
+        """Register or update a cron job."""
+        body = {
+            "name": item.name,
+            "expression": item.expression,
+            "timezone": item.timezone,
+            "overlap_policy": item.overlap_policy,
+            "enabled": item.enabled,
+            "description": item.description,
+            "job_template": msgspec.Raw(item.template),
+        }
+        answer = await self._call("POST", "/cron", body)
+        cron = _cron(answer["cron"])
+        return cron, cron.run_count == 0
+
+    async def switch_cron(self, name: str, enabled: bool) -> Cron:
+        """Enable or disable a cron job."""
+        return _cron((await self._call("PATCH", f"/cron/{quote(name, safe='')}", {"enabled": enabled}))["cron"])
+
+    async def unregister_cron(self, name: str) -> Cron:
+        """Remove a cron job."""
+        return _cron((await self._call("DELETE", f"/cron/{quote(name, safe='')}"))["cron"])
+
+    async def find_cron(self, name: str) -> Cron:
+        """Return a cron job."""
+        return _cron((await self._call("GET", f"/cron/{quote(name, safe='')}"))["cron"])
+
+    async def crons(self) -> list[Cron]:
+        """Return all cron jobs."""
+        found: list[Cron] = []
+        while True:
+            answer = await self._call("GET", f"/cron?limit=200&offset={len(found)}")
+            found += [_cron(raw) for raw in _list(answer["crons"])]
+            if not msgspec.json.decode(answer["pagination"])["has_more"]:
+                return found
+
+    # Inside
+
+    async def _batch(self, path: str, name: str, items: Sequence[Any]) -> list[Job | OjsterError]:
+        if not items:
+            return []
+        answer = await self._call("POST", path, {name: items})
+        return [_outcome(raw) for raw in _list(answer["results"])]
+
+    async def _call(
+        self, method: str, path: str, body: Any = None, *, wait: float = 0.0, patience: float | None = None
+    ) -> Members:
+        """Make a request; while the server cannot be reached, try again until patience ends."""
+        content = None if body is None else _encode(body)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.patience if patience is None else patience)
+        pause = 0.05
+        while True:
+            try:
+                response = await self._http.request(
+                    method, "/ojs/v1" + path, content=content, timeout=httpx.Timeout(30.0 + wait, connect=5.0)
+                )
+            except httpx.TransportError as error:
+                problem = BackendUnavailable(
+                    f"The server {self.url} cannot be reached: {error or type(error).__name__}."
+                )
+            else:
+                if response.status_code != 503:
+                    return _answer(response)
+                problem = BackendUnavailable(f"The server {self.url} is not available (503).")
+            if loop.time() + pause > deadline:
+                raise problem
+            log.debug("%s; trying again in %.2f s", problem, pause)
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(pause * 2, 1.0)
+
+
+def _answer(response: httpx.Response) -> Members:
+    try:
+        members = read_members(response.content, "The answer")
+    except OjsterError as error:
+        raise BackendError(f"{response.request.url} answered {response.status_code} without JSON: {error}") from None
+    if response.is_success:
+        return members
+    raise _error(msgspec.json.decode(members.get("error", b"{}")), response.status_code)
+
+
+def _error(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
+    code = shown.get("code", "backend_error")
+    statuses = [status] if status is not None else [known for name, known in _BY_CODE_AND_STATUS if name == code]
+    kind = next((_BY_CODE_AND_STATUS[code, each] for each in statuses if (code, each) in _BY_CODE_AND_STATUS), None)
+    details = shown.get("details") or {}
+    return (kind or errors.OjsterError)(shown.get("message", f"The server answered {status}."), **details)
+
+
+def _outcome(raw: msgspec.Raw) -> Job | OjsterError:
+    shown = read_members(raw, "The result")
+    return _error(msgspec.json.decode(shown["error"])) if "error" in shown else Job.from_json(bytes(raw))
+
+
+def _job(raw: msgspec.Raw) -> Job:
+    return Job.from_json(bytes(raw))
+
+
+def _list(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    return msgspec.json.decode(raw, type=list[msgspec.Raw])
+
+
+def _steered(raw: msgspec.Raw) -> Steered:
+    return Steered(_job(raw), msgspec.json.decode(raw).get("previous_state", ""))
+
+
+def _queue(shown: Mapping[str, Any]) -> Queue:
+    return Queue(
+        name=shown["name"],
+        created_at=parse_timestamp(shown["created_at"]),
+        paused_at=_moment(shown.get("paused_at")),
+        max_per_second=(shown.get("rate_limit") or {}).get("max_per_second"),
+    )
+
+
+def _worker(shown: Mapping[str, Any]) -> Worker:
+    return Worker(
+        id=shown["worker_id"],
+        started_at=parse_timestamp(shown["started_at"]),
+        last_seen_at=parse_timestamp(shown["last_heartbeat_at"]),
+        **{
+            name: shown[name]
+            for name in ("state", "directive", "hostname", "pid", "queues", "labels", "concurrency", "active_jobs")
+        },
+    )
+
+
+def _cron(raw: msgspec.Raw) -> Cron:
+    shown = msgspec.json.decode(raw)
+    return Cron(
+        template=_encode(shown["job_template"]),
+        created_at=parse_timestamp(shown["created_at"]),
+        last_run_at=_moment(shown["last_run_at"]),
+        next_run_at=_moment(shown["next_run_at"]),
+        **{
+            name: shown[name]
+            for name in ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "run_count")
+        },
+    )
+
+
+def _moment(text: str | None) -> int | None:
+    return None if text is None else parse_timestamp(text)

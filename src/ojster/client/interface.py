@@ -1,0 +1,103 @@
+"""Which calls are there, wherever the jobs are? The engine itself answers them, and so does the HTTP client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ojster.engine.claim import Claim
+from ojster.engine.control import Steered
+from ojster.engine.cron import Cron
+from ojster.engine.inspect import JobFilter, JobPage
+from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.push import Pushed
+from ojster.engine.queues import Queue, QueueStatistics
+from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.model.envelope import Job
+from ojster.model.errors import OjsterError
+from ojster.model.job import Members
+
+
+class Client(Protocol):
+    """Everything that can be asked of Ojster. What each call does and raises is said in ``ojster.engine.engine``."""
+
+    async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
+        """Push jobs, all or none."""
+
+    async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
+        """Hand out jobs; wait for one, at most ``wait`` seconds."""
+
+    async def acknowledge(self, items: Sequence[Acknowledgement]) -> Sequence[Job | OjsterError]:
+        """Complete jobs."""
+
+    async def fail(self, items: Sequence[FailureReport]) -> Sequence[Job | OjsterError]:
+        """End failed attempts."""
+
+    async def release(self, items: Sequence[Release]) -> Sequence[Job | OjsterError]:
+        """Hand jobs back unfinished."""
+
+    async def report(self, item: Progress) -> object:
+        """Note how far a job is."""
+
+    async def beat(self, heartbeat: Heartbeat) -> Pulse:
+        """Report that a worker is alive."""
+
+    async def leave(self, worker_id: str) -> None:
+        """Forget a worker that stopped."""
+
+    async def find(self, job_id: str) -> Job:
+        """Return a job."""
+
+    async def wait_for(self, job_id: str, wait: float) -> Job:
+        """Return a job when it is finished, or as it is after ``wait`` seconds."""
+
+    async def cancel(self, job_id: str) -> Steered:
+        """Cancel an unfinished job."""
+
+    async def activate(self, job_id: str) -> Steered:
+        """Make a pending job available."""
+
+    async def list_jobs(self, chosen: JobFilter) -> JobPage:
+        """Return a page of jobs."""
+
+    async def retry_dead(self, job_id: str) -> Job:
+        """Run a discarded job again."""
+
+    async def delete_dead(self, job_id: str) -> object:
+        """Delete a discarded job."""
+
+    async def queues(self) -> list[Queue]:
+        """Return all queues."""
+
+    async def queue_statistics(self, name: str) -> QueueStatistics:
+        """Return how a queue does."""
+
+    async def pause(self, name: str) -> Queue:
+        """Stop handing out a queue's jobs."""
+
+    async def resume(self, name: str) -> Queue:
+        """Hand out a queue's jobs again."""
+
+    async def workers(self) -> list[Worker]:
+        """Return all workers."""
+
+    async def direct(self, worker_id: str, directive: str) -> Worker:
+        """Tell a worker what to be."""
+
+    async def register_cron(self, item: Cron) -> tuple[Cron, bool]:
+        """Register or update a cron job."""
+
+    async def switch_cron(self, name: str, enabled: bool) -> Cron:
+        """Enable or disable a cron job."""
+
+    async def unregister_cron(self, name: str) -> Cron:
+        """Remove a cron job."""
+
+    async def find_cron(self, name: str) -> Cron:
+        """Return a cron job."""
+
+    async def crons(self) -> list[Cron]:
+        """Return all cron jobs."""
+
+    async def close(self) -> None:
+        """Disconnect."""

@@ -1,0 +1,182 @@
+"""What does a handler see of its job, and how does it say what is to become of it?"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any, Final
+
+from ojster.engine.outcome import Progress
+from ojster.model.envelope import Job
+
+PROGRESS_INTERVAL: Final = 0.25
+"""How often at most the progress of a job is sent, in seconds; the last report always is, sooner or later."""
+
+
+class JobFailed(Exception):
+    """A job whose result was waited for was discarded. ``error`` is the last attempt's error."""
+
+    def __init__(self, message: str, error: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class JobCancelled(Exception):
+    """A job whose result was waited for was cancelled."""
+
+
+class Outcome(Exception):
+    """Raised by a handler to say what is to become of its job (ojs-retry.md section 7)."""
+
+    code: str = "RETRY"
+
+
+class Discard(Outcome):
+    """Do not try this job again, and do not keep it as a dead letter."""
+
+    code = "DISCARD"
+
+
+class DeadLetter(Outcome):
+    """Do not try this job again, and keep it as a dead letter."""
+
+    code = "DEAD_LETTER"
+
+
+class Snooze(Exception):
+    """Run this job again later, without counting this attempt.
+
+    Parameters
+    ----------
+    delay:
+        When, in seconds from now.
+    """
+
+    def __init__(self, delay: float = 0.0) -> None:
+        super().__init__(f"again in {delay:g} s")
+        self.delay = delay
+
+
+class JobContext:
+    """A job that is being run.
+
+    A handler gets it as its first argument, if that is annotated so; any code that it calls gets it from
+    ``current_job``. It may be used from the handler's thread.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        worker_id: str,
+        send: Callable[[Progress], Coroutine[Any, Any, None]],
+        extend: Callable[[], Coroutine[Any, Any, None]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.job = job
+        self.worker_id = worker_id
+        self._send = send
+        self._extend = extend
+        self._loop = loop
+        self._stopped = threading.Event()
+        self._sent_at = 0.0
+        self._pending: Progress | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.job.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts there are."""
+        return self.job.max_attempts
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure would be final."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The job's metadata."""
+        return self.job.meta
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop: the job was cancelled, has lost its lease, or the worker is shutting down.
+
+        Asynchronous handlers are cancelled then; plain functions must look.
+        """
+        return self._stopped.is_set()
+
+    def wait_cancelled(self, seconds: float) -> bool:
+        """Sleep in a plain function, but no longer than until the job is cancelled; tell whether it is."""
+        return self._stopped.wait(seconds)
+
+    def stop(self) -> None:
+        """Tell the handler to stop; for the worker."""
+        self._stopped.set()
+
+    def progress(self, done: float, total: float = 1.0, message: str | None = None) -> None:
+        """Report how far the job is. Cheap: it is sent a few times a second at most.
+
+        Parameters
+        ----------
+        done, total:
+            How much is done, of how much.
+        message:
+            Words for people.
+        """
+        fraction = min(1.0, max(0.0, done / total)) if total else 1.0
+        item = Progress(self.job.id, fraction, message, self.worker_id, self.job.attempt)
+        self._loop.call_soon_threadsafe(self._offer, item)
+
+    async def heartbeat(self) -> None:
+        """Extend the job's lease now. The worker does so by itself every few seconds."""
+        await self._extend()
+
+    def _offer(self, item: Progress) -> None:
+        self._pending = item
+        if self._timer is None:
+            wait = max(0.0, self._sent_at + PROGRESS_INTERVAL - time.monotonic())
+            self._timer = self._loop.call_later(wait, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        item, self._pending = self._pending, None
+        if item is not None and not self.cancelled:
+            self._sent_at = time.monotonic()
+            self._loop.create_task(self._send(item))
+
+    def finish(self) -> None:
+        """Forget progress that is not sent yet; for the worker."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+_current: ContextVar[JobContext] = ContextVar("ojster_job")
+
+
+def current_job() -> JobContext:
+    """Return the context of the job that the calling code works for.
+
+    Raises
+    ------
+    LookupError
+        It works for none.
+    """
+    return _current.get()
+
+
+def enter_job(context: JobContext) -> None:
+    """Make ``context`` the one that ``current_job`` returns from here on; for the worker."""
+    _current.set(context)

@@ -1,0 +1,54 @@
+"""What does a child process do? Import the application, run the handlers that it is told to, and answer.
+
+Started as ``python -m ojster.worker.child FD`` with a connected socket; it ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import socket
+import sys
+from typing import Any
+
+import msgspec
+
+from ojster.app import App
+from ojster.worker.execution import failure_of
+
+
+def main() -> None:
+    """Serve the socket whose number is the only argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when its children end
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    stream = connection.makefile("rb")
+    sys.path.insert(0, "")
+    while header := stream.read(4):
+        request = msgspec.json.decode(stream.read(int.from_bytes(header, "big")))
+        answer = msgspec.json.encode(_run(request))
+        connection.sendall(len(answer).to_bytes(4, "big") + answer)
+
+
+def _run(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        result = _handler(request["module"], request["type"])(*request["args"])
+        msgspec.json.encode(result)
+    except Exception as error:
+        return {"failure": msgspec.to_builtins(failure_of(error))}
+    return {"result": result}
+
+
+def _handler(module_name: str, type: str) -> Any:
+    module: dict[str, Any]
+    if module_name == "__main__":
+        raise RuntimeError("A handler that runs in a child process must be in a module that can be imported.")
+    module = vars(importlib.import_module(module_name))
+    for value in module.values():
+        app = value if isinstance(value, App) else getattr(value, "app", None)
+        if isinstance(app, App) and type in app.handlers:
+            return app.handlers[type].function
+    raise LookupError(f"The module {module_name!r} has no handler for {type!r}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""How are handlers run in processes of their own? A few children that import the application once, each killable."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from typing import Any, Final
+
+import msgspec
+
+from ojster.app import JobType
+from ojster.model.failure import Failure
+
+_HEADER: Final = 4
+
+
+class ChildCrashed(Exception):
+    """A handler failed in its child process, or the process died."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class _Child:
+    """A child process and the socket to it."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.process = process
+        self.reader = reader
+        self.writer = writer
+
+    def kill(self) -> None:
+        """End the process and all that it started."""
+        self.writer.close()
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    async def call(self, module: str, type: str, args: list[Any]) -> Any:
+        """Run a handler in the child and return its result."""
+        request = msgspec.json.encode({"module": module, "type": type, "args": args})
+        self.writer.write(len(request).to_bytes(_HEADER, "big") + request)
+        await self.writer.drain()
+        size = int.from_bytes(await self.reader.readexactly(_HEADER), "big")
+        answer = msgspec.json.decode(await self.reader.readexactly(size))
+        if "failure" in answer:
+            raise ChildCrashed(msgspec.convert(answer["failure"], Failure))
+        return answer["result"]
+
+
+class ChildPool:
+    """Child processes that wait for work. There are as many as were ever needed at once."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Child] = []
+        self._all: set[_Child] = set()
+
+    async def run(self, handler: JobType[Any, Any], args: list[Any]) -> Any:
+        """Run a handler in a child; if this is cancelled, the child is killed.
+
+        Raises
+        ------
+        ChildCrashed
+            The handler raised, or its process died.
+        """
+        child = await self._take()
+        try:
+            result = await child.call(handler.function.__module__, handler.type, args)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self._drop(child)
+            status = await child.process.wait()
+            how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+            failure = Failure("ProcessDied", f"The process that ran the job {how}.", code="handler_error")
+            raise ChildCrashed(failure) from None
+        except ChildCrashed:
+            self._idle.append(child)
+            raise
+        except BaseException:
+            self._drop(child)
+            raise
+        self._idle.append(child)
+        return result
+
+    async def close(self) -> None:
+        """End all children."""
+        children, self._all, self._idle = self._all, set(), []
+        for child in children:
+            child.kill()
+        await asyncio.gather(*(child.process.wait() for child in children))
+
+    async def _take(self) -> _Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.process.returncode is None:
+                return child
+            self._drop(child)
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "ojster.worker.child",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        child = _Child(process, reader, writer)
+        self._all.add(child)
+        return child
+
+    def _drop(self, child: _Child) -> None:
+        self._all.discard(child)
+        child.kill()

@@ -1,0 +1,157 @@
+"""How is one job run? Find its handler, run it the way that it asks for, and turn what happens into an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread
+import contextvars
+import json
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ojster.app import App, JobType, error_type
+from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.job import JobContext, Outcome, Snooze, enter_job
+from ojster.model.failure import Failure
+from ojster.worker.children import ChildCrashed, ChildPool
+
+_NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
+"""Whose frames are left out of backtraces: they are the same for every job."""
+
+Ending = Acknowledgement | FailureReport | Release
+"""How an attempt ended, ready to be sent."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Executor:
+    """Runs jobs for one worker: asynchronous handlers on the loop, plain ones in threads, others in child processes.
+
+    Parameters
+    ----------
+    app:
+        Whose handlers.
+    threads:
+        How many plain functions run at once.
+    children:
+        Where handlers run that ask for a process of their own.
+    """
+
+    def __init__(self, app: App, threads: int, children: ChildPool) -> None:
+        self._app = app
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
+        self._children = children
+
+    async def run(self, context: JobContext) -> Ending:
+        """Run a job to its end.
+
+        Raises
+        ------
+        asyncio.CancelledError
+            The worker has cancelled it; what becomes of the job is the worker's to say.
+        """
+        job = context.job
+        worker_id = context.worker_id
+        timeout = job.timeout / 1e6 if job.timeout else None
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                result = await self._call(context)
+            return Acknowledgement(job.id, _to_json(job.type, result), worker_id, job.attempt)
+        except Snooze as snooze:
+            return Release(job.id, worker_id, job.attempt, round(snooze.delay * 1e6))
+        except TimeoutError as error:
+            if limit.expired():
+                failure = Failure("timeout", f"The job ran longer than {timeout:g} seconds.", code="timeout")
+            else:
+                failure = failure_of(error)
+            return FailureReport(job.id, failure, worker_id, job.attempt)
+        except Exception as error:
+            return FailureReport(job.id, failure_of(error), worker_id, job.attempt)
+        finally:
+            context.finish()
+
+    async def _call(self, context: JobContext) -> Any:
+        handler = self._app.handlers.get(context.job.type)
+        if handler is None:
+            known = ", ".join(sorted(self._app.handlers)) or "none"
+            raise UnknownJobType(f"This worker has no handler for {context.job.type!r}; it has {known}.")
+        enter_job(context)
+        args = _args_of(context)
+        if handler.takes_context:
+            args = [context, *args]
+        if not self._app.execution_middleware:
+            return await self._invoke(handler, args, context)
+
+        async def innermost() -> Any:
+            return await self._invoke(handler, args, context)
+
+        call = innermost
+        for layer in reversed(self._app.execution_middleware):
+            call = _wrap(layer, context, call)
+        return await call()
+
+    async def _invoke(self, handler: JobType[Any, Any], args: list[Any], context: JobContext) -> Any:
+        if handler.is_async:
+            return await handler.function(*args)
+        if handler.process:
+            return await self._children.run(handler, args)
+        run = contextvars.copy_context().run
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, lambda: run(handler.function, *args))
+        except asyncio.CancelledError:
+            context.stop()
+            raise
+
+    def close(self) -> None:
+        """Let go of the threads, without waiting for what still runs in them."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class UnknownJobType(Exception):
+    """A worker fetched a job that it has no handler for."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return how an exception of a handler is reported."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_HANDLERS)]
+    lines = [line.rstrip("\n") for line in traceback.format_list(own)]
+    kind = type(error)
+    if isinstance(error, ChildCrashed):
+        return error.failure
+    return Failure(
+        type=error_type(kind),
+        message=str(error) or kind.__name__,
+        code=error.code if isinstance(error, Outcome) else "handler_error",
+        backtrace=tuple(lines),
+    )
+
+
+def _args_of(context: JobContext) -> list[Any]:
+    try:
+        return context.job.args
+    except msgspec.ValidationError:
+        # A number beyond what a double holds: JSON allows it, and Python reads it as infinity.
+        args: list[Any] = json.loads(context.job.envelope)["args"]
+        return args
+
+
+def _to_json(type: str, result: Any) -> bytes | None:
+    if result is None:
+        return None
+    try:
+        return _encode(result)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"What the handler of {type!r} returned is no JSON: {error}") from None
+
+
+def _wrap(layer: Any, context: JobContext, inner: Any) -> Any:
+    async def wrapped() -> Any:
+        return await layer(context, inner)
+
+    return wrapped

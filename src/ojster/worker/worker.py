@@ -1,0 +1,372 @@
+"""How does a worker live? It fetches while it has room, reports in batches, beats, and leaves nothing behind.
+
+(ojs-worker-protocol.md; the states are ``running``, ``quiet`` and ``terminate``.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Literal
+
+from ojster.app import App
+from ojster.client.interface import Client
+from ojster.engine.claim import Claim
+from ojster.engine.engine import Engine
+from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.workers import Heartbeat
+from ojster.job import JobContext
+from ojster.model.envelope import Job
+from ojster.model.errors import BackendError, BackendUnavailable, OjsterError, PayloadTooLarge
+from ojster.model.failure import Failure
+from ojster.model.ids import new_id
+from ojster.worker.children import ChildPool
+from ojster.worker.execution import Ending, Executor
+
+log = logging.getLogger(__name__)
+
+State = Literal["running", "quiet", "terminate"]
+
+DEFAULT_CONCURRENCY: Final = 10
+DEFAULT_GRACE: Final = 25.0
+"""How many seconds jobs have to finish after a signal to stop (ojs-worker-protocol.md section 7.3)."""
+
+DEFAULT_LEASE: Final = 30.0
+"""For how many seconds a job belongs to the worker without a heartbeat."""
+
+BEATS_PER_LEASE: Final = 6
+LONGEST_POLL: Final = 20.0
+"""For how many seconds a fetch waits for a job before it asks again."""
+
+LONGEST_PAUSE: Final = 5.0
+"""The longest pause between two tries to reach the server, in seconds."""
+
+LARGEST_REPORT: Final = 500
+"""How many outcomes are sent in one call at most."""
+
+
+class Worker:
+    """Runs the jobs of an application.
+
+    Parameters
+    ----------
+    app:
+        Whose handlers, and where its jobs are.
+    queues:
+        Which queues, the most important first.
+    concurrency:
+        How many jobs run at once at most.
+    grace:
+        How many seconds jobs have to finish after ``stop``; what is left then is handed back.
+    lease:
+        For how many seconds a job belongs to the worker without a heartbeat: after a crash, others wait so long.
+    labels:
+        Words that describe the worker to operators.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = DEFAULT_CONCURRENCY,
+        grace: float = DEFAULT_GRACE,
+        lease: float = DEFAULT_LEASE,
+        labels: Sequence[str] = (),
+    ) -> None:
+        if concurrency < 1 or not queues:
+            raise ValueError("a worker needs at least one queue and room for one job")
+        self.app = app
+        self.queues = tuple(queues)
+        self.concurrency = concurrency
+        self.grace = grace
+        self.lease = lease
+        self.labels = tuple(labels)
+        self.id = f"worker_{new_id()}"
+        self.state: State = "running"
+        self.processed = 0
+        self.on_end: Callable[[Job, Ending | None, float], None] | None = None
+        """Called with each job that has ended, how, and how many seconds it ran."""
+        self._active: dict[str, tuple[asyncio.Task[None], JobContext]] = {}
+        self._endings: list[Ending] = []
+        self._reports: set[asyncio.Task[None]] = set()
+        self._reporting_soon = False
+        self._fetching: asyncio.Task[list[Job]] | None = None
+        self._changed = asyncio.Event()
+        self._quiet_by_signal = False
+
+    @property
+    def active(self) -> int:
+        """How many jobs are running."""
+        return len(self._active)
+
+    # Orders
+
+    def quiet(self) -> None:
+        """Fetch no more jobs, but finish those that run; ``resume`` ends it."""
+        if self.state == "running":
+            self._quiet_by_signal = True
+            self._become("quiet")
+
+    def resume(self) -> None:
+        """Fetch jobs again."""
+        if self.state == "quiet":
+            self._quiet_by_signal = False
+            self._become("running")
+
+    def stop(self, grace: float | None = None) -> None:
+        """Finish the jobs that run, within the grace period, hand back the rest, and return from ``run``."""
+        if grace is not None:
+            self.grace = grace
+        self._become("terminate")
+
+    def _become(self, state: State) -> None:
+        if self.state != "terminate" and state != self.state:
+            log.info("worker %s is %s", self.id, state)
+            self.state = state
+            if self._fetching is not None and state != "running":
+                self._fetching.cancel()
+        self._changed.set()
+
+    # Life
+
+    async def run(self, *, until_empty: bool = False) -> None:
+        """Work until ``stop``.
+
+        Parameters
+        ----------
+        until_empty:
+            Return as soon as there is no job to be had.
+
+        Raises
+        ------
+        BackendUnavailable
+            The database cannot be opened. A server that cannot be reached is waited for.
+        """
+        client = self.app.client()
+        chores = client if isinstance(client, Engine) else None
+        if chores is not None:
+            chores.start_chores()
+        self._children = ChildPool()
+        self._executor = Executor(self.app, self.concurrency, self._children)
+        beating = asyncio.create_task(self._beat_for_ever(client), name="ojster-heartbeat")
+        registering = asyncio.create_task(self._register_crons(client), name="ojster-cron")
+        try:
+            await self._work(client, until_empty)
+            await self._finish_or_hand_back(client)
+        finally:
+            beating.cancel()
+            registering.cancel()
+            for task, _ in self._active.values():
+                task.cancel()
+            await asyncio.gather(beating, registering, return_exceptions=True)
+            await self._children.close()
+            self._executor.close()
+        try:
+            await client.leave(self.id)
+        except OjsterError as error:
+            log.warning("the worker could not say good-bye: %s", error)
+
+    async def _work(self, client: Client, until_empty: bool) -> None:
+        pause = 0.1
+        while self.state != "terminate":
+            room = self.concurrency - len(self._active)
+            if room <= 0 or self.state == "quiet":
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            wait = 0.0 if until_empty else LONGEST_POLL
+            request = Claim(self.queues, room, self.id, round(self.lease * 1e6))
+            self._fetching = asyncio.create_task(client.fetch(request, wait))
+            try:
+                jobs = await self._fetching
+                pause = 0.1
+            except asyncio.CancelledError:
+                if self.state == "running":
+                    raise
+                continue
+            except (BackendUnavailable, BackendError) as error:
+                log.warning("cannot fetch jobs, trying again in %.1f s: %s", pause, error)
+                await asyncio.sleep(pause * (0.5 + random.random()))
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            finally:
+                self._fetching = None
+            for job in jobs:
+                self._begin(client, job)
+            if until_empty and not jobs:
+                if not self._active and not self._endings and not self._reports:
+                    return
+                self._changed.clear()
+                await asyncio.wait_for(self._changed.wait(), 60)
+
+    def _begin(self, client: Client, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        context = JobContext(
+            job, self.id, lambda item: self._send_progress(client, item), lambda: self._beat(client), loop
+        )
+        task = loop.create_task(self._run(client, context))
+        self._active[job.id] = (task, context)
+        task.add_done_callback(lambda _: self._forget(job.id))
+
+    async def _run(self, client: Client, context: JobContext) -> None:
+        started = time.perf_counter()
+        ending: Ending | None = None
+        try:
+            ending = await self._executor.run(context)
+            self._tell(client, ending)
+        except asyncio.CancelledError:
+            log.debug("the job %s was stopped", context.id)  # whoever stopped it has said what becomes of it
+        if self.on_end is not None:
+            self.on_end(context.job, ending, time.perf_counter() - started)
+
+    def _forget(self, job_id: str) -> None:
+        del self._active[job_id]
+        self.processed += 1
+        self._changed.set()
+
+    # Reports
+
+    def _tell(self, client: Client, ending: Ending) -> None:
+        """Send how a job ended, together with others that end in the same turn of the loop."""
+        self._endings.append(ending)
+        if not self._reporting_soon:
+            self._reporting_soon = True
+            asyncio.get_running_loop().call_soon(self._report, client)
+
+    def _report(self, client: Client) -> None:
+        self._reporting_soon = False
+        endings, self._endings = self._endings, []
+        for start in range(0, len(endings), LARGEST_REPORT):
+            task = asyncio.create_task(self._send(client, endings[start : start + LARGEST_REPORT]))
+            self._reports.add(task)
+            task.add_done_callback(self._reported)
+
+    def _reported(self, task: asyncio.Task[None]) -> None:
+        self._reports.discard(task)
+        self._changed.set()
+
+    async def _send(self, client: Client, endings: list[Ending]) -> None:
+        """Send outcomes until they are received: a job that has run must not run again because a server restarts."""
+        acks = [item for item in endings if isinstance(item, Acknowledgement)]
+        failures = [item for item in endings if isinstance(item, FailureReport)]
+        releases = [item for item in endings if isinstance(item, Release)]
+        for call, items in ((client.acknowledge, acks), (client.fail, failures), (client.release, releases)):
+            if items:
+                refused = await self._insist(call, items)
+                too_large = [
+                    FailureReport(item.job_id, Failure("ResultTooLarge", error.message, retryable=False), self.id)
+                    for item, error in refused
+                    if isinstance(error, PayloadTooLarge)
+                ]
+                if too_large:
+                    await self._insist(client.fail, too_large)
+
+    async def _insist(
+        self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]
+    ) -> list[tuple[Ending, OjsterError]]:
+        """Make a call until it is answered; return the outcomes that were refused, and why."""
+        pause = 0.1
+        deadline = time.monotonic() + max(self.lease, 60.0)
+        while True:
+            try:
+                results = await call(items)
+                break
+            except (BackendUnavailable, BackendError) as error:
+                if time.monotonic() + pause > deadline:
+                    log.error("giving up to report %d jobs, which will run again: %s", len(items), error)
+                    return []
+                log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), pause, error)
+                await asyncio.sleep(pause * (0.5 + random.random()))
+                pause = min(pause * 2, LONGEST_PAUSE)
+        refused = [pair for pair in zip(items, results, strict=True) if isinstance(pair[1], OjsterError)]
+        for item, refusal in refused:
+            log.warning("the outcome of the job %s was refused: %s", item.job_id, refusal)
+        return refused
+
+    async def _send_progress(self, client: Client, item: Progress) -> None:
+        try:
+            await client.report(item)
+        except OjsterError as error:
+            log.debug("the progress of the job %s was not taken: %s", item.job_id, error)
+
+    # Heartbeats
+
+    async def _beat_for_ever(self, client: Client) -> None:
+        interval = self.lease / BEATS_PER_LEASE
+        while True:
+            try:
+                await self._beat(client)
+            except OjsterError as error:
+                log.warning("the heartbeat was not heard: %s", error)
+            leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
+            await asyncio.sleep(min(interval, max(0.2, min(leases, default=self.lease) / 3)))
+
+    async def _beat(self, client: Client) -> None:
+        pulse = await client.beat(
+            Heartbeat(
+                worker_id=self.id,
+                active_jobs=tuple(self._active),
+                lease=round(self.lease * 1e6),
+                state=self.state,
+                hostname=socket.gethostname(),
+                pid=os.getpid(),
+                queues=self.queues,
+                labels=self.labels,
+                concurrency=self.concurrency,
+            )
+        )
+        for job_id in (*pulse.cancelled, *pulse.lost):
+            running = self._active.get(job_id)
+            if running is not None:
+                task, context = running
+                log.info("the job %s is stopped: it was cancelled, or its lease is lost", job_id)
+                context.stop()
+                task.cancel()
+        match pulse.directive:
+            case "quiet" if self.state == "running":
+                self._become("quiet")
+            case "terminate":
+                self.stop()
+            case "running" if self.state == "quiet" and not self._quiet_by_signal:
+                self._become("running")
+
+    async def _register_crons(self, client: Client) -> None:
+        for cron in self.app.crons:
+            while True:
+                try:
+                    await client.register_cron(cron)
+                    break
+                except (BackendUnavailable, BackendError) as error:
+                    log.warning("cannot register the cron job %s, trying again: %s", cron.name, error)
+                    await asyncio.sleep(1.0)
+
+    # The end
+
+    async def _finish_or_hand_back(self, client: Client) -> None:
+        """Let jobs finish within the grace period; hand back the rest; wait until everything is reported."""
+        deadline = time.monotonic() + self.grace
+        while self._active and (left := deadline - time.monotonic()) > 0:
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                break
+        left_over = list(self._active.values())
+        for task, context in left_over:
+            context.stop()
+            task.cancel()
+        if left_over:
+            log.warning("handing back %d jobs that did not finish in time", len(left_over))
+            await asyncio.gather(*(task for task, _ in left_over), return_exceptions=True)
+            for _, context in left_over:
+                self._tell(client, Release(context.id, self.id, context.attempt))
+        await asyncio.sleep(0)
+        while self._endings or self._reports:
+            await asyncio.gather(*self._reports)
+            await asyncio.sleep(0)
