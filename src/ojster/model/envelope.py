@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.states import JobState
@@ -66,9 +67,9 @@ class Job(msgspec.Struct):
             lease=seen.visibility_timeout_ms * 1000 if seen.visibility_timeout_ms else None,
             retry_delay=None if seen.retry_delay_ms is None else seen.retry_delay_ms * 1000,
             worker_id=seen.worker_id,
-            progress=bytes(seen.progress) if seen.progress is not None else None,
-            result=bytes(seen.result) if seen.result is not None else None,
-            errors=bytes(seen.errors) if seen.errors is not None else None,
+            progress=_bytes(seen.progress),
+            result=_bytes(seen.result),
+            errors=_bytes(seen.errors),
             envelope=raw,
         )
 
@@ -164,9 +165,13 @@ class _Seen(msgspec.Struct):
     timeout_ms: int | None = None
     visibility_timeout_ms: int | None = None
     worker_id: str | None = None
-    progress: msgspec.Raw | None = None
-    result: msgspec.Raw | None = None
-    errors: msgspec.Raw | None = None
+    progress: msgspec.Raw | UnsetType = UNSET
+    result: msgspec.Raw | UnsetType = UNSET
+    errors: msgspec.Raw | UnsetType = UNSET
+
+
+def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:
+    return None if raw is UNSET else bytes(raw)
 
 
 def _moment(text: str | None) -> int | None:

@@ -98,6 +98,7 @@ def _steered(steered: Steered, stamp: str) -> Answer:
         "queue": job.queue,
         "state": job.state,
         "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
         stamp: format_timestamp(at or 0),
         "previous_state": steered.before,
     }

@@ -1,0 +1,88 @@
+"""What do all commands share? Where the jobs are, ``--json``, and exit codes that scripts can use."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from ojster.app import DEFAULT_URL, URL_VARIABLE, App
+from ojster.cli.output import errors, print_json
+from ojster.client.interface import Client
+from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, NotFound, OjsterError
+
+R = TypeVar("R")
+
+EXIT_CODES: Final[tuple[tuple[type[OjsterError], int], ...]] = (
+    (NotFound, 3),
+    (Conflict, 4),
+    (Duplicate, 4),
+    (BackendUnavailable, 5),
+)
+"""1 is any other refusal or failure, 2 is a wrong use of the command."""
+
+Command = Callable[..., Any]
+
+
+def with_url(command: Command) -> Command:
+    """Give a command the option ``--url``, which says where the jobs are."""
+    return click.option(
+        "--url",
+        "-u",
+        envvar=URL_VARIABLE,
+        default=DEFAULT_URL,
+        show_default=True,
+        show_envvar=True,
+        metavar="URL",
+        help="Where the jobs are: a database (sqlite:///jobs.db) or a server (http://127.0.0.1:8080).",
+    )(command)
+
+
+def with_json(command: Command) -> Command:
+    """Give a command the option ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
+
+
+def examples(*lines: str) -> str:
+    """Return examples as the end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def ask(url: str, question: Callable[[Client], Awaitable[R]]) -> R:
+    """Connect, ask, disconnect, and return the answer."""
+
+    async def run() -> R:
+        app = App(url)
+        try:
+            return await question(app.client())
+        finally:
+            await app.aclose()
+
+    return asyncio.run(run())
+
+
+def exits_well(run: Callable[..., int]) -> Callable[..., int]:
+    """Turn errors into a message on standard error and an exit code."""
+
+    @functools.wraps(run)
+    def wrapped(*args: Any, **kwargs: Any) -> int:
+        try:
+            return run(*args, **kwargs)
+        except OjsterError as error:
+            errors.print(f"[bold red]ojster:[/] {click.unstyle(error.message)}", soft_wrap=True)
+            return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
+        except KeyboardInterrupt:
+            return 130
+
+    return wrapped
+
+
+def done(message: str, as_json: bool, value: Any) -> None:
+    """Say what was done: in words, or as JSON."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(message)

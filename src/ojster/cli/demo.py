@@ -1,0 +1,249 @@
+"""What does Ojster look like at work? A real server, a real worker and a set of jobs, followed live in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import httpx
+import msgspec
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ojster.app import URL_VARIABLE, App, JobHandle, JobType
+from ojster.cli.common import examples
+from ojster.cli.output import STATE_STYLES, state_text
+from ojster.model.envelope import Job
+from ojster.model.errors import BackendError
+from ojster.model.states import FINISHED
+
+LONGEST: Final = 50.0
+"""After how many seconds the demonstration gives up."""
+
+THUMBNAILS: Final = 60
+
+
+class _Act:
+    """A job of the demonstration, and what the onlooker is told of it."""
+
+    def __init__(self, handle: JobHandle, story: str, ends: str) -> None:
+        self.handle = handle
+        self.story = story
+        self.ends = ends
+        self.states: list[str] = []
+
+    def look(self, console: Console) -> None:
+        """Note the state that the job is in now."""
+        state = self.handle.state
+        if not self.states or self.states[-1] != state:
+            self.states.append(state)
+            if not console.is_terminal:
+                job = self.handle.job
+                console.print(f"{job.type:16} {state:10} attempt {job.attempt}/{job.max_attempts}  {_note(job)}")
+
+
+@click.command(epilog=examples("ojster demo", "ojster demo --keep jobs.db    # and look at it afterwards"))
+@click.option("--keep", type=click.Path(dir_okay=False), help="Keep the database in this file.")
+def demo(keep: str | None) -> int:
+    """Start a server and a worker on a fresh database, run a set of jobs, and show it live."""
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory(prefix="ojster-demo-") as folder:
+        database = Path(keep).resolve() if keep else Path(folder) / "jobs.db"
+        if database.exists():
+            raise click.UsageError(f"{database} exists; the demonstration wants a fresh database.")
+        with _server(database, folder) as url, _worker(url, folder):
+            console.print(
+                f"[bold]Ojster[/] demo: a server at {url} on {database.name} (SQLite), "
+                "and a worker with eight places.\n"
+            )
+            fine = asyncio.run(_play(url, Path(folder), console))
+        if not fine:
+            for name in ("server.log", "worker.log"):
+                console.print(f"[bold]{name}[/]", (Path(folder) / name).read_text()[-2000:], sep="\n", markup=False)
+    return 0 if fine else 1
+
+
+async def _play(url: str, folder: Path, console: Console) -> bool:
+    os.environ[URL_VARIABLE] = url
+    from ojster.cli import demo_jobs
+
+    app = demo_jobs.app
+    app.url = url
+    started = time.monotonic()
+    try:
+        invoice = folder / "invoice-7.txt"
+        acts = [
+            await _act(demo_jobs.send_email, ("ada@example.com",), "succeeds", "completed"),
+            await _act(demo_jobs.build_report, (12,), "reports its progress", "completed"),
+            await _act(demo_jobs.charge, (4999,), "fails twice, then succeeds", "completed"),
+            await _act(demo_jobs.remind.using(delay=2), ("Grace",), "is scheduled 2 s ahead", "completed"),
+            await _act(demo_jobs.encode_video, ("holiday.mp4",), "is cancelled while it runs", "cancelled"),
+            await _act(demo_jobs.import_invoice, (str(invoice),), "dies, and is retried by hand", "completed"),
+        ]
+        thumbnails = await demo_jobs.make_thumbnail.aenqueue_many([(number,) for number in range(THUMBNAILS)])
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            await _follow(app, acts, thumbnails, invoice, console, live, started)
+    finally:
+        await app.aclose()
+    return _summarize(acts, thumbnails, console, time.monotonic() - started)
+
+
+async def _act(job: JobType[Any, Any], args: tuple[Any, ...], story: str, ends: str) -> _Act:
+    return _Act(await job.aenqueue(*args), story, ends)
+
+
+async def _follow(
+    app: App, acts: list[_Act], thumbnails: list[JobHandle], invoice: Path, console: Console, live: Live, started: float
+) -> None:
+    """Look at the jobs until all are finished; cancel one and bring one back from the dead on the way."""
+    by_type = {act.handle.job.type: act for act in acts}
+    video, dying = by_type["video.encode"], by_type["invoice.import"]
+    note = ""
+    mended = False
+    while time.monotonic() - started < LONGEST:
+        unfinished = [act.handle for act in acts if act.handle.state not in FINISHED]
+        unfinished += [handle for handle in thumbnails if handle.state not in FINISHED][:8]
+        await asyncio.gather(*(handle.arefresh() for handle in unfinished))
+        for act in acts:
+            act.look(console)
+        if video.handle.state == "active" and time.monotonic() - started > 2.5:
+            await video.handle.acancel()
+            note = f"cancelled {video.handle.id}"
+        if dying.handle.state == "discarded" and not mended:
+            mended = True
+            invoice.write_text("invoice 7, paid\n")  # noqa: ASYNC240  (a few bytes)
+            await app.client().retry_dead(dying.handle.id)
+            note = f"put the missing file in place, then: ojster dead-letter retry {dying.handle.id}"
+            await dying.handle.arefresh()
+            dying.look(console)
+        if console.is_terminal:
+            live.update(_picture(acts, thumbnails, note), refresh=True)
+        if not unfinished and dying.handle.state in FINISHED:
+            return
+        await asyncio.sleep(0.1)
+
+
+def _picture(acts: list[_Act], thumbnails: list[JobHandle], note: str) -> Group:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("job", "what it does", "state", "attempt", "progress", ""):
+        table.add_column(column)
+    for act in acts:
+        job = act.handle.job
+        table.add_row(
+            job.type,
+            act.story,
+            state_text(job.state),
+            f"{job.attempt}/{job.max_attempts}",
+            _bar(_fraction(job)),
+            Text(_note(job)[:48], style="bright_black"),
+        )
+    done = sum(handle.state in FINISHED for handle in thumbnails)
+    table.add_row(
+        "thumbnail.make",
+        f"{THUMBNAILS} at once, in threads",
+        f"{done} of {THUMBNAILS}",
+        "",
+        _bar(done / THUMBNAILS),
+        "",
+    )
+    return Group(table, Text(f"\n{note}", style="bright_black"))
+
+
+def _bar(fraction: float) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=fraction, width=24)
+
+
+def _fraction(job: Job) -> float:
+    if job.state in FINISHED:
+        return 1.0 if job.state == "completed" else 0.0
+    return float(msgspec.json.decode(job.progress)["progress"]) if job.progress else 0.0
+
+
+def _note(job: Job) -> str:
+    if job.state == "completed":
+        return (job.result or b"").decode()
+    if job.error is not None:
+        return f"{job.error['type']}: {job.error['message']}"
+    if job.progress is not None and job.state == "active":
+        return msgspec.json.decode(job.progress)["message"] or ""
+    return ""
+
+
+def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, seconds: float) -> bool:
+    table = Table(title="Summary", title_justify="left", title_style="bold", header_style="bold")
+    for column in ("job", "its states", "attempts", "result"):
+        table.add_column(column)
+    fine = True
+    for act in acts:
+        job = act.handle.job
+        as_told = job.state == act.ends
+        fine &= as_told
+        path = Text(" → ").join([Text(state, style=STATE_STYLES.get(state, "")) for state in act.states])
+        table.add_row(job.type, path, str(job.attempt), _note(job) if as_told else f"expected {act.ends}")
+    done = sum(handle.state == "completed" for handle in thumbnails)
+    fine &= done == THUMBNAILS
+    table.add_row("thumbnail.make", Text("completed", style="green"), "1 each", f"{done} of {THUMBNAILS}")
+    console.print(table)
+    console.print(
+        f"{len(acts) + len(thumbnails)} jobs in {seconds:.1f} s. " + ("[green]All as told.[/]" if fine else "")
+    )
+    return fine
+
+
+@contextmanager
+def _server(database: Path, folder: str) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ("serve", "--database", f"sqlite:///{database}", "--port", str(port), "--log-level", "warning")
+    url = f"http://127.0.0.1:{port}"
+    with _process(command, Path(folder) / "server.log", dict(os.environ)) as process:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                httpx.get(f"{url}/ojs/v1/health", timeout=1).raise_for_status()
+                break
+            except httpx.HTTPError as error:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log = (Path(folder) / "server.log").read_text()
+                    raise BackendError(f"The server did not start: {log[-1000:] or error}") from None
+                time.sleep(0.05)
+        yield url
+
+
+@contextmanager
+def _worker(url: str, folder: str) -> Iterator[None]:
+    command = ("worker", "ojster.cli.demo_jobs:app", "--concurrency", "8")
+    with _process(command, Path(folder) / "worker.log", os.environ | {URL_VARIABLE: url}):
+        yield
+
+
+@contextmanager
+def _process(command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ojster", *command], stdout=file, stderr=file, env=environment
+        )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)  # hands back what runs, at once
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

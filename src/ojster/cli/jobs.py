@@ -1,0 +1,156 @@
+"""How are jobs pushed, listed, looked at and steered from the command line?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from rich.syntax import Syntax
+
+from ojster.app import JobOptions, Retry, request_of
+from ojster.cli.common import ask, done, examples, with_json, with_url
+from ojster.cli.output import JOB_COLUMNS, console, job_json, job_rows, print_json, print_table, state_text
+from ojster.client.interface import Client
+from ojster.engine.inspect import JobFilter
+from ojster.model.errors import InvalidRequest
+from ojster.model.states import FINISHED, JobState
+
+
+@click.command(
+    epilog=examples(
+        'ojster push email.send \'"ada@example.com"\' \'{"subject": "Hi"}\'',
+        "ojster push report.build 42 --queue reports --delay 60 --attempts 5",
+        "ojster push cleanup --wait 30          # print its result",
+    )
+)
+@click.argument("type")
+@click.argument("args", nargs=-1)
+@with_url
+@click.option("--queue", "-q", help="The queue; 'default' if it is left out.")
+@click.option("--priority", "-p", type=int, help="From -100 to 100; the highest first.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Run it no earlier than in so many seconds.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="How long it may run.")
+@click.option("--attempts", type=int, help="How often it is tried at most.")
+@click.option("--dead-letter", is_flag=True, help="Keep it as a dead letter if it fails for good.")
+@click.option("--wait", type=float, metavar="SECONDS", help="Wait so long for its end, and print its result.")
+@with_json
+def push(
+    type: str,
+    args: tuple[str, ...],
+    url: str,
+    queue: str | None,
+    priority: int | None,
+    delay: float | None,
+    timeout: float | None,
+    attempts: int | None,
+    dead_letter: bool,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Enqueue a job of TYPE. Each of ARGS is JSON; what is no JSON is taken as a string."""
+    retry = None
+    if attempts is not None or dead_letter:
+        retry = Retry(max_attempts=attempts if attempts is not None else 3, dead_letter=dead_letter)
+    options = JobOptions(queue=queue, priority=priority, delay=delay, timeout=timeout, retry=retry)
+    request = request_of(type, [_argument(text) for text in args], options)
+
+    async def enqueue(client: Client) -> Any:
+        (pushed,) = await client.enqueue([request])
+        return pushed.job if wait is None else await client.wait_for(pushed.job.id, wait)
+
+    job = ask(url, enqueue)
+    if as_json:
+        print_json(job_json(job))
+    elif wait is not None and job.state == JobState.COMPLETED:
+        print_json(msgspec.Raw(job.result or b"null"))
+    else:
+        click.echo(job.id if wait is None else f"{job.id} is {job.state}")
+    return 0 if wait is None or job.state == JobState.COMPLETED else 1
+
+
+def _argument(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+@click.group()
+def jobs() -> None:
+    """List, show, cancel, activate and retry jobs."""
+
+
+@jobs.command(
+    "list",
+    epilog=examples("ojster jobs list --state active", "ojster jobs list --type 'email.*' --limit 100 --json"),
+)
+@with_url
+@click.option("--state", "-s", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
+@click.option("--queue", "-q", help="Only jobs of this queue.")
+@click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
+@click.option("--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="How many at most.")
+@with_json
+def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
+    """List jobs, newest first."""
+    chosen = JobFilter(state=state, queue=queue, type=type, limit=limit)
+    page = ask(url, lambda client: client.list_jobs(chosen))
+    if as_json:
+        print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total})
+        return
+    print_table(JOB_COLUMNS, job_rows(page.jobs), "There are no such jobs.")
+    if page.total > len(page.jobs):
+        console.print(f"{len(page.jobs)} of {page.total}", style="bright_black")
+
+
+@jobs.command("show", epilog=examples("ojster jobs show 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def show_job(job_id: str, url: str, as_json: bool) -> None:
+    """Show all of a job: its arguments, its result, its errors."""
+    job = ask(url, lambda client: client.find(job_id))
+    if as_json:
+        print_json(job_json(job))
+        return
+    console.print(job.type, state_text(job.state), f"attempt {job.attempt} of {job.max_attempts}", style="bold")
+    shown = msgspec.json.format(bytes(job_json(job)), indent=2).decode()
+    console.print(Syntax(shown, "json", background_color="default", word_wrap=True))
+
+
+@jobs.command("cancel", epilog=examples("ojster jobs cancel 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def cancel_job(job_id: str, url: str, as_json: bool) -> None:
+    """Cancel a job that is not finished."""
+    steered = ask(url, lambda client: client.cancel(job_id))
+    shown = {"id": job_id, "state": "cancelled", "previous_state": steered.before}
+    done(f"{job_id} is cancelled; it was {steered.before}.", as_json, shown)
+
+
+@jobs.command("activate", epilog=examples("ojster jobs activate 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def activate_job(job_id: str, url: str, as_json: bool) -> None:
+    """Make a pending job available."""
+    ask(url, lambda client: client.activate(job_id))
+    done(f"{job_id} is available.", as_json, {"id": job_id, "state": "available"})
+
+
+@jobs.command("retry", epilog=examples("ojster jobs retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def retry_job(job_id: str, url: str, as_json: bool) -> None:
+    """Run a discarded job again, as if it were new."""
+
+    async def retry(client: Client) -> None:
+        job = await client.find(job_id)
+        if job.state not in FINISHED:
+            raise InvalidRequest(f"The job {job_id} is {job.state}, not finished; there is nothing to retry.")
+        await client.retry_dead(job_id)
+
+    ask(url, retry)
+    done(f"{job_id} is available again.", as_json, {"id": job_id, "state": "available"})

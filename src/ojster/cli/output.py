@@ -1,0 +1,94 @@
+"""How does the command line show things? As tables for people, as JSON for scripts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ojster.model.envelope import Job
+from ojster.model.timestamps import format_timestamp
+
+console: Final = Console(highlight=False)
+errors: Final = Console(stderr=True, highlight=False)
+
+STATE_STYLES: Final = {
+    "scheduled": "cyan",
+    "available": "blue",
+    "pending": "magenta",
+    "active": "bold yellow",
+    "completed": "green",
+    "retryable": "yellow",
+    "cancelled": "bright_black",
+    "discarded": "bold red",
+}
+
+
+def print_json(value: Any) -> None:
+    """Print JSON, indented; ``value`` may hold JSON that is already encoded, as ``msgspec.Raw``."""
+    encoded = msgspec.json.encode(value)
+    console.print(msgspec.json.format(encoded, indent=2).decode(), soft_wrap=True, markup=False)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
+    """Print a table, or ``empty`` if there are no rows."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column.startswith("#") else "left")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else str("" if cell is None else cell) for cell in row))
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(empty, style="bright_black")
+
+
+def state_text(state: str) -> Text:
+    """Return a state in its colour."""
+    return Text(state, style=STATE_STYLES.get(state, ""))
+
+
+def ago(moment: int | None) -> str:
+    """Return how long ago, or how far ahead, a time is, in one unit."""
+    if moment is None:
+        return ""
+    seconds = time.time() - moment / 1e6
+    words = "ago" if seconds >= 0 else "ahead"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if abs(seconds) >= size:
+            return f"{abs(seconds) / size:.0f} {unit} {words}"
+    return f"{abs(seconds):.0f} s {words}"
+
+
+def job_rows(jobs: Iterable[Job]) -> Iterable[Sequence[Any]]:
+    """Return the rows of a table of jobs."""
+    for job in jobs:
+        error = job.error
+        note = f"{error['type']}: {error['message']}"[:60] if error else ""
+        yield (
+            job.id,
+            job.type,
+            job.queue,
+            state_text(job.state),
+            f"{job.attempt}/{job.max_attempts}",
+            ago(job.created_at),
+            note,
+        )
+
+
+JOB_COLUMNS: Final = ("id", "type", "queue", "state", "attempt", "created", "error")
+
+
+def job_json(job: Job) -> msgspec.Raw:
+    """Return a job as JSON."""
+    return msgspec.Raw(job.to_json() if job.seq else job.envelope)
+
+
+def moment_json(moment: int | None) -> str | None:
+    """Return a time as JSON has it."""
+    return None if moment is None else format_timestamp(moment)

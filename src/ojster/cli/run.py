@@ -1,0 +1,283 @@
+"""How are servers and workers started from the command line?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.logging import RichHandler
+
+from ojster.app import DEFAULT_URL, URL_VARIABLE, load_app
+from ojster.cli.common import examples
+from ojster.cli.output import console, errors
+from ojster.engine.settings import Retention, Settings
+from ojster.model.duration import parse_duration
+from ojster.model.errors import InvalidRequest
+from ojster.server.run import SWITCH_INTERVAL
+from ojster.server.run import serve as serve_forever
+from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Duration(click.ParamType[int | None]):
+    """An ISO 8601 duration, in microseconds; ``never`` stands for none."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Return the microseconds of a duration."""
+        if value is None or isinstance(value, int):
+            return value
+        if value == "never":
+            return None
+        try:
+            return parse_duration(str(value))
+        except InvalidRequest as error:
+            self.fail(error.message, param, ctx)
+
+
+@click.command(
+    epilog=examples(
+        "ojster serve --database sqlite:///jobs.db",
+        "ojster serve --host 0.0.0.0 --port 9000 --cors https://dashboard.example.com",
+        "ojster serve --keep-completed P7D --keep-dead-letters never",
+    )
+)
+@click.option(
+    "--database",
+    envvar=URL_VARIABLE,
+    default=DEFAULT_URL,
+    show_default=True,
+    show_envvar=True,
+    metavar="URL",
+    help="The database.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port to listen at.")
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers use it from there; repeatable.")
+@click.option("--max-job-bytes", type=click.IntRange(1024), default=1_048_576, show_default=True)
+@click.option("--default-lease", type=Duration(), default="PT30M", show_default=True, help="Visibility timeout.")
+@click.option("--default-timeout", type=Duration(), default="PT30M", show_default=True, help="How long jobs may run.")
+@click.option("--heartbeat-timeout", type=Duration(), default="PT30S", show_default=True)
+@click.option("--keep-completed", type=Duration(), default="P1D", show_default=True)
+@click.option("--keep-cancelled", type=Duration(), default="P1D", show_default=True)
+@click.option("--keep-discarded", type=Duration(), default="P7D", show_default=True)
+@click.option("--keep-dead-letters", type=Duration(), default="P90D", show_default=True)
+@click.option(
+    "--synchronous",
+    type=click.Choice(["FULL", "NORMAL"]),
+    default="FULL",
+    show_default=True,
+    help="FULL survives a power loss, NORMAL only a crash and is faster.",
+)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
+def serve(
+    database: str,
+    host: str,
+    port: int,
+    cors: tuple[str, ...],
+    max_job_bytes: int,
+    default_lease: int | None,
+    default_timeout: int | None,
+    heartbeat_timeout: int | None,
+    keep_completed: int | None,
+    keep_cancelled: int | None,
+    keep_discarded: int | None,
+    keep_dead_letters: int | None,
+    synchronous: str,
+    log_level: str,
+    conformance_hooks: bool,
+) -> None:
+    """Serve jobs over HTTP, as Open Job Spec 1.0 says.
+
+    Stop it with SIGTERM or SIGINT: it answers what is under way, at most 25 seconds. Durations are ISO 8601.
+    """
+    if not default_lease or not heartbeat_timeout:
+        raise click.UsageError("--default-lease and --heartbeat-timeout must be longer than zero.")
+    settings = Settings(
+        default_lease=default_lease,
+        default_timeout=default_timeout,
+        heartbeat_timeout=heartbeat_timeout,
+        largest_job=max_job_bytes,
+        retention=Retention(
+            completed=keep_completed,
+            cancelled=keep_cancelled,
+            discarded=keep_discarded,
+            dead_letter=keep_dead_letters,
+        ),
+    )
+    _log_to_console(log_level)
+    serve_forever(
+        database,
+        host=host,
+        port=port,
+        settings=settings,
+        synchronous=synchronous,
+        cors_origins=cors,
+        log_level=log_level,
+        hooks=conformance_hooks,
+    )
+
+
+@click.command(
+    epilog=examples(
+        "ojster worker myapp:app",
+        "ojster worker myapp:app --queues critical,default --concurrency 50",
+        "ojster worker myapp:app --url http://127.0.0.1:8080",
+    )
+)
+@click.argument("app")
+@click.option("--url", "-u", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="Instead of the app's own URL.")
+@click.option("--queues", "-q", default="default", show_default=True, help="Separated by commas, the first first.")
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@click.option("--grace", type=float, default=DEFAULT_GRACE, show_default=True, help="Seconds to finish on SIGTERM.")
+@click.option("--lease", type=float, default=DEFAULT_LEASE, show_default=True, help="Seconds until lost jobs rerun.")
+@click.option("--label", multiple=True, help="Shown to operators; repeatable.")
+@click.option("--until-empty", is_flag=True, help="Stop when there is no job to be had.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+def worker(
+    app: str,
+    url: str | None,
+    queues: str,
+    concurrency: int,
+    grace: float,
+    lease: float,
+    label: tuple[str, ...],
+    until_empty: bool,
+    log_level: str,
+) -> None:
+    """Run the jobs of APP, which is given as MODULE:NAME.
+
+    SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
+    SIGCONT: fetch again.
+    """
+    _log_to_console(log_level)
+    if url is not None:
+        os.environ[URL_VARIABLE] = url
+    loaded = load_app(app)
+    if url is not None:
+        loaded.url = url
+    names = [name.strip() for name in queues.split(",") if name.strip()]
+    if not names:
+        raise click.UsageError("--queues names no queue.")
+    one = Worker(loaded, queues=names, concurrency=concurrency, grace=grace, lease=lease, labels=label)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    _run_loop(lambda: _work(one, until_empty))
+
+
+async def _work(one: Worker, until_empty: bool) -> None:
+    loop = asyncio.get_running_loop()
+    log = logging.getLogger("ojster")
+    for number, order in (
+        (signal.SIGTERM, one.stop),
+        (signal.SIGINT, lambda: one.stop(grace=0)),
+        (signal.SIGTSTP, one.quiet),
+        (signal.SIGCONT, one.resume),
+    ):
+        loop.add_signal_handler(number, order)
+    log.info(
+        "worker %s runs %d types of %s, at most %d at once, queues %s",
+        one.id,
+        len(one.app.handlers),
+        _without_credentials(one.app.url),
+        one.concurrency,
+        ", ".join(one.queues),
+    )
+    try:
+        await one.run(until_empty=until_empty)
+    finally:
+        await one.app.aclose()
+    log.info("worker %s has run %d jobs and stops", one.id, one.processed)
+
+
+def _without_credentials(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.rpartition("@")[2]
+
+
+def _run_loop(main: Callable[[], object]) -> None:
+    if sys.platform == "win32":
+        asyncio.run(main())  # type: ignore[arg-type]  # a coroutine function
+    else:
+        import uvloop
+
+        uvloop.run(main())  # type: ignore[arg-type]  # a coroutine function
+
+
+@click.command(epilog=examples("ojster dev myapp:app", "ojster dev myapp:app --port 9000 --watch src"))
+@click.argument("app")
+@click.option("--database", envvar=URL_VARIABLE, default=DEFAULT_URL, show_default=True, metavar="URL")
+@click.option("--port", type=int, default=8080, show_default=True)
+@click.option("--queues", "-q", default="default", show_default=True)
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@click.option("--watch", "folders", multiple=True, type=click.Path(exists=True), help="What to watch; default: here.")
+def dev(app: str, database: str, port: int, queues: str, concurrency: int, folders: tuple[str, ...]) -> int:
+    """Run a server and a worker of APP; restart the worker when a Python file changes."""
+    from watchfiles import PythonFilter, watch
+
+    environment = os.environ | {URL_VARIABLE: database}
+    server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
+    worker_command = [sys.executable, "-m", "ojster", "worker", app, "--url", database, "--queues", queues]
+    worker_command += ["--concurrency", str(concurrency), "--grace", "2"]
+    server = subprocess.Popen(server_command, env=environment)
+    one = subprocess.Popen(worker_command, env=environment)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    console.print(f"[bold]http://127.0.0.1:{port}[/]  the API is described at /docs")
+    try:
+        for changes in watch(
+            *(folders or (Path.cwd(),)), watch_filter=PythonFilter(), rust_timeout=1000, yield_on_timeout=True
+        ):
+            if server.poll() is not None:
+                errors.print(f"the server has ended with status {server.returncode}")
+                return 1
+            if changes:
+                console.print(f"[bold]reload[/]  {Path(next(iter(changes))[1]).name} has changed")
+                _end(one)
+                one = subprocess.Popen(worker_command, env=environment)
+    except KeyboardInterrupt:
+        console.print("stopping")
+    finally:
+        _end(one)
+        _end(server)
+    return 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process in good order, or, after ten seconds, in bad."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _log_to_console(level: str) -> None:
+    handler: logging.Handler
+    if errors.is_terminal:
+        handler = RichHandler(console=errors, show_path=False, log_time_format="%H:%M:%S")
+        layout = "%(message)s"
+    else:
+        handler = logging.StreamHandler()
+        layout = "%(asctime)s %(levelname)s %(name)s %(message)s"
+        logging.Formatter.converter = time.gmtime
+    handler.setFormatter(logging.Formatter(layout))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)
