@@ -6,6 +6,7 @@ goes out on every read (the *envelope*), and kept as bytes. Options repeat from 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -155,6 +156,9 @@ def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> M
     except msgspec.ValidationError:
         raise InvalidPayload(f"{what} must be a JSON object.") from None
     except msgspec.DecodeError as error:
+        if b"\\u" in raw:  # half a surrogate pair is reported as if the data ended
+            with contextlib.suppress(json.JSONDecodeError):
+                _check_names_and_surrogates(raw, what)
         raise InvalidPayload(f"{what} is not valid JSON: {error}.") from None
     if b"\\u" in raw or any(raw.count(b'"%b"' % name.encode()) != 1 for name in members):
         _check_names_and_surrogates(raw, what)
@@ -195,7 +199,8 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 def _check_names_and_surrogates(raw: bytes, what: str) -> None:
     """The slow, exact check, for the few bodies in which a name seems to stand twice or that have escapes."""
     value = json.loads(raw, object_pairs_hook=_object)
-    for place in (value, value.get("options"), value.get("meta")):
+    places = (value, value.get("options"), value.get("meta")) if isinstance(value, _Object) else ()
+    for place in places:
         if isinstance(place, _Object) and place.repeated is not None:
             raise InvalidPayload(f"{what} has the member {place.repeated!r} twice.", field=place.repeated)
     try:

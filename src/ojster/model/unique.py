@@ -66,7 +66,7 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
     for state in states or ():
         if state not in STATE_NAMES:
             raise InvalidRequest(f"unique.states: {state!r} is none of {', '.join(JobState)}.", field="unique.states")
-    on_conflict = given.get("on_conflict") or "reject"
+    on_conflict = "reject" if given.get("on_conflict") is None else given["on_conflict"]
     if not isinstance(on_conflict, str) or on_conflict not in _CONFLICTS:
         raise InvalidRequest(
             f"unique.on_conflict must be one of {', '.join(_CONFLICTS)}, not {on_conflict!r:.80}.",

@@ -1,0 +1,161 @@
+"""What do all tests share? Databases of each kind, a clock that stands still until it is told, and an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+
+from ojster.database.database import Database, open_database
+from ojster.database.dispatcher import Operation
+from ojster.engine.engine import Engine
+from ojster.engine.events import EventLog
+from ojster.engine.settings import Settings
+from ojster.engine.upkeep import upkeep
+from ojster.model.duration import SECOND
+from ojster.model.envelope import Job
+from ojster.model.job import Members
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+settings.register_profile(
+    "here", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.register_profile("thorough", parent=settings.get_profile("here"), max_examples=2000)
+settings.load_profile(os.environ.get("OJSTER_TEST_PROFILE", "here"))
+
+START = 1_800_000_000 * SECOND
+"""When the tests begin."""
+
+
+class Clock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Move it on."""
+        self.now += round(seconds * SECOND)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind; every test of the engine runs on all of them."""
+    return f"sqlite:///{tmp_path}/jobs.db" if request.param == "file" else "sqlite:///:memory:"
+
+
+@pytest.fixture
+def engine_settings() -> Settings:
+    return Settings()
+
+
+@pytest.fixture
+def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Database]:
+    opened = open_database(url, engine_settings, clock)
+    opened.events = EventLog()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def engine(database: Database) -> AsyncIterator[Engine]:
+    """An engine without chores: ``Bench.upkeep`` does them when the test says so."""
+    made = Engine(database)
+    yield made
+    await made.stop_chores()
+
+
+class Bench:
+    """An engine, and the shortcuts that tests want."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self.engine = engine
+        self.clock = clock
+
+    async def run(self, operation: Operation[A, R], argument: A) -> R:
+        return await self.engine.database.run(operation, argument)
+
+    async def push(self, type: str = "test.job", *args: Any, **options: Any) -> Job:
+        """Push one job; keywords are its options."""
+        (pushed,) = await self.engine.enqueue([request(type, *args, **options)])
+        return pushed.job
+
+    async def fetch(self, *queues: str, count: int = 1, **more: Any) -> list[Job]:
+        from ojster.engine.claim import Claim
+
+        return await self.engine.fetch(Claim(queues or ("default",), count, **more))
+
+    async def fetch_one(self, *queues: str, **more: Any) -> Job:
+        (job,) = await self.fetch(*queues, **more)
+        return job
+
+    async def ack(self, job: Job, result: bytes | None = None) -> Job:
+        from ojster.engine.engine import accepted
+        from ojster.engine.outcome import Acknowledgement
+
+        (done,) = await self.engine.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
+        return accepted(done)
+
+    async def fail(self, job: Job, type: str = "SomeError", code: str = "handler_error", **more: Any) -> Job:
+        from ojster.engine.engine import accepted
+        from ojster.engine.outcome import FailureReport
+        from ojster.model.failure import Failure
+
+        report = FailureReport(job.id, Failure(type, "it failed", code, **more), job.worker_id, job.attempt)
+        (done,) = await self.engine.fail([report])
+        return accepted(done)
+
+    async def find(self, job: Job | str) -> Job:
+        return await self.engine.find(job if isinstance(job, str) else job.id)
+
+    async def upkeep(self, after: float = 0.0) -> int | None:
+        """Do what is due, ``after`` so many seconds."""
+        self.clock.advance(after)
+        return await self.engine.database.run(upkeep, None)
+
+    def events(self) -> list[str]:
+        log = self.engine.database.events
+        assert log is not None
+        return [event["type"] for event in log.select(limit=10_000).events]
+
+
+@pytest.fixture
+def bench(engine: Engine, clock: Clock) -> Bench:
+    return Bench(engine, clock)
+
+
+def request(type: str = "test.job", *args: Any, **options: Any) -> Members:
+    """An enqueue request; keywords are its options, but ``id`` and ``meta`` stand at the top."""
+    body: dict[str, Any] = {"type": type, "args": list(args)}
+    for name in ("id", "meta"):
+        if name in options:
+            body[name] = options.pop(name)
+    if options:
+        body["options"] = options
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """The job's JSON, decoded."""
+    decoded: dict[str, Any] = msgspec.json.decode(job.to_json())
+    return decoded
