@@ -1,0 +1,66 @@
+"""Each hot query uses its index: its cost does not depend on how many jobs have finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from ojster.database import sqlite
+from ojster.database.sqlite import migrate
+
+HOT = [
+    (sqlite._AVAILABLE_JOBS, ("q", 0, 10), "jobs_available (queue=?)"),
+    (sqlite._LOCK_JOBS, ("[]",), "jobs_id (id=?)"),
+    (sqlite._LOCK_JOB, ("x",), "jobs_id (id=?)"),
+    (sqlite._FIND_JOBS, ("[]",), "jobs_id (id=?)"),
+    (
+        "SELECT seq FROM jobs WHERE state = 'active' AND due_at <= 5 ORDER BY due_at LIMIT 9",
+        (),
+        "jobs_due (state=? AND due_at<?)",
+    ),
+    ("SELECT min(due_at) FROM jobs WHERE state = 'active' AND due_at IS NOT NULL", (), "jobs_due (state=?"),
+    ("SELECT * FROM jobs WHERE unique_key = 'x' ORDER BY seq DESC", (), "jobs_unique (unique_key=?)"),
+    ("SELECT * FROM jobs WHERE cron_name = 'x' AND finished_at IS NULL ORDER BY seq", (), "jobs_cron (cron_name=?)"),
+    (
+        "SELECT seq FROM jobs WHERE state = 'completed' AND dead = 0 AND finished_at < 5 ORDER BY finished_at LIMIT 9",
+        (),
+        "jobs_finished (state=? AND dead=? AND finished_at<?)",
+    ),
+    (
+        "SELECT count(*) FROM jobs WHERE state = 'discarded' AND finished_at IS NOT NULL AND dead = 1",
+        (),
+        "jobs_finished (state=? AND dead=?",
+    ),
+    ("SELECT * FROM crons WHERE next_run_at <= 5 ORDER BY next_run_at LIMIT 9", (), "crons_next (next_run_at<?)"),
+]
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> apsw.Connection:
+    opened = apsw.Connection(str(tmp_path / "jobs.db"))
+    migrate(opened)
+    return opened
+
+
+@pytest.mark.parametrize(("sql", "parameters", "index"), HOT)
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_hot_query_uses_its_index(
+    connection: apsw.Connection, sql: str, parameters: tuple[object, ...], index: str, analyzed: bool
+) -> None:
+    if analyzed:
+        connection.execute(
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 5000) "
+            "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, finished_at) "
+            "SELECT x, 'id' || x, 't', 'q', 'completed', 0, 3, 0, x FROM n; ANALYZE"
+        )
+    plan = " | ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, parameters))  # type: ignore[arg-type]
+    assert index in plan
+    assert "SCAN jobs" not in plan
+    assert "SCAN j " not in plan
+
+
+def test_handing_out_needs_no_sorting(connection: apsw.Connection) -> None:
+    plan = " | ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sqlite._AVAILABLE_JOBS, ("q", 0, 9)))
+    assert "TEMP B-TREE" not in plan
