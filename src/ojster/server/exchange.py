@@ -35,7 +35,7 @@ T = TypeVar("T")
 Header = tuple[bytes, bytes]
 
 MEDIA_TYPE: Final = b"application/openjobspec+json"
-_ACCEPTED_TYPES: Final = (MEDIA_TYPE, b"application/json")
+_ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, b"application/json", b""})
 _STANDARD_HEADERS: Final[tuple[Header, ...]] = ((b"content-type", MEDIA_TYPE), (b"ojs-version", SPEC_VERSION.encode()))
 _LONGEST_REQUEST_ID: Final = 200
 
@@ -119,7 +119,8 @@ class Exchange:
         PayloadTooLarge
             It is longer than the server accepts.
         """
-        if self.content_type and not self.content_type.startswith(_ACCEPTED_TYPES):
+        kind = self.content_type
+        if kind not in _ACCEPTED_TYPES and kind.partition(b";")[0].strip().lower() not in _ACCEPTED_TYPES:
             raise InvalidRequest(
                 f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported; "
                 "use 'application/openjobspec+json' or 'application/json'."

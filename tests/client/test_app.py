@@ -1,0 +1,203 @@
+"""The App: declaring jobs, enqueuing them from plain and asynchronous code, waiting for results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App, Duplicate, InvalidRequest, JobContext, JobOptions, NotFound, Retry, Unique, Worker
+from ojster.app import load_app
+from ojster.model.ids import new_id
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    made = App(f"sqlite:///{tmp_path}/jobs.db")
+    yield made
+    made.close()
+
+
+def options_of(options: JobOptions) -> dict[str, Any]:
+    decoded: dict[str, Any] = msgspec.json.decode(options.to_wire())
+    return decoded
+
+
+def test_a_declared_function_can_still_be_called(app: App) -> None:
+    @app.job("add")
+    def add(a: int, b: int = 2) -> int:
+        """Add."""
+        return a + b
+
+    assert add(1) == 3
+    assert add.__doc__ == "Add."
+    assert add.__name__ == "add"
+
+
+def test_plain_code_enqueues_and_finds(app: App) -> None:
+    @app.job("add")
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    handle = add.enqueue(1)
+    assert (handle.state, handle.job.args) == ("available", [1])
+    assert add.enqueue(1, b=5).job.args == [1, 5]
+    assert app.find(handle.id).job.args == [1]
+    many = add.enqueue_many([(1, 2), (3, 4)])
+    assert [one.job.args for one in many] == [[1, 2], [3, 4]]
+    assert add.enqueue_many([]) == []
+    handle.cancel()
+    assert handle.refresh().state == "cancelled"
+    with pytest.raises(NotFound):
+        app.find(new_id())
+
+
+def test_arguments_that_do_not_fit_or_are_no_json_are_refused(app: App) -> None:
+    @app.job("one")
+    def one(a: int) -> None: ...
+
+    with pytest.raises(TypeError):
+        one.enqueue(b=1)
+    with pytest.raises(TypeError):
+        one.enqueue(object())
+
+    @app.job("named")
+    def named(*, a: int) -> None: ...
+
+    with pytest.raises(TypeError, match="positional"):
+        named.enqueue(a=1)
+
+
+def test_a_context_is_no_argument_of_the_job(app: App) -> None:
+    @app.job("with.context")
+    def handler(context: JobContext, a: int, b: int = 1) -> None: ...
+
+    assert handler.enqueue(5, b=6).job.args == [5, 6]
+    assert handler.enqueue(a=5).job.args == [5, 1]
+
+
+def test_options_are_checked_when_they_are_declared(app: App) -> None:
+    with pytest.raises(InvalidRequest):
+        app.job("BAD NAME")(lambda: None)
+    with pytest.raises(InvalidRequest):
+        app.job("a", queue="BAD")(lambda: None)
+    with pytest.raises(InvalidRequest):
+        app.job("b", retry=-1)(lambda: None)
+    with pytest.raises(TypeError):
+        app.job("c", colour="red")(lambda: None)
+    app.job("d")(lambda: None)
+    with pytest.raises(ValueError, match="handler already"):
+        app.job("d")(lambda: None)
+
+
+def test_options_are_those_of_the_specification() -> None:
+    retry = Retry(max_attempts=5, initial_interval=0.5, give_up_on=[ValueError, "auth.*"], dead_letter=True)
+    unique = Unique(keys=["args"], period=timedelta(hours=1), on_conflict="ignore")
+    wire = options_of(
+        JobOptions(
+            queue="q",
+            priority=5,
+            timeout=1.5,
+            retry=retry,
+            unique=unique,
+            delay=2,
+            expires_at=datetime(2030, 1, 1, tzinfo=UTC),
+            tags=["x"],
+        )
+    )
+    assert wire["queue"] == "q"
+    assert wire["timeout_ms"] == 1500
+    assert wire["retry"]["non_retryable_errors"] == ["ValueError", "auth.*"]
+    assert wire["retry"]["on_exhaustion"] == "dead_letter"
+    assert wire["unique"] == {"keys": ["type", "args"], "on_conflict": "ignore", "period": "PT3600.0S"}
+    assert wire["scheduled_at"] == "+PT2.0S"
+    assert wire["expires_at"] == "2030-01-01T00:00:00.000000Z"
+    assert options_of(JobOptions(retry=4)) == {"retry": {"max_attempts": 4}}
+    assert options_of(JobOptions()) == {}
+    with pytest.raises(InvalidRequest, match="time zone"):
+        options_of(JobOptions(scheduled_at=datetime(2030, 1, 1)))
+
+
+def test_using_changes_options_for_one_job(app: App) -> None:
+    @app.job("a", queue="q")
+    def a() -> None: ...
+
+    assert a.using(delay=60).enqueue().state == "scheduled"
+    assert a.enqueue().state == "available"
+    assert a.using(priority=7).enqueue().job.priority == 7
+    assert a.using(meta={"k": 1}).enqueue().job.meta == {"k": 1}
+    with pytest.raises(TypeError):
+        a.using(colour="red")
+
+
+def test_a_unique_job_is_refused_or_found(app: App) -> None:
+    @app.job("a", unique=Unique())
+    def a(n: int) -> None: ...
+
+    first = a.enqueue(1)
+    with pytest.raises(Duplicate):
+        a.enqueue(1)
+    assert a.using(unique=Unique(on_conflict="ignore")).enqueue(1).id == first.id
+
+
+def test_a_url_that_is_neither_database_nor_server_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        App("redis://localhost")
+
+
+def test_the_environment_says_where_the_jobs_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OJSTER_DATABASE_URL", "http://somewhere:1")
+    assert App().url == "http://somewhere:1"
+
+
+def test_an_application_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_module.py").write_text("from ojster import App\napp = App('sqlite:///x.db')\nother = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert isinstance(load_app("some_module:app"), App)
+    assert isinstance(load_app("some_module"), App)
+    for wrong in ("some_module:other", "no_such_module:app", "some_module:missing"):
+        with pytest.raises(InvalidRequest):
+            load_app(wrong)
+
+
+def test_a_forked_child_connects_anew(app: App) -> None:
+    @app.job("a")
+    def a(n: int) -> None: ...
+
+    a.enqueue(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            a.enqueue(2)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    a.enqueue(3)
+    counts = app._portal.call(app.engine().count_jobs())
+    assert counts["default"]["available"] == 3
+
+
+@pytest.mark.anyio
+async def test_asynchronous_code_enqueues_and_waits(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.job("double")
+    async def double(n: int) -> int:
+        return n * 2
+
+    handles = await double.aenqueue_many([(n,) for n in range(5)])
+    await Worker(app).run(until_empty=True)
+    assert [await handle.aresult(5) for handle in handles] == [0, 2, 4, 6, 8]
+    assert (await app.afind(handles[0].id)).state == "completed"
+    waiting = await double.using(delay=60).aenqueue(1)
+    with pytest.raises(TimeoutError):
+        await waiting.aresult(0.01)
+    await waiting.acancel()
+    await app.aclose()

@@ -1,0 +1,209 @@
+"""The same calls in the same process and over HTTP: one text, both clients, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from ojster.client.http import HttpClient
+from ojster.client.interface import Client
+from ojster.engine.claim import Claim
+from ojster.engine.cron import Cron
+from ojster.engine.engine import Engine
+from ojster.engine.inspect import JobFilter
+from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.workers import Heartbeat
+from ojster.model.envelope import Job
+from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.model.failure import Failure
+from ojster.model.ids import new_id
+from ojster.server.app import Application
+from tests.conftest import request
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["in process", "http"])
+async def client(request: pytest.FixtureRequest, engine: Engine) -> AsyncIterator[Client]:
+    if request.param == "in process":
+        yield engine
+        return
+    http = HttpClient("http://test")
+    await http._http.aclose()
+    http._http = httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=Application(engine)),
+        base_url="http://test",
+        headers={"Content-Type": "application/json"},
+    )
+    yield http
+    await http.close()
+
+
+async def test_a_job_goes_through_its_life(client: Client) -> None:
+    (pushed,) = await client.enqueue([request("t", 1, meta={"k": "v"}, queue="q", timeout_ms=5000)])
+    (job,) = await client.fetch(Claim(("q",), worker_id="w", lease=60_000_000))
+    assert (job.id, job.type, job.args, job.meta, job.attempt) == (pushed.job.id, "t", [1], {"k": "v"}, 1)
+    assert (job.timeout, job.worker_id) == (5_000_000, "w")
+    pulse = await client.beat(Heartbeat("w", (job.id,), lease=60_000_000))
+    assert (pulse.directive, pulse.extended) == ("running", [job.id])
+    await client.report(Progress(job.id, 0.5, "half", "w", 1))
+    (done,) = await client.acknowledge([Acknowledgement(job.id, b'{"a": 1}', "w", 1)])
+    assert isinstance(done, Job)
+    assert done.state == "completed"
+    found = await client.find(job.id)
+    assert (found.state, found.result) == ("completed", b'{"a": 1}')
+    await client.leave("w")
+    assert await client.workers() == []
+
+
+async def test_several_jobs_are_pushed_together(client: Client) -> None:
+    pushed = await client.enqueue([request("t", number) for number in range(5)])
+    assert [one.job.args for one in pushed] == [[number] for number in range(5)]
+    assert len(await client.fetch(Claim(("default",), 10))) == 5
+
+
+async def test_failures_and_releases(client: Client) -> None:
+    await client.enqueue([request("t"), request("t"), request("t", retry={"max_attempts": 1})])
+    jobs = await client.fetch(Claim(("default",), 3, "w"))
+    failure = Failure("X", "it failed", backtrace=("a", "b"), details={"k": 1})
+    first, last = await client.fail([FailureReport(jobs[0].id, failure, "w", 1), FailureReport(jobs[2].id, failure)])
+    assert isinstance(first, Job)
+    assert isinstance(last, Job)
+    assert (first.state, last.state) == ("retryable", "discarded")
+    (released,) = await client.release([Release(jobs[1].id, "w", 1)])
+    assert isinstance(released, Job)
+    assert released.state == "available"
+    error = (await client.find(jobs[0].id)).error
+    assert error is not None
+    assert (error["type"], error["message"], error["backtrace"], error["details"]) == (
+        "X",
+        "it failed",
+        ["a", "b"],
+        {"k": 1},
+    )
+
+
+async def test_refusals_are_the_same_errors_everywhere(client: Client) -> None:
+    missing = new_id()
+    with pytest.raises(NotFound, match=missing):
+        await client.find(missing)
+    with pytest.raises(NotFound):
+        await client.cancel(missing)
+    with pytest.raises(NotFound):
+        await client.queue_statistics("nowhere")
+    with pytest.raises(NotFound):
+        await client.unregister_cron("nothing")
+    with pytest.raises(InvalidRequest):
+        await client.enqueue([request("NOT A TYPE")])
+    (pushed,) = await client.enqueue([request("t", unique={"keys": ["type"]})])
+    with pytest.raises(Duplicate) as refusal:
+        await client.enqueue([request("t", unique={"keys": ["type"]})])
+    assert refusal.value.details["existing_job_id"] == pushed.job.id
+    await client.cancel(pushed.job.id)
+    with pytest.raises(Conflict):
+        await client.cancel(pushed.job.id)
+    (result,) = await client.acknowledge([Acknowledgement(pushed.job.id)])
+    assert isinstance(result, Conflict)
+    results = await client.acknowledge([Acknowledgement(missing), Acknowledgement(missing)])
+    assert all(isinstance(result, NotFound) for result in results)
+
+
+async def test_a_duplicate_that_is_ignored_is_the_other_job(client: Client) -> None:
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+    (first,) = await client.enqueue([request("t", unique=unique)])
+    (second,) = await client.enqueue([request("t", unique=unique)])
+    assert (second.existing, second.job.id) == (True, first.job.id)
+
+
+async def test_fetches_and_results_are_waited_for(client: Client) -> None:
+    fetching = asyncio.create_task(client.fetch(Claim(("default",)), wait=30))
+    await asyncio.sleep(0.02)
+    await client.enqueue([request()])
+    (job,) = await asyncio.wait_for(fetching, 5)
+    waiting = asyncio.create_task(client.wait_for(job.id, 30))
+    await asyncio.sleep(0.02)
+    await client.acknowledge([Acknowledgement(job.id, b"7")])
+    assert (await asyncio.wait_for(waiting, 5)).result == b"7"
+
+
+async def test_lists_dead_letters_and_activation(client: Client) -> None:
+    await client.enqueue([request("t", n, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"}) for n in range(3)])
+    for job in await client.fetch(Claim(("default",), 3)):
+        await client.fail([FailureReport(job.id, Failure("X", "failed"))])
+    page = await client.list_jobs(JobFilter(dead=True, limit=2))
+    assert (page.total, len(page.jobs)) == (3, 2)
+    rest = await client.list_jobs(JobFilter(dead=True, limit=2, before=page.next_before))
+    assert ([job.args for job in rest.jobs], rest.next_before) == ([[0]], None)
+    assert (await client.retry_dead(rest.jobs[0].id)).state == "available"
+    await client.delete_dead(page.jobs[0].id)
+    assert (await client.list_jobs(JobFilter(state="discarded", type="t"))).total == 1
+    (pending,) = await client.enqueue([request(pending=True)])
+    assert (await client.activate(pending.job.id)).job.state == "available"
+
+
+async def test_queues_and_workers(client: Client) -> None:
+    await client.enqueue([request(queue="q")])
+    assert (await client.pause("q")).paused_at is not None
+    assert [(queue.name, queue.paused_at is None) for queue in await client.queues()] == [("q", False)]
+    assert (await client.resume("q")).paused_at is None
+    assert (await client.queue_statistics("q")).counts["available"] == 1
+    await client.beat(Heartbeat("w", hostname="h", pid=7, queues=("q",), labels=("x",), concurrency=3))
+    assert (await client.direct("w", "quiet")).directive == "quiet"
+    (worker,) = await client.workers()
+    assert (worker.id, worker.hostname, worker.pid, worker.queues, worker.labels) == ("w", "h", 7, ["q"], ["x"])
+
+
+async def test_cron_jobs(client: Client) -> None:
+    cron = Cron(name="c", expression="@daily", timezone="Asia/Tokyo", template=b'{"type":"t","args":[1]}')
+    registered, _ = await client.register_cron(cron)
+    assert registered.next_run_at is not None
+    assert [found.name for found in await client.crons()] == ["c"]
+    assert (await client.switch_cron("c", False)).next_run_at is None
+    assert (await client.find_cron("c")).enabled is False
+    assert (await client.unregister_cron("c")).name == "c"
+
+
+class Flaky(httpx.AsyncBaseTransport):
+    """A network that loses answers."""
+
+    def __init__(self, app: Application, losses: int) -> None:
+        self.inner = httpx.ASGITransport(app=app)
+        self.losses = losses
+
+    async def handle_async_request(self, sent: httpx.Request) -> httpx.Response:
+        response = await self.inner.handle_async_request(sent)
+        if self.losses:
+            self.losses -= 1
+            raise httpx.ReadError("the answer was lost")
+        return response
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+async def test_a_push_whose_answer_is_lost_is_made_once(engine: Engine, jobs: int) -> None:
+    client = HttpClient("http://test")
+    await client._http.aclose()
+    client._http = httpx.AsyncClient(transport=Flaky(Application(engine), 2), base_url="http://test")
+    pushed = await client.enqueue([request("t", number) for number in range(jobs)])
+    assert [one.job.args for one in pushed] == [[number] for number in range(jobs)]
+    assert (await engine.count_jobs())["default"]["available"] == jobs
+    await client.close()
+
+
+async def test_a_server_that_is_not_there_is_waited_for_and_then_given_up() -> None:
+    client = HttpClient("http://127.0.0.1:9", patience=0.1)
+    with pytest.raises(BackendUnavailable, match=r"http://127\.0\.0\.1:9 cannot be reached"):
+        await client.queues()
+    await client.close()
+
+
+async def test_what_answers_but_is_no_job_server_is_named() -> None:
+    client = HttpClient("http://test")
+    await client._http.aclose()
+    transport = httpx.MockTransport(lambda sent: httpx.Response(200, text="<html>hello</html>"))
+    client._http = httpx.AsyncClient(transport=transport, base_url="http://test")
+    with pytest.raises(OjsterError, match="without JSON"):
+        await client.queues()
+    await client.close()

@@ -1,0 +1,154 @@
+"""Bad input of any kind: a precise refusal with the error body of the specification, never a 500."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ojster.model.ids import new_id
+from ojster.server.routes import ROUTES, Route
+from tests.server.conftest import Http
+
+pytestmark = pytest.mark.anyio
+
+BODIES: list[bytes] = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"x"',
+    b"1",
+    b"{}",
+    b"\xff\xfe",
+    b'{"a":"\xff"}',
+    b'{"a":NaN}',
+    b'{"a":"\\ud800"}',
+    b'{"a":1,"a":2}',
+    b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"a":' + b"9" * 5000 + b"}",
+    b'{"a":1e999999}',
+    b'{"job_id":1,"queues":{},"worker_id":[],"name":{},"jobs":1,"acks":"x","nacks":null,"type":null,"args":1}',
+    b'{"job_id":"\\u0000","queues":["\\u0000"],"worker_id":"\\u0000","name":"\\u0000","type":"\\u0000","args":[]}',
+    b'{"job_id":"x","error":{"code":[]},"queues":[""],"count":-1,"worker_id":"","enabled":"yes","progress":"x"}',
+    b'{"queues":["default"],"count":1000000000000000000000000,"worker_id":"w","job_id":"x","progress":1e999}',
+]
+
+WITH_PARAMETER = [route for route in ROUTES if "{" in route.path]
+WITH_BODY = [route for route in ROUTES if route.method in ("POST", "PUT", "PATCH")]
+
+
+def path_of(route: Route, value: str = "x") -> str:
+    return route.path.replace("{id}", value).replace("{name}", value)
+
+
+def assert_refused(response: Any) -> None:
+    assert 400 <= response.status_code < 500, response.text
+    error = response.json()["error"]
+    assert error["code"]
+    assert error["message"]
+    assert error["retryable"] is False
+    assert error["request_id"] == response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("route", WITH_BODY, ids=lambda route: f"{route.method} {route.path}")
+async def test_no_bad_body_causes_a_failure_of_the_server(http: Http, route: Route) -> None:
+    for body in BODIES:
+        response = await http(route.method, path_of(route), body)
+        assert response.status_code < 500, (body[:80], response.text)
+        if response.status_code >= 400:
+            assert_refused(response)
+
+
+@pytest.mark.parametrize("route", WITH_PARAMETER, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("value", ["x", "%00", "a%2Fb", "%F0%9F%92%A9", "x" * 3000, "..", "'%20OR%201=1"])
+async def test_no_strange_path_causes_a_failure_of_the_server(http: Http, route: Route, value: str) -> None:
+    response = await http(route.method, path_of(route, value), b"{}" if route.method != "GET" else None)
+    assert response.status_code < 500, response.text
+
+
+async def test_a_body_over_the_limit_is_refused_by_its_length_alone(http: Http) -> None:
+    response = await http("POST", "/ojs/v1/jobs", b"x" * 200_001)
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "payload_too_large")
+    assert response.json()["error"]["details"]["limit"] == 200_000
+
+
+async def test_a_body_over_the_limit_in_pieces_is_refused_too(http: Http) -> None:
+    async def pieces() -> Any:
+        for _ in range(30):
+            yield b"x" * 10_000
+
+    response = await http.client.post("/ojs/v1/jobs", content=pieces())
+    assert response.status_code == 413
+
+
+async def test_a_body_in_pieces_is_put_together(http: Http) -> None:
+    async def pieces() -> Any:
+        for piece in (b'{"type":', b'"a",', b'"args":[1]}'):
+            yield piece
+
+    response = await http.client.post("/ojs/v1/jobs", content=pieces())
+    assert response.json()["job"]["args"] == [1]
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/xml", "multipart/form-data; boundary=x", "application/jsonp"]
+)
+async def test_another_content_type_is_refused(http: Http, kind: str) -> None:
+    body = b'{"type":"a","args":[]}'
+    response = await http("POST", "/ojs/v1/jobs", body, headers={"Content-Type": kind})
+    assert response.status_code == 400
+    assert kind.split(";")[0] in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/openjobspec+json", "application/json; charset=utf-8"]
+)
+async def test_json_content_types_are_accepted(http: Http, kind: str) -> None:
+    body = b'{"type":"a","args":[]}'
+    assert (await http("POST", "/ojs/v1/jobs", body, headers={"Content-Type": kind})).status_code == 201
+
+
+async def test_strings_with_nul_and_any_script_come_back_as_they_were(http: Http) -> None:
+    strange = ["\u0000", "a\u0000b", "\U0001f4a9", "\u202e", "\ufeff", "\u2028", "", " ", "'; DROP TABLE jobs; --"]
+    job = await http.push(args=strange, meta={text or "empty": text for text in strange}, x_own=strange)
+    found = (await http("GET", f"/ojs/v1/jobs/{job['id']}")).json()["job"]
+    assert found["args"] == found["x_own"] == strange
+    assert list(found["meta"].values()) == strange
+
+
+async def test_a_worker_may_have_any_name(http: Http) -> None:
+    for name in ('"quoted"', "\u0000", "\U0001f600", "a\\b"):
+        await http.push()
+        (job,) = await http.fetch(worker_id=name)
+        assert job["worker_id"] == name
+        beat = await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": name, "active_jobs": [job["id"]]})
+        assert beat.json()["jobs_extended"] == [job["id"]]
+
+
+@given(body=st.dictionaries(st.text(max_size=8), st.text() | st.integers() | st.none() | st.lists(st.text())))
+@settings(max_examples=50)
+async def test_unknown_attributes_come_back(http: Http, body: dict[str, Any]) -> None:
+    own = {f"x_{name}": value for name, value in body.items()}
+    try:
+        content = json.dumps({"type": "a", "args": []} | own).encode()
+        json.dumps(own, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return
+    response = await http("POST", "/ojs/v1/jobs", content)
+    assert response.status_code == 201
+    job = response.json()["job"]
+    assert {name: job[name] for name in own} == own
+
+
+async def test_ids_that_are_none_are_not_found(http: Http) -> None:
+    for id in (new_id(), "x", "%20"):
+        response = await http("GET", f"/ojs/v1/jobs/{id}")
+        assert response.status_code == 404
+        error = response.json()["error"]
+        assert (error["code"], error["retryable"]) == ("not_found", False)
+        assert error["hint"]
+        assert error["docs_url"]

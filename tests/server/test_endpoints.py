@@ -1,0 +1,319 @@
+"""Every endpoint of the HTTP binding: what it takes, what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from ojster.engine.engine import Engine
+from ojster.model.ids import new_id
+from ojster.server.app import Application
+from ojster.server.routes import ROUTES
+from tests.conftest import Clock
+from tests.server.conftest import MEDIA_TYPE, Http
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_enqueued_job_is_created_and_can_be_found(http: Http) -> None:
+    response = await http("POST", "/ojs/v1/jobs", {"type": "email.send", "args": ["a", 1], "options": {"queue": "q"}})
+    assert response.status_code == 201
+    job = response.json()["job"]
+    assert response.headers["location"] == f"/ojs/v1/jobs/{job['id']}"
+    assert (await http("GET", response.headers["location"])).json() == {"job": job}
+
+
+async def test_every_response_has_the_standard_headers(http: Http) -> None:
+    for response in (
+        await http("POST", "/ojs/v1/jobs", {"type": "a", "args": []}),
+        await http("POST", "/ojs/v1/jobs", b"{"),
+        await http("GET", "/ojs/v1/health"),
+        await http("GET", "/ojs/v1/nowhere"),
+        await http("PATCH", "/ojs/v1/jobs"),
+    ):
+        assert response.headers["content-type"] == MEDIA_TYPE
+        assert response.headers["ojs-version"] == "1.0"
+        assert response.headers["x-request-id"].startswith("req_")
+
+
+async def test_a_request_id_is_echoed_and_stands_in_errors(http: Http) -> None:
+    response = await http("GET", f"/ojs/v1/jobs/{new_id()}", headers={"X-Request-Id": "req_mine"})
+    assert response.headers["x-request-id"] == response.json()["error"]["request_id"] == "req_mine"
+
+
+@pytest.mark.parametrize("bad", ["x" * 201, "a\tb", "caf\u00e9".encode().decode("latin-1")])
+async def test_a_request_id_that_would_do_harm_is_replaced(http: Http, bad: str) -> None:
+    response = await http("GET", "/ojs/v1/health", headers={"X-Request-Id": bad.encode("latin-1")})
+    assert response.headers["x-request-id"].startswith("req_")
+
+
+async def test_another_version_is_refused(http: Http) -> None:
+    response = await http("GET", "/ojs/v1/health", headers={"OJS-Version": "2.0"})
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "unsupported")
+    assert (await http("GET", "/ojs/v1/health", headers={"OJS-Version": "1.0"})).status_code == 200
+
+
+async def test_a_batch_is_enqueued_in_order(http: Http) -> None:
+    jobs = [{"type": "a", "args": [n]} for n in range(5)]
+    response = await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})
+    assert response.status_code == 201
+    assert [job["args"] for job in response.json()["jobs"]] == [[n] for n in range(5)]
+    assert response.json()["count"] == 5
+
+
+async def test_a_batch_with_a_bad_job_is_refused_whole_and_the_job_named(http: Http) -> None:
+    response = await http("POST", "/ojs/v1/jobs/batch", {"jobs": [{"type": "a", "args": []}, {"args": []}]})
+    assert response.status_code == 400
+    assert response.json()["error"]["details"]["index"] == 1
+    assert await http.fetch() == []
+
+
+async def test_batches_have_bounds(http: Http) -> None:
+    assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": []})).status_code == 400
+    many = [{"type": "a", "args": []}] * 1001
+    response = await http("POST", "/ojs/v1/jobs/batch", {"jobs": many})
+    assert (response.status_code, response.json()["error"]["details"]["limit"]) == (413, 1000)
+
+
+async def test_a_job_goes_through_its_life(http: Http) -> None:
+    job = await http.push()
+    (fetched,) = await http.fetch(worker_id="w")
+    assert (fetched["id"], fetched["state"], fetched["attempt"]) == (job["id"], "active", 1)
+    ack = await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"], "result": {"ok": True}, "worker_id": "w"})
+    assert ack.json()["state"] == ack.json()["job"]["state"] == "completed"
+    assert ack.json()["acknowledged"] is True
+    assert (await http("GET", f"/ojs/v1/jobs/{job['id']}")).json()["job"]["result"] == {"ok": True}
+
+
+async def test_a_failure_says_when_the_next_attempt_is(http: Http) -> None:
+    job = await http.push(options={"retry": {"initial_interval": "PT2S", "jitter": False}})
+    await http.fetch()
+    error = {"code": "handler_error", "message": "no", "details": {"error_class": "SmtpError"}}
+    answer = (await http("POST", "/ojs/v1/workers/nack", {"job_id": job["id"], "error": error})).json()
+    assert (answer["state"], answer["retry_delay_ms"], answer["max_attempts"]) == ("retryable", 2000, 3)
+    found = (await http("GET", f"/ojs/v1/jobs/{job['id']}")).json()["job"]
+    assert found["error"]["type"] == "SmtpError"
+    assert found["next_attempt_at"] == answer["next_attempt_at"]
+
+
+async def test_a_failure_without_a_reason_is_refused(http: Http) -> None:
+    job = await http.push()
+    await http.fetch()
+    response = await http("POST", "/ojs/v1/workers/nack", {"job_id": job["id"]})
+    assert (response.status_code, response.json()["error"]["details"]["field"]) == (400, "error")
+
+
+async def test_batches_of_outcomes_are_answered_one_by_one(http: Http) -> None:
+    ids = [(await http.push())["id"] for _ in range(3)]
+    await http.fetch(count=3)
+    missing = new_id()
+    acks = [{"job_id": ids[0]}, {"job_id": missing}]
+    results = (await http("POST", "/ojs/v1/workers/ack/batch", {"acks": acks})).json()["results"]
+    assert results[0]["state"] == "completed"
+    assert results[1]["error"]["code"] == "not_found"
+    nacks = [{"job_id": ids[1], "requeue": True}, {"job_id": ids[2], "error": {"code": "X", "message": "m"}}]
+    results = (await http("POST", "/ojs/v1/workers/nack/batch", {"nacks": nacks})).json()["results"]
+    assert [result["state"] for result in results] == ["available", "retryable"]
+
+
+async def test_a_fetch_waits_if_it_is_asked_to(http: Http) -> None:
+    waiting = asyncio.create_task(http.fetch(wait_ms=30_000))
+    await asyncio.sleep(0.02)
+    job = await http.push()
+    assert [found["id"] for found in await asyncio.wait_for(waiting, 5)] == [job["id"]]
+
+
+async def test_a_caller_may_wait_for_the_end_of_a_job(http: Http) -> None:
+    job = await http.push()
+    await http.fetch()
+    waiting = asyncio.create_task(http("GET", f"/ojs/v1/jobs/{job['id']}?wait_ms=30000"))
+    await asyncio.sleep(0.02)
+    await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"]})
+    assert (await asyncio.wait_for(waiting, 5)).json()["job"]["state"] == "completed"
+
+
+async def test_heartbeats_take_both_shapes_of_the_specification(http: Http) -> None:
+    job = await http.push()
+    await http.fetch(worker_id="w")
+    for body in ({"active_jobs": [job["id"]]}, {"active_jobs": 1, "active_job_ids": [job["id"]]}):
+        answer = (await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"} | body)).json()
+        assert (answer["state"], answer["jobs_extended"]) == ("running", [job["id"]])
+    (worker,) = (await http("GET", "/ojs/v1/workers")).json()["workers"]
+    assert (worker["worker_id"], worker["active_jobs"]) == ("w", 1)
+    assert (await http("POST", "/ojs/v1/workers/w/directive", {"directive": "quiet"})).status_code == 200
+    assert (await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})).json()["state"] == "quiet"
+    assert (await http("DELETE", "/ojs/v1/workers/w")).json()["removed"] is True
+
+
+async def test_cancel_and_activate_tell_the_state_before(http: Http) -> None:
+    job = await http.push(options={"pending": True})
+    activated = (await http("POST", f"/ojs/v1/jobs/{job['id']}/activate")).json()["job"]
+    assert (activated["state"], activated["previous_state"]) == ("available", "pending")
+    cancelled = (await http("DELETE", f"/ojs/v1/jobs/{job['id']}")).json()["job"]
+    assert (cancelled["state"], cancelled["previous_state"]) == ("cancelled", "available")
+    assert (await http("DELETE", f"/ojs/v1/jobs/{job['id']}")).json()["error"]["code"] == "conflict"
+    assert (await http("POST", f"/ojs/v1/jobs/{job['id']}/activate")).status_code == 409
+
+
+async def test_queues_are_listed_counted_paused_and_resumed(http: Http) -> None:
+    await http.push(options={"queue": "q"})
+    assert [queue["name"] for queue in (await http("GET", "/ojs/v1/queues")).json()["queues"]] == ["q"]
+    paused = (await http("POST", "/ojs/v1/queues/q/pause")).json()
+    assert (paused["queue"]["paused"], paused["status"]) == (True, "paused")
+    stats = (await http("GET", "/ojs/v1/queues/q/stats")).json()
+    assert (stats["queue"]["available"], stats["stats"]["depth"], stats["status"]) == (1, 1, "paused")
+    assert (await http("POST", "/ojs/v1/queues/q/resume")).json()["queue"]["paused"] is False
+    assert (await http("GET", "/ojs/v1/queues/none/stats")).status_code == 404
+    assert (await http("POST", "/ojs/v1/queues/BAD/pause")).status_code == 400
+
+
+async def test_dead_letters_are_paged(http: Http) -> None:
+    for n in range(5):
+        await http.push(args=[n], options={"retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}})
+    for job in await http.fetch(count=5):
+        await http("POST", "/ojs/v1/workers/nack", {"job_id": job["id"], "error": {"code": "X", "message": "m"}})
+    seen: list[Any] = []
+    cursor = ""
+    for _ in range(3):
+        page = (await http("GET", f"/ojs/v1/dead-letter?limit=2{cursor}")).json()
+        assert page["pagination"]["total"] == 5
+        seen += [job["args"][0] for job in page["jobs"]]
+        if not page["pagination"]["has_more"]:
+            break
+        cursor = f"&cursor={page['pagination']['next_cursor']}"
+    assert seen == [4, 3, 2, 1, 0]
+    id = page["jobs"][0]["id"]
+    assert (await http("POST", f"/ojs/v1/dead-letter/{id}/retry")).json()["job"]["state"] == "available"
+    assert (await http("DELETE", f"/ojs/v1/dead-letter/{id}")).status_code == 409
+    assert (await http("GET", "/ojs/v1/dead-letter?limit=1&offset=1")).json()["pagination"]["total"] == 4
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=x", "limit=-1", "offset=-1", "cursor=!!", "cursor=-5", "limit=1e3"]
+)
+async def test_a_page_that_makes_no_sense_is_refused(http: Http, query: str) -> None:
+    assert (await http("GET", f"/ojs/v1/dead-letter?{query}")).status_code == 400
+
+
+async def test_cron_jobs_take_both_shapes_of_the_specification(http: Http) -> None:
+    template = {"type": "r", "args": [1], "options": {"queue": "q", "meta": {"k": 1}}}
+    nested = {"name": "one", "expression": "*/5 * * * *", "timezone": "Asia/Tokyo", "job_template": template}
+    flat = {"name": "two", "cron": "@daily", **template}
+    for body in (nested, flat):
+        response = await http("POST", "/ojs/v1/cron", body)
+        assert response.status_code == 201
+        cron = response.json()["cron"]
+        assert cron == response.json()["cron_job"]
+        assert (cron["type"], cron["args"], cron["meta"], cron["enabled"]) == ("r", [1], {"k": 1}, True)
+    assert (await http("POST", "/ojs/v1/cron", flat)).status_code == 200, "registering again updates"
+    listed = (await http("GET", "/ojs/v1/cron")).json()
+    assert [cron["name"] for cron in listed["crons"]] == ["one", "two"]
+    disabled = (await http("PATCH", "/ojs/v1/cron/one", {"enabled": False})).json()["cron"]
+    assert (disabled["enabled"], disabled["next_run_at"]) == (False, None)
+    assert (await http("GET", "/ojs/v1/cron?enabled=true")).json()["count"] == 1
+    assert (await http("GET", "/ojs/v1/cron/one")).json()["cron"]["name"] == "one"
+    assert (await http("DELETE", "/ojs/v1/cron/one")).json()["deleted"] is True
+    assert (await http("GET", "/ojs/v1/cron/one")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"expression": "nonsense"},
+        {"expression": None},
+        {"name": "Bad Name"},
+        {"timezone": "EST"},
+        {"overlap_policy": "explode"},
+        {"job_template": None},
+        {"job_template": {"type": "BAD"}},
+        {"job_template": {"type": "a", "options": {"priority": 1000}}},
+    ],
+)
+async def test_a_cron_job_that_could_not_run_is_refused(http: Http, change: dict[str, Any]) -> None:
+    body = {"name": "c", "expression": "@daily", "job_template": {"type": "a"}} | change
+    response = await http("POST", "/ojs/v1/cron", {name: value for name, value in body.items() if value is not None})
+    assert response.status_code in (400, 422)
+    assert response.json()["error"]["message"]
+
+
+async def test_progress_is_put_and_got(http: Http) -> None:
+    job = await http.push()
+    await http.fetch(worker_id="w")
+    path = f"/ojs/v1/jobs/{job['id']}/progress"
+    assert (await http("GET", path)).json()["progress"] == 0
+    assert (await http("PUT", path, {"progress": 0.25, "message": "a quarter"})).json()["progress"] == 0.25
+    assert (await http("GET", path)).json()["message"] == "a quarter"
+    assert (await http("PUT", path, {"progress": 2})).status_code == 400
+
+
+async def test_events_can_be_polled(http: Http) -> None:
+    await http.push(options={"queue": "q"})
+    await http.fetch("q")
+    page = (await http("GET", "/ojs/v1/events?queues=q&limit=1")).json()
+    assert [event["type"] for event in page["events"]] == ["job.enqueued"]
+    assert page["has_more"] is True
+    rest = (await http("GET", f"/ojs/v1/events?queues=q&after={page['cursor']}")).json()
+    assert [event["type"] for event in rest["events"]] == ["job.started"]
+    assert (await http("GET", "/ojs/v1/events?after=evt_x")).status_code == 400
+
+
+async def test_the_manifest_tells_the_truth(http: Http) -> None:
+    manifest = (await http("GET", "/ojs/manifest")).json()
+    assert (manifest["specversion"], manifest["implementation"]["name"]) == ("1.0", "ojster")
+    assert manifest["capabilities"]["workflows"] is False
+    assert manifest["capabilities"]["unique_jobs"]["strength"] == "strong"
+    assert manifest["conformance_level"] == 2, "level 3 are workflows"
+
+
+async def test_health_tells_when_the_database_is_gone(http: Http, engine: Engine) -> None:
+    assert (await http("GET", "/ojs/v1/health")).json()["backend"]["status"] == "ok"
+    engine.database.close()
+    response = await http("GET", "/ojs/v1/health")
+    assert (response.status_code, response.json()["status"]) == (503, "degraded")
+    response = await http("POST", "/ojs/v1/jobs", {"type": "a", "args": []})
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+async def test_prometheus_sees_jobs_and_requests(http: Http, clock: Clock) -> None:
+    await http.push(options={"queue": "q"})
+    response = await http("GET", "/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    assert 'ojs_jobs{queue="q",state="available"} 1.0' in response.text
+    assert 'ojs_http_requests_total{endpoint="enqueue",status="201"} 1.0' in response.text
+
+
+async def test_the_openapi_document_describes_every_route(http: Http) -> None:
+    described = (await http("GET", "/openapi.json")).json()
+    assert described["openapi"] == "3.1.0"
+    for route in ROUTES:
+        operation = described["paths"][route.path][route.method.lower()]
+        assert operation["summary"], route.path
+        assert str(route.status) in operation["responses"]
+    names = described["components"]["schemas"]
+    text = str(described)
+    for reference in set(text.split("#/components/schemas/")[1:]):
+        assert reference.split("'")[0] in names
+
+
+async def test_the_page_for_people_shows_every_route(http: Http) -> None:
+    page = (await http("GET", "/docs")).text
+    for route in ROUTES:
+        assert route.path in page
+    assert "<script" not in page
+
+
+async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, engine: Engine) -> None:
+    headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    assert "access-control-allow-origin" not in (await http("OPTIONS", "/ojs/v1/jobs", headers=headers)).headers
+    app = Application(engine, cors_origins=["https://a.example"])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        allowed = await client.options("/ojs/v1/jobs", headers=headers)
+        assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+        assert allowed.headers["access-control-max-age"] == "86400"
+        other = await client.options("/ojs/v1/jobs", headers=headers | {"Origin": "https://b.example"})
+        assert "access-control-allow-origin" not in other.headers
+        plain = await client.get("/ojs/v1/health", headers={"Origin": "https://a.example"})
+        assert "X-Request-Id" in plain.headers["access-control-expose-headers"]

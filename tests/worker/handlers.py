@@ -1,0 +1,122 @@
+"""Handlers that tests run, in a module that child processes can import."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from ojster import App, DeadLetter, Discard, JobContext, Retry, Snooze, current_job
+
+app = App(os.environ.get("OJSTER_DATABASE_URL", "sqlite:///unused.db"))
+
+FAST = Retry(max_attempts=3, initial_interval=0.01, jitter=False)
+
+
+@app.job("echo")
+async def echo(*args: Any) -> list[Any]:
+    return list(args)
+
+
+@app.job("thread")
+def in_thread(n: int) -> tuple[int, str, int]:
+    import threading
+
+    return n, threading.current_thread().name, current_job().attempt
+
+
+@app.job("context")
+async def with_context(context: JobContext, n: int) -> dict[str, Any]:
+    context.progress(n, 10, "so far")
+    await context.heartbeat()
+    return {
+        "attempt": context.attempt,
+        "last": context.is_last_attempt,
+        "meta": context.meta,
+        "same": current_job() is context,
+    }
+
+
+@app.job("fail.twice", retry=FAST)
+async def fail_twice(context: JobContext) -> int:
+    if context.attempt < 3:
+        raise ConnectionError(f"attempt {context.attempt}")
+    return context.attempt
+
+
+@app.job("fail.always", retry=Retry(max_attempts=2, initial_interval=0.01, give_up_on=[KeyError]))
+def fail_always(kind: str) -> None:
+    raise {"key": KeyError, "value": ValueError}[kind](kind)
+
+
+@app.job("discard")
+async def discard() -> None:
+    raise Discard("not worth it")
+
+
+@app.job("die")
+async def die() -> None:
+    raise DeadLetter("look at this")
+
+
+@app.job("snooze")
+async def snooze(context: JobContext) -> int:
+    if "snoozed" not in seen:
+        seen.add("snoozed")
+        raise Snooze(0.01)
+    return context.attempt
+
+
+seen: set[str] = set()
+
+
+@app.job("slow", timeout=0.1, retry=1)
+async def slow() -> None:
+    await asyncio.sleep(30)
+
+
+@app.job("own.timeout", retry=1)
+async def own_timeout() -> None:
+    raise TimeoutError("a time-out of the handler's own")
+
+
+@app.job("sleep")
+async def sleep(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+@app.job("sleep.thread")
+def sleep_in_thread(context: JobContext, seconds: float) -> bool:
+    return context.wait_cancelled(seconds)
+
+
+@app.job("process", process=True, timeout=30)
+def in_process(n: int) -> tuple[int, int]:
+    return n * 2, os.getpid()
+
+
+@app.job("process.fail", process=True, retry=1)
+def fail_in_process() -> None:
+    raise ValueError("in the child")
+
+
+@app.job("process.slow", process=True, timeout=0.5, retry=1)
+def slow_in_process() -> None:
+    time.sleep(60)
+
+
+@app.job("process.exit", process=True, retry=1)
+def exit_in_process() -> None:
+    os._exit(7)
+
+
+@app.job("no.json", retry=1)
+async def no_json() -> Any:
+    return object()
+
+
+@app.job("large", retry=1)
+async def large() -> str:
+    return "x" * 2_000_000

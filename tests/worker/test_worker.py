@@ -1,0 +1,316 @@
+"""The worker: every kind of handler, every way to end, and a stop that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Worker
+from ojster.app import JobHandle, request_of
+from ojster.engine.engine import Engine
+from ojster.server.app import Application
+from tests.worker import handlers
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["database", "server"])
+async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
+    """The handlers' application, on a file and on a server."""
+    made = handlers.app
+    made.url = f"sqlite:///{tmp_path}/jobs.db"
+    handlers.seen.clear()
+    if request.param == "database":
+        yield made
+        await made.aclose()
+        return
+    engine = made.engine()
+    config = uvicorn.Config(Application(engine), port=0, log_level="error")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    made._engine, made.url = None, f"http://127.0.0.1:{port}"
+    yield made
+    await made.aclose()
+    engine.drain()
+    server.should_exit = True
+    await serving
+
+
+@asynccontextmanager
+async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
+    worker = Worker(app, **options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop(grace=5)
+        await asyncio.wait_for(running, 20)
+
+
+async def push(app: App, type: str, *args: Any, **options: Any) -> JobHandle:
+    declared = app.handlers[type]
+    return await (declared.using(**options) if options else declared).aenqueue(*args)
+
+
+async def failure(handle: JobHandle) -> dict[str, Any]:
+    with pytest.raises(JobFailed) as failed:
+        await handle.aresult(15)
+    return failed.value.error
+
+
+async def test_results_come_back_from_every_kind_of_handler(app: App) -> None:
+    async with working(app):
+        assert await (await push(app, "echo", 1, "a", None, {"k": [1.5]})).aresult(15) == [1, "a", None, {"k": [1.5]}]
+        number, thread, attempt = await (await push(app, "thread", 3)).aresult(15)
+        assert (number, attempt) == (3, 1)
+        assert thread.startswith("ojster-job")
+        doubled, _ = await (await push(app, "process", 21)).aresult(15)
+        assert doubled == 42
+
+
+async def test_a_handler_sees_its_job(app: App) -> None:
+    async with working(app):
+        handle = await push(app, "context", 5, meta={"k": 1}, retry=1)
+        result = await handle.aresult(15)
+    assert result == {"attempt": 1, "last": True, "meta": {"k": 1}, "same": True}
+
+
+async def test_a_failing_handler_is_tried_again_and_may_succeed(app: App) -> None:
+    async with working(app):
+        handle = await push(app, "fail.twice")
+        assert await handle.aresult(15) == 3
+    errors = [error["message"] for error in json.loads(handle.job.errors or b"[]")]
+    assert errors == ["attempt 1", "attempt 2"]
+
+
+async def test_errors_have_type_message_and_backtrace(app: App) -> None:
+    async with working(app):
+        error = await failure(await push(app, "fail.always", "value"))
+    assert (error["type"], error["message"], error["attempt"]) == ("ValueError", "value", 2)
+    assert "fail_always" in error["backtrace"][0]
+
+
+async def test_some_exceptions_are_final(app: App) -> None:
+    async with working(app):
+        assert (await failure(await push(app, "fail.always", "key")))["attempt"] == 1
+        assert (await failure(await push(app, "discard")))["code"] == "DISCARD"
+        dead = await push(app, "die")
+        assert (await failure(dead))["message"] == "look at this"
+        assert (await app.client().retry_dead(dead.id)).state == "available"
+
+
+async def test_a_snoozed_job_runs_again_without_counting_the_attempt(app: App) -> None:
+    async with working(app):
+        assert await (await push(app, "snooze")).aresult(15) == 1
+
+
+@pytest.mark.parametrize("type", ["slow", "process.slow"])
+async def test_a_job_that_takes_too_long_fails_with_a_timeout(app: App, type: str) -> None:
+    async with working(app):
+        assert (await failure(await push(app, type)))["type"] == "timeout"
+
+
+async def test_a_timeout_of_the_handlers_own_is_an_ordinary_error(app: App) -> None:
+    async with working(app):
+        assert (await failure(await push(app, "own.timeout")))["type"] == "TimeoutError"
+
+
+async def test_a_child_process_may_raise_or_die(app: App) -> None:
+    async with working(app):
+        error = await failure(await push(app, "process.fail"))
+        assert (error["type"], error["message"]) == ("ValueError", "in the child")
+        assert "status 7" in (await failure(await push(app, "process.exit")))["message"]
+        assert (await (await push(app, "process", 1)).aresult(15))[0] == 2
+
+
+async def test_child_processes_are_used_again(app: App) -> None:
+    async with working(app, concurrency=1):
+        pids = {(await (await push(app, "process", n)).aresult(15))[1] for n in range(3)}
+    assert len(pids) == 1
+
+
+@pytest.mark.parametrize(("type", "words"), [("no.json", "no JSON"), ("large", "at most 1048576")])
+async def test_a_result_that_cannot_be_kept_fails_the_job(app: App, type: str, words: str) -> None:
+    async with working(app):
+        assert words in (await failure(await push(app, type)))["message"]
+
+
+async def test_a_job_without_a_handler_fails_and_says_what_there_is(app: App) -> None:
+    async with working(app):
+        (pushed,) = await app.client().enqueue([request_of("unheard.of", [], JobOptions(retry=1))])
+        error = await failure(JobHandle(app, pushed.job))
+    assert error["type"] == "UnknownJobType"
+    assert "echo" in error["message"]
+
+
+@pytest.mark.parametrize("type", ["sleep", "sleep.thread"])
+async def test_a_cancelled_job_is_stopped(app: App, type: str) -> None:
+    async with working(app, lease=1.2) as worker:
+        handle = await push(app, type, 30.0)
+        while worker.active == 0:
+            await asyncio.sleep(0.01)
+        await handle.acancel()
+        with pytest.raises(JobCancelled):
+            await handle.aresult(15)
+        async with asyncio.timeout(10):
+            while worker.active:
+                await asyncio.sleep(0.02)
+
+
+async def test_never_more_jobs_run_than_there_are_places(app: App) -> None:
+    most = running = 0
+
+    async def count(context: JobContext, call: Any) -> Any:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        try:
+            return await call()
+        finally:
+            running -= 1
+
+    app.execution_middleware.append(count)
+    try:
+        async with working(app, concurrency=3):
+            handles = await app.handlers["sleep"].aenqueue_many([(0.02,)] * 12)
+            for handle in handles:
+                assert await handle.aresult(15) == "slept"
+    finally:
+        app.execution_middleware.clear()
+    assert most == 3
+
+
+async def test_middleware_wraps_every_job_from_the_outside_in(app: App) -> None:
+    order: list[str] = []
+
+    def layer(name: str) -> Any:
+        async def wrap(context: JobContext, call: Any) -> Any:
+            order.append(f"{name} before {context.job.type}")
+            result = await call()
+            order.append(f"{name} after")
+            return [name, result]
+
+        return wrap
+
+    app.execution_middleware += [layer("outer"), layer("inner")]
+    try:
+        async with working(app):
+            assert await (await push(app, "echo", 1)).aresult(15) == ["outer", ["inner", [1]]]
+    finally:
+        app.execution_middleware.clear()
+    assert order == ["outer before echo", "inner before echo", "inner after", "outer after"]
+
+
+async def test_a_stopping_worker_finishes_what_it_runs(app: App) -> None:
+    worker = Worker(app)
+    running = asyncio.create_task(worker.run())
+    handle = await push(app, "sleep", 0.3)
+    while worker.active == 0:
+        await asyncio.sleep(0.01)
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+    assert (await handle.arefresh()).state == "completed"
+    assert await app.client().workers() == []
+
+
+async def test_a_stopping_worker_hands_back_what_does_not_finish(app: App) -> None:
+    worker = Worker(app, grace=0.1)
+    running = asyncio.create_task(worker.run())
+    handle = await push(app, "sleep", 30.0)
+    waiting = await push(app, "sleep", 30.0, queue="other")
+    while worker.active == 0:
+        await asyncio.sleep(0.01)
+    worker.stop()
+    await asyncio.wait_for(running, 10)
+    job = (await handle.arefresh()).job
+    assert (job.state, job.attempt) == ("available", 0)
+    assert (await waiting.arefresh()).state == "available"
+
+
+async def test_a_quiet_worker_fetches_nothing_until_it_resumes(app: App) -> None:
+    async with working(app) as worker:
+        worker.quiet()
+        handle = await push(app, "echo", 1)
+        with pytest.raises(TimeoutError):
+            await handle.aresult(0.2)
+        worker.resume()
+        assert await handle.aresult(15) == [1]
+
+
+async def test_a_worker_does_what_the_operator_says(app: App) -> None:
+    worker = Worker(app, lease=1.2)
+    running = asyncio.create_task(worker.run())
+    client = app.client()
+    async with asyncio.timeout(10):
+        while not await client.workers():
+            await asyncio.sleep(0.01)
+        await client.direct(worker.id, "quiet")
+        while worker.state != "quiet":
+            await asyncio.sleep(0.01)
+        await client.direct(worker.id, "running")
+        while worker.state != "running":
+            await asyncio.sleep(0.01)
+        await client.direct(worker.id, "terminate")
+        await running
+
+
+async def test_a_worker_registers_the_applications_cron_jobs(app: App) -> None:
+    declared = app.handlers["echo"]
+    app.cron("@every 1s", 7, name="tick")(declared)
+    try:
+        async with working(app):
+            async with asyncio.timeout(10):
+                while True:
+                    with contextlib.suppress(Exception):
+                        if (await app.client().find_cron("tick")).run_count:
+                            break
+                    await asyncio.sleep(0.05)
+    finally:
+        app.crons.clear()
+
+
+async def test_a_long_job_keeps_its_lease(app: App) -> None:
+    async with working(app, lease=0.6):
+        handle = await push(app, "sleep", 1.5)
+        assert await handle.aresult(15) == "slept"
+    assert handle.job.attempt == 1
+
+
+async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_back(tmp_path: Path) -> None:
+    """The worker keeps the outcome of a job until somebody takes it."""
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.job("once")
+    async def once() -> str:
+        ran.append(1)
+        return "done"
+
+    ran: list[int] = []
+    engine: Engine = app.engine()
+    refused = 0
+    original = engine.acknowledge
+
+    async def acknowledge(items: Any) -> Any:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise BackendUnavailable("away")
+        return await original(items)
+
+    engine.acknowledge = acknowledge  # type: ignore[method-assign]  # a server that is away
+    handle = await once.aenqueue()
+    async with working(app):
+        assert await handle.aresult(15) == "done"
+    assert (len(ran), refused) == (1, 3)
+    await app.aclose()
