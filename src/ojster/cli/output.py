@@ -7,14 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from ojster.model.envelope import Job
 from ojster.model.timestamps import format_timestamp
 
-console: Final = Console(highlight=False)
+_terminal: Final = Console(highlight=False)
+
+console: Final = _terminal if _terminal.is_terminal else Console(highlight=False, width=240)
+"""Where commands print to; what is piped is not broken into lines of eighty characters."""
+
 errors: Final = Console(stderr=True, highlight=False)
 
 STATE_STYLES: Final = {
@@ -39,7 +43,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: st
     """Print a table, or ``empty`` if there are no rows."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold", justify="right" if column.startswith("#") else "left")
+        justify: JustifyMethod = "right" if column.startswith("#") else "left"
+        table.add_column(column, overflow="fold", justify=justify, no_wrap=column == columns[0])
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else str("" if cell is None else cell) for cell in row))
     if table.row_count:

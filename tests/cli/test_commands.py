@@ -1,0 +1,169 @@
+"""The command line: what it prints, its JSON, and exit codes that scripts can rely on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ojster.model.ids import new_id
+
+
+class Ojster:
+    """The ``ojster`` command with a database of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/jobs.db"
+
+    def __call__(self, *arguments: str, expect: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "ojster", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={"OJSTER_DATABASE_URL": self.url, "PATH": "/usr/bin:/bin", "HOME": str(self.folder)},
+            timeout=60,
+        )
+        assert done.returncode == expect, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if expect == 0 else done.stdout + done.stderr
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def ojster(tmp_path: Path) -> Ojster:
+    return Ojster(tmp_path)
+
+
+def test_every_command_has_help_with_examples(ojster: Ojster) -> None:
+    top = ojster("--help")
+    for command in (
+        "serve",
+        "worker",
+        "dev",
+        "demo",
+        "push",
+        "jobs",
+        "queues",
+        "cron",
+        "dead-letter",
+        "migrate",
+        "doctor",
+    ):
+        assert command in top
+    for command in (
+        ("serve",),
+        ("worker",),
+        ("dev",),
+        ("demo",),
+        ("push",),
+        ("migrate",),
+        ("doctor",),
+        ("jobs", "list"),
+        ("jobs", "show"),
+        ("jobs", "cancel"),
+        ("jobs", "retry"),
+        ("queues", "pause"),
+        ("cron", "add"),
+        ("dead-letter", "retry"),
+        ("workers", "tell"),
+    ):
+        assert "Examples:" in ojster(*command, "--help")
+    assert ojster("--version").startswith("ojster, version 0.")
+
+
+def test_a_job_is_pushed_listed_shown_and_cancelled(ojster: Ojster) -> None:
+    id = ojster("push", "email.send", "ada", '{"n": 1}', "5", "--queue", "mail", "--priority", "3").strip()
+    shown = ojster.json("jobs", "show", id)
+    assert (shown["args"], shown["queue"], shown["priority"]) == (["ada", {"n": 1}, 5], "mail", 3)
+    assert "email.send" in ojster("jobs", "show", id)
+    listed = ojster.json("jobs", "list", "--type", "email.*", "--state", "available")
+    assert [job["id"] for job in listed["jobs"]] == [id]
+    assert id in ojster("jobs", "list")
+    assert ojster.json("jobs", "cancel", id)["previous_state"] == "available"
+
+
+def test_exit_codes_tell_refusals_apart(ojster: Ojster) -> None:
+    missing = new_id()
+    assert missing in ojster("jobs", "show", missing, expect=3)
+    id = ojster("push", "a").strip()
+    ojster("jobs", "cancel", id)
+    assert "cancelled" in ojster("jobs", "cancel", id, expect=4)
+    ojster("push", "NOT A TYPE", expect=1)
+    ojster("push", expect=2)
+    ojster("jobs", "list", "--state", "asleep", expect=2)
+    ojster("queues", "list", "--url", "http://127.0.0.1:9", expect=5)
+    ojster("queues", "list", "--url", "redis://x", expect=1)
+    ojster("jobs", "retry", ojster("push", "b").strip(), expect=1)
+
+
+def test_queues_are_listed_paused_and_resumed(ojster: Ojster) -> None:
+    assert "no queues" in ojster("queues", "list")
+    ojster("push", "a", "--queue", "q")
+    assert ojster.json("queues", "pause", "q") == {"name": "q", "paused": True}
+    (queue,) = ojster.json("queues", "list")["queues"]
+    assert (queue["name"], queue["paused"], queue["counts"]["available"]) == ("q", True, 1)
+    ojster("queues", "resume", "q")
+    assert ojster.json("queues", "show", "q")["paused"] is False
+    ojster("queues", "show", "none", expect=3)
+
+
+def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
+    added = ojster.json("cron", "add", "c", "0 9 * * MON-FRI", "report.build", "42", "--timezone", "Europe/Berlin")
+    assert (added["template"]["args"], added["enabled"]) == ([42], True)
+    assert len(ojster.json("cron", "show", "c", "--next", "3")["next"]) == 3
+    assert "report.build" in ojster("cron", "list")
+    assert ojster.json("cron", "disable", "c")["next_run_at"] is None
+    assert ojster.json("cron", "enable", "c")["next_run_at"]
+    ojster("cron", "remove", "c")
+    assert ojster.json("cron", "list") == {"crons": []}
+    assert "fields" in ojster("cron", "add", "c", "nonsense", "a", expect=1)
+
+
+def test_a_worker_works_until_there_is_nothing_left(ojster: Ojster) -> None:
+    (ojster.folder / "jobs_of_mine.py").write_text(
+        "from ojster import App, Retry\n"
+        "app = App()\n"
+        "@app.job('double')\n"
+        "def double(n): return n * 2\n"
+        "@app.job('die')\n"
+        "def die(): raise ValueError('no')\n"
+    )
+    good = ojster("push", "double", "21").strip()
+    bad = ojster("push", "die", "--attempts", "1", "--dead-letter").strip()
+    ojster("worker", "jobs_of_mine:app", "--until-empty")
+    assert ojster.json("jobs", "show", good)["result"] == 42
+    listed = ojster.json("dead-letter", "list")
+    assert [job["id"] for job in listed["jobs"]] == [bad]
+    assert "ValueError: no" in ojster("dead-letter", "list")
+    assert ojster.json("dead-letter", "retry", "--all")["retried"] == [bad]
+    ojster("worker", "jobs_of_mine:app", "--until-empty")
+    ojster("dead-letter", "delete", bad)
+    assert ojster.json("dead-letter", "list")["total"] == 0
+    ojster("dead-letter", "retry", expect=2)
+    ojster("worker", "no_such_module:app", expect=1)
+
+
+def test_migrate_and_doctor(ojster: Ojster) -> None:
+    ojster("doctor", expect=1)
+    assert ojster.json("migrate")["version"] >= 1
+    findings = {one["check"]: one for one in ojster.json("doctor")["checks"]}
+    assert findings["integrity"]["finding"] == "ok"
+    ojster("push", "a")
+    assert "nobody works on them" in ojster("doctor", expect=1)
+
+
+def test_the_demo_ends_well(ojster: Ojster) -> None:
+    shown = ojster("demo", "--keep", "kept.db")
+    assert "All as told." in shown
+    assert "retryable" in shown
+    assert "discarded" in shown
+    assert (ojster.folder / "kept.db").exists()
+    ojster("demo", "--keep", "kept.db", expect=2)

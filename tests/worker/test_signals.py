@@ -1,0 +1,158 @@
+"""Real processes and real signals: what a worker and a server do when they are told to stop, pause, or go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ojster.app import App, request_of
+from ojster.model.envelope import Job
+
+
+class Processes:
+    """A server and a worker of the test handlers, each a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self.log = folder / "log"
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ojster", *arguments],
+                stderr=log,
+                stdout=log,
+                env=os.environ | {"OJSTER_DATABASE_URL": self.url},
+            )
+        self.running.append(process)
+        return process
+
+    def worker(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return self.start("worker", "tests.worker.handlers:app", *arguments)
+
+    def push(self, type: str, *args: object) -> str:
+        async def run() -> str:
+            app = App(self.url)
+            (pushed,) = await app.client().enqueue([request_of(type, list(args))])
+            await app.aclose()
+            return pushed.job.id
+
+        return asyncio.run(run())
+
+    def find(self, id: str) -> Job:
+        async def run() -> Job:
+            app = App(self.url)
+            job = await app.client().find(id)
+            await app.aclose()
+            return job
+
+        return asyncio.run(run())
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    made = Processes(tmp_path)
+    yield made
+    for process in made.running:
+        process.kill()
+        process.wait()
+
+
+def test_sigterm_lets_a_job_finish(processes: Processes) -> None:
+    worker = processes.worker()
+    id = processes.push("sleep", 1.0)
+    processes.until(lambda: processes.find(id).state == "active")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert processes.find(id).state == "completed"
+
+
+def test_sigterm_hands_back_what_takes_longer_than_the_grace_period(processes: Processes) -> None:
+    worker = processes.worker("--grace", "0.2")
+    id = processes.push("sleep", 60.0)
+    processes.until(lambda: processes.find(id).state == "active")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    job = processes.find(id)
+    assert (job.state, job.attempt) == ("available", 0)
+
+
+def test_sigint_hands_back_at_once(processes: Processes) -> None:
+    worker = processes.worker()
+    id = processes.push("sleep", 60.0)
+    processes.until(lambda: processes.find(id).state == "active")
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(10) == 0
+    assert processes.find(id).state == "available"
+
+
+def test_sigtstp_pauses_and_sigcont_resumes(processes: Processes) -> None:
+    worker = processes.worker()
+    first = processes.push("echo", 1)
+    processes.until(lambda: processes.find(first).state == "completed")
+    worker.send_signal(signal.SIGTSTP)
+    processes.until(lambda: "is quiet" in processes.log.read_text())
+    second = processes.push("echo", 2)
+    time.sleep(0.3)
+    assert processes.find(second).state == "available"
+    worker.send_signal(signal.SIGCONT)
+    processes.until(lambda: processes.find(second).state == "completed")
+
+
+def test_the_job_of_a_killed_worker_runs_again_on_another(processes: Processes) -> None:
+    first = processes.worker("--lease", "1")
+    id = processes.push("sleep", 1.5)
+    processes.until(lambda: processes.find(id).state == "active")
+    first.kill()
+    processes.worker("--lease", "1")
+    processes.until(lambda: processes.find(id).state == "completed")
+    job = processes.find(id)
+    assert job.attempt == 2
+    assert b"visibility_timeout" in (job.errors or b"")
+
+
+def test_a_server_that_is_told_to_stop_lets_nobody_wait(processes: Processes) -> None:
+    import socket
+    import threading
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = processes.start("serve", "--database", processes.url, "--port", str(port))
+    url = f"http://127.0.0.1:{port}/ojs/v1"
+
+    def answers() -> bool:
+        try:
+            return httpx.get(f"{url}/health").is_success
+        except httpx.TransportError:
+            return False
+
+    processes.until(answers)
+    answer: list[object] = []
+    waiting = threading.Thread(
+        target=lambda: answer.append(
+            httpx.post(f"{url}/workers/fetch", json={"queues": ["q"], "wait_ms": 60_000}, timeout=60).json()
+        )
+    )
+    waiting.start()
+    time.sleep(0.3)
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(10) == 0
+    waiting.join(5)
+    assert answer == [{"jobs": []}]
