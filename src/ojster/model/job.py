@@ -145,42 +145,54 @@ def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> M
         The body is empty, not UTF-8, no JSON, no object, nested too deeply, or has a member twice or a lone surrogate.
     """
     raw = bytes(body)
-    if not raw.strip():
-        raise InvalidPayload(f"{what} is empty; it must be a JSON object.")
     try:
         raw.decode()
-        check_depth(raw, what)
         members = _decode_members(raw)
     except UnicodeDecodeError as error:
         raise InvalidPayload(f"{what} is not UTF-8: byte {error.start} is invalid.") from None
+    except RecursionError:
+        raise _too_deep(what) from None
     except msgspec.ValidationError:
         raise InvalidPayload(f"{what} must be a JSON object.") from None
     except msgspec.DecodeError as error:
+        if not raw.strip():
+            raise InvalidPayload(f"{what} is empty; it must be a JSON object.") from None
         if b"\\u" in raw:  # half a surrogate pair is reported as if the data ended
-            with contextlib.suppress(json.JSONDecodeError):
+            with contextlib.suppress(json.JSONDecodeError, RecursionError):
                 _check_names_and_surrogates(raw, what)
         raise InvalidPayload(f"{what} is not valid JSON: {error}.") from None
-    if b"\\u" in raw or any(raw.count(b'"%b"' % name.encode()) != 1 for name in members):
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST_NESTING:
+        check_depth(raw, what)
+    if b"\\u" in raw or not _holds_each_name_once(raw, members):
         _check_names_and_surrogates(raw, what)
     return members
 
 
 def check_depth(raw: bytes, what: str) -> None:
-    """Refuse JSON that is nested deeper than ``DEEPEST_NESTING``; it is a burden to every client that reads it."""
-    if raw.count(b"[") + raw.count(b"{") <= DEEPEST_NESTING:
-        return
-    depth = 0
-    for match in _BRACKETS.finditer(raw):
-        match match[0]:
-            case b"[" | b"{":
-                depth += 1
-                if depth > DEEPEST_NESTING:
-                    raise InvalidPayload(f"{what} is nested deeper than {DEEPEST_NESTING} levels.")
-            case b"]" | b"}":
-                depth -= 1
+    """Refuse valid JSON that is nested deeper than ``DEEPEST_NESTING``: it is a burden to every client."""
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(plain.translate(None, _NO_BRACKETS).split(b'"')[::2])  # what stands between the strings
+    for _ in range(DEEPEST_NESTING):
+        if not brackets:
+            return
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    if brackets:
+        raise _too_deep(what)
 
 
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+def _too_deep(what: str) -> InvalidPayload:
+    return InvalidPayload(f"{what} is nested deeper than {DEEPEST_NESTING} levels.")
+
+
+def _holds_each_name_once(raw: bytes, members: Members) -> bool:
+    """Whether the text of each name occurs once: then none stands there twice, of which decoding keeps the last."""
+    for name in members:  # noqa: SIM110  (a generator would take twice as long)
+        if raw.count(b'"%b"' % name.encode()) != 1:
+            return False
+    return True
 
 
 class _Object(dict[str, Any]):
@@ -198,7 +210,10 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 
 def _check_names_and_surrogates(raw: bytes, what: str) -> None:
     """The slow, exact check, for the few bodies in which a name seems to stand twice or that have escapes."""
-    value = json.loads(raw, object_pairs_hook=_object)
+    try:
+        value = json.loads(raw, object_pairs_hook=_object)
+    except RecursionError:
+        raise _too_deep(what) from None
     places = (value, value.get("options"), value.get("meta")) if isinstance(value, _Object) else ()
     for place in places:
         if isinstance(place, _Object) and place.repeated is not None:

@@ -125,10 +125,10 @@ class Application:
         for worker in workers:
             by_state[worker.state] = by_state.get(worker.state, 0) + 1
         text = self.metrics.render(counts, statistics, by_state, time.monotonic() - STARTED)
-        return Answer(text, headers=((b"content-type", b"text/plain"),))
+        return Answer(text, content_type=b"text/plain")
 
     async def _show_openapi(self, exchange: Exchange) -> Answer:
-        return Answer(encode(self._described), headers=((b"content-type", b"application/json"),))
+        return Answer(encode(self._described), content_type=b"application/json")
 
     async def _show_docs(self, exchange: Exchange) -> Answer:
-        return Answer(openapi.page(self._described), headers=((b"content-type", b"text/html; charset=utf-8"),))
+        return Answer(openapi.page(self._described), content_type=b"text/html; charset=utf-8")

@@ -7,6 +7,7 @@ nowhere else.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,21 +37,27 @@ Header = tuple[bytes, bytes]
 
 MEDIA_TYPE: Final = b"application/openjobspec+json"
 _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, b"application/json", b""})
-_STANDARD_HEADERS: Final[tuple[Header, ...]] = ((b"content-type", MEDIA_TYPE), (b"ojs-version", SPEC_VERSION.encode()))
+_VERSION_HEADER: Final = (b"ojs-version", SPEC_VERSION.encode())
 _LONGEST_REQUEST_ID: Final = 200
+
+_REQUEST_PREFIX: Final = f"req_{new_id()}-"
+_request_numbers: Final = itertools.count(1)
 
 encode: Final = msgspec.json.Encoder().encode
 
 
 class Answer:
-    """What an endpoint answers: a body that is JSON unless ``headers`` says otherwise."""
+    """What an endpoint answers: a body, which is JSON unless ``content_type`` says otherwise."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "content_type", "headers", "status")
 
-    def __init__(self, body: bytes = b"", status: int = 200, headers: Sequence[Header] = ()) -> None:
+    def __init__(
+        self, body: bytes = b"", status: int = 200, headers: Sequence[Header] = (), content_type: bytes = MEDIA_TYPE
+    ) -> None:
         self.body = body
         self.status = status
         self.headers = headers
+        self.content_type = content_type
 
 
 class Exchange:
@@ -88,7 +95,7 @@ class Exchange:
         usable = (
             0 < len(request_id) <= _LONGEST_REQUEST_ID and request_id.isascii() and request_id.decode().isprintable()
         )
-        self.request_id = request_id.decode() if usable else f"req_{new_id()}"
+        self.request_id = request_id.decode() if usable else f"{_REQUEST_PREFIX}{next(_request_numbers):x}"
 
     @property
     def path(self) -> dict[str, str]:
@@ -228,13 +235,12 @@ def refuse(error: OjsterError, request_id: str) -> Answer:
 async def respond(send: Send, answer: Answer, request_id: str) -> None:
     """Send an answer with the headers that every response has (section 6.5)."""
     headers: list[Header] = [
-        *_STANDARD_HEADERS,
+        (b"content-type", answer.content_type),
+        _VERSION_HEADER,
         (b"x-request-id", request_id.encode("latin-1")),
         (b"content-length", b"%d" % len(answer.body)),
+        *answer.headers,
     ]
-    if answer.headers:
-        own = {name for name, _ in answer.headers}
-        headers = [*(header for header in headers if header[0] not in own), *answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 

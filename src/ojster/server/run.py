@@ -16,6 +16,7 @@ from ojster.engine.engine import Engine
 from ojster.engine.settings import Settings
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
+from ojster.server.protocol import CorkedHttpProtocol
 
 GRACE: Final = 25
 """How many seconds requests under way have to finish after a signal to stop."""
@@ -80,6 +81,8 @@ def serve(
         port=port,
         log_level=log_level,
         access_log=False,
+        http=CorkedHttpProtocol,
+        proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=75,

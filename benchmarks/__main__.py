@@ -1,0 +1,76 @@
+"""``python -m benchmarks``: measure everything, print a table, write ``benchmarks/results.json``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import backlog, floors, in_process, over_http
+from benchmarks.figure import Figure
+from ojster.version import __version__
+
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def main() -> int:
+    """Run the chosen benchmarks; return the exit status: 1 if a figure misses its goal."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", metavar="WORD", help="only figures whose name contains this")
+    parser.add_argument("--backlog", type=int, default=1_000_000, help="waiting and finished jobs (default 1000000)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each figure is measured (default 3)")
+    parser.add_argument("--folder", help="where the databases are made (default: the current folder)")
+    chosen = parser.parse_args()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
+    started = time.monotonic()
+    folder = Path(chosen.folder or ".").resolve() / f".benchmark-{os.getpid()}"
+    folder.mkdir()
+    figures: list[Figure] = []
+    try:
+        for part in (floors, in_process, over_http, backlog):
+            for figure in part.run(folder, chosen):
+                figures.append(figure)
+                console.print(f"{figure.name:58} {figure.shown:>16}", style="bright_black")
+    finally:
+        for file in sorted(folder.rglob("*"), reverse=True):
+            file.unlink()
+        folder.rmdir()
+    show(console, figures)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
+    console.print(f"{machine}; {time.monotonic() - started:.0f} s in all")
+    RESULTS.write_text(
+        json.dumps(
+            {
+                "version": __version__,
+                "machine": machine,
+                "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "figures": [figure.to_json() for figure in figures],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+    console.print(f"for machines: {RESULTS}")
+    return int(any(figure.misses for figure in figures))
+
+
+def show(console: Console, figures: list[Figure]) -> None:
+    """Print the table."""
+    table = Table(title="Ojster, beside its floors", title_justify="left", header_style="bold")
+    for column in ("figure", "measured", "goal", "floor", "of the floor"):
+        table.add_column(column, justify="left" if column == "figure" else "right", no_wrap=True)
+    for figure in figures:
+        style = "red" if figure.misses else ""
+        table.add_row(figure.name, figure.shown, figure.shown_goal, figure.shown_floor, figure.shown_share, style=style)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""How fast is it in one process? Enqueue, process, and the time from one to the other."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import uvloop
+
+from benchmarks.figure import Figure, percentile
+from benchmarks.floors import FOUND
+from ojster import App, JobContext, Worker
+from ojster.server.run import SWITCH_INTERVAL
+
+R = TypeVar("R")
+
+ROUNDS = 3
+
+
+def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
+    """Measure the figures of one process."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+
+    def wanted(name: str) -> bool:
+        return not chosen.only or chosen.only in name
+
+    if wanted("bulk enqueue"):
+        yield Figure(
+            "bulk enqueue of 1,000, in process",
+            _median(folder, _bulk),
+            goal=50_000,
+            floor=FOUND.get("insert 1000"),
+            floor_name="SQLite",
+        )
+    if wanted("single enqueue"):
+        yield Figure(
+            "single enqueue from 50 coroutines, in process",
+            _median(folder, _single),
+            goal=15_000,
+            floor=FOUND.get("insert 100"),
+            floor_name="SQLite by 100",
+        )
+    if wanted("processed"):
+        yield Figure(
+            "no-op jobs processed, one worker, in process",
+            _median(folder, _process),
+            goal=15_000,
+            floor=FOUND.get("cycle 100"),
+            floor_name="SQLite by 100",
+        )
+    if wanted("latency"):
+        latencies = uvloop.run(_with_app(folder, _latencies))
+        yield Figure("enqueue to start, idle, in process, p50", percentile(latencies, 0.5), "ms", 2)
+        yield Figure("enqueue to start, idle, in process, p99", percentile(latencies, 0.99), "ms", 10)
+
+
+def _median(folder: Path, measure: Callable[[App], Awaitable[float]]) -> float:
+    return statistics.median(uvloop.run(_with_app(folder, measure)) for _ in range(ROUNDS))
+
+
+async def _with_app(folder: Path, measure: Callable[[App], Awaitable[R]]) -> R:
+    for file in folder.glob("in-process.db*"):
+        file.unlink()
+    app = App(f"sqlite:///{folder}/in-process.db")
+    try:
+        return await measure(app)
+    finally:
+        await app.aclose()
+
+
+async def _bulk(app: App) -> float:
+    @app.job("email.send")
+    async def send(to: str, subject: str, more: dict[str, str]) -> None: ...
+
+    calls = [("user@example.com", "welcome", {"locale": "en"})] * 1000
+    await send.aenqueue_many(calls)
+    started = time.perf_counter()
+    for _ in range(40):
+        await send.aenqueue_many(calls)
+    return 40_000 / (time.perf_counter() - started)
+
+
+async def _single(app: App) -> float:
+    @app.job("email.send")
+    async def send(to: str, subject: str, more: dict[str, str]) -> None: ...
+
+    async def push(count: int) -> None:
+        for _ in range(count):
+            await send.aenqueue("user@example.com", "welcome", {"locale": "en"})
+
+    await asyncio.gather(*(push(20) for _ in range(50)))
+    started = time.perf_counter()
+    await asyncio.gather(*(push(600) for _ in range(50)))
+    return 30_000 / (time.perf_counter() - started)
+
+
+async def _process(app: App) -> float:
+    @app.job("noop")
+    async def noop(a: int, b: int) -> None: ...
+
+    total = 50_000
+    for _ in range(total // 1000):
+        await noop.aenqueue_many([(1, 2)] * 1000)
+    worker = Worker(app, concurrency=500)
+    started = time.perf_counter()
+    await worker.run(until_empty=True)
+    assert worker.processed == total
+    return total / (time.perf_counter() - started)
+
+
+async def _latencies(app: App) -> list[float]:
+    began: dict[int, float] = {}
+
+    @app.job("noop")
+    async def noop(context: JobContext, n: int) -> None:
+        began[n] = time.perf_counter()
+
+    worker = Worker(app)
+    working = asyncio.create_task(worker.run())
+    await asyncio.sleep(0.2)
+    found = []
+    for n in range(400):
+        started = time.perf_counter()
+        await noop.aenqueue(n)
+        while n not in began:
+            await asyncio.sleep(0.0005)
+        found.append((began[n] - started) * 1000)
+        await asyncio.sleep(0.005)
+    worker.stop()
+    await working
+    return found[50:]

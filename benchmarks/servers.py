@@ -1,0 +1,88 @@
+"""Servers for the load generator: a raw ASGI application that echoes, and Ojster's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+RAW = """
+import sys, uvicorn
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    body = (await receive())["body"]
+    headers = [(b"content-type", b"application/openjobspec+json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False, lifespan="off")
+"""
+
+
+@dataclass
+class Server:
+    """A server that runs in a process of its own."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def load(self, scenario: str, connections: int, seconds: float) -> dict[str, Any]:
+        """Load it from another process."""
+        command = [sys.executable, "-m", "benchmarks.load", str(self.port), scenario, str(connections), str(seconds)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    @property
+    def megabytes(self) -> float:
+        """How much memory it has resident, in MiB."""
+        return float(psutil.Process(self.process.pid).memory_info().rss) / 2**20
+
+
+@contextlib.contextmanager
+def raw() -> Iterator[Server]:
+    """A raw ASGI application that echoes its request, on the same uvicorn."""
+    with _serving([sys.executable, "-c", RAW, "{port}"]) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def ojster(database: Path) -> Iterator[Server]:
+    """Ojster's server on a database file."""
+    command = [sys.executable, "-m", "ojster", "serve", "--database", f"sqlite:///{database}", "--port", "{port}"]
+    with _serving([*command, "--log-level", "warning"]) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _serving(command: list[str]) -> Iterator[Server]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [part.format(port=port) if part == "{port}" else part for part in command], env=os.environ
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise RuntimeError("the server did not start")
+            time.sleep(0.02)
+        yield Server(port, process)
+    finally:
+        process.terminate()
+        process.wait()
