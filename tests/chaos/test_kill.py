@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from ojster.app import App, request_of
+from ojster.app import App, JobOptions, Retry, request_of
 from ojster.client.http import HttpClient
 from ojster.engine.inspect import JobFilter
 from ojster.model.errors import OjsterError
@@ -29,17 +29,19 @@ CLIENTS = 6
 SECONDS = 12.0
 """For how long things are killed."""
 
+OPTIONS = JobOptions(retry=Retry(max_attempts=1000, initial_interval=0.05, max_interval=0.2))
+
 HANDLERS = """
 import asyncio, random
-from ojster import App, Retry
+from ojster import App
 app = App()
-@app.job("work", retry=Retry(max_attempts=1000, initial_interval=0.05, max_interval=0.2))
+@app.job("work")
 async def work(n):
     await asyncio.sleep(random.random() * 0.02)
     if random.random() < 0.05:
         raise ConnectionError("now and then")
     return n
-@app.job("work.thread", retry=Retry(max_attempts=1000, initial_interval=0.05, max_interval=0.2))
+@app.job("work.thread")
 def work_thread(n):
     return n
 """
@@ -104,7 +106,7 @@ async def push_for_ever(fleet: Fleet, acknowledged: set[str], stop: asyncio.Even
     while not stop.is_set():
         count = chance.choice([1, 1, 1, 20])
         type = chance.choice(["work", "work", "work.thread"])
-        requests = [request_of(type, [number + n]) for n in range(count)]
+        requests = [request_of(type, [number + n], OPTIONS) for n in range(count)]
         number += count
         client = http if chance.random() < 0.8 else app.client()
         with contextlib.suppress(OjsterError):

@@ -12,9 +12,9 @@ from ojster.database.sqlite import migrate
 
 HOT = [
     (sqlite._AVAILABLE_JOBS, ("q", 0, 10), "jobs_available (queue=?)"),
-    (sqlite._LOCK_JOBS, ("[]",), "jobs_id (id=?)"),
+    (sqlite._LOCK_JOBS, (apsw.carray(("x",)),), "jobs_id (id=?)"),
     (sqlite._LOCK_JOB, ("x",), "jobs_id (id=?)"),
-    (sqlite._FIND_JOBS, ("[]",), "jobs_id (id=?)"),
+    (sqlite._FIND_JOBS, (apsw.carray(("x",)),), "jobs_id (id=?)"),
     (
         "SELECT seq FROM jobs WHERE state = 'active' AND due_at <= 5 ORDER BY due_at LIMIT 9",
         (),

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from ojster.database.dispatcher import Operation
+from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
-from ojster.database.wakeups import DUE, Wakeups, job_topic, queue_topic
+from ojster.database.wakeups import DUE, Wakeups, job_topic
 from ojster.engine.events import EventLog
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
@@ -66,6 +66,14 @@ class Database(ABC):
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         """Run a transaction function that only reads, without holding up those that write."""
 
+    @abstractmethod
+    def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
+        """Run a transaction function that may write, when it is worth it: see ``Patience``."""
+
+    @abstractmethod
+    def let_nobody_wait(self) -> None:
+        """Answer all patient calls with what they had got in vain."""
+
     async def run(self, operation: Operation[A, R], argument: A) -> R:
         """Run a transaction function that may write, for one argument."""
         return (await self.run_many(operation, (argument,)))[0]
@@ -79,8 +87,6 @@ class Database(ABC):
         if self.events is not None and effects.events:
             self.events.extend(effects.events)
         wakeups = self.wakeups
-        for queue, count in effects.available.items():
-            wakeups.wake(queue_topic(queue), count)
         if effects.finished and wakeups.waits_for("job:"):
             for job_id in effects.finished:
                 wakeups.wake(job_topic(job_id))

@@ -3,6 +3,9 @@
 Calls from event loops are collected for one turn of the loop and handed over together; the thread takes all that is
 there, groups it by operation, runs each operation once over all its arguments and commits once (group commit). The
 more calls wait, the cheaper each becomes.
+
+A call may be patient: if it is in vain, it is kept until something happens that it waits for, and is then served by the
+very transaction that makes it happen. A waiting fetch costs nothing, and gets its job with the commit of the push.
 """
 
 from __future__ import annotations
@@ -29,47 +32,90 @@ MOST_ARGUMENTS: Final = 1_000
 """How many arguments share one transaction at most, which bounds how long each call takes."""
 
 
-class Call:
-    """One call that waits for its results, one for each of its arguments."""
+class Patience:
+    """What a call waits for that was made in vain.
 
-    __slots__ = ("arguments", "error", "future", "operation", "results")
+    Parameters
+    ----------
+    queues:
+        The call is tried again whenever jobs become available in one of them.
+    in_vain:
+        Tells of a result whether it is worth waiting for a better one.
+    unwanted:
+        Called in the caller's loop with a result that comes after the caller has given up.
+    """
+
+    __slots__ = ("in_vain", "queues", "unwanted")
 
     def __init__(
-        self, operation: Operation[Any, Any], arguments: Sequence[Any], future: asyncio.Future[Sequence[Any]]
+        self, queues: Sequence[str], in_vain: Callable[[Any], bool], unwanted: Callable[[Any], object]
     ) -> None:
+        self.queues = queues
+        self.in_vain = in_vain
+        self.unwanted = unwanted
+
+
+class Call:
+    """One call that waits for its results, one for each of its arguments. A patient call has one argument."""
+
+    __slots__ = ("arguments", "error", "future", "operation", "patience", "port", "results")
+
+    def __init__(
+        self, port: _Port, operation: Operation[Any, Any], arguments: Sequence[Any], patience: Patience | None
+    ) -> None:
+        self.port = port
         self.operation = operation
         self.arguments = arguments
-        self.future = future
+        self.patience = patience
+        self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
         self.error: OjsterError | None = None
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether it should wait for a better result."""
+        return self.patience is not None and self.error is None and self.patience.in_vain(self.results[0])
+
+    def deliver(self) -> None:
+        """Give the caller its results, if it still wants them."""
+        if self.future.done():
+            if self.patience is not None and self.error is None and not self.in_vain:
+                self.patience.unwanted(self.results[0])
+        elif self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.results)
 
 
 class _Port:
     """The side of the dispatcher that one event loop sees."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, inbox: SimpleQueue[tuple[_Port, list[Call]] | None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, inbox: SimpleQueue[_Item]) -> None:
         self.loop = loop
         self._inbox = inbox
         self._calls: list[Call] = []
 
-    def put(self, operation: Operation[Any, Any], arguments: Sequence[Any]) -> asyncio.Future[Sequence[Any]]:
-        future: asyncio.Future[Sequence[Any]] = self.loop.create_future()
+    def put(self, call: Call) -> None:
         if not self._calls:
             self.loop.call_soon(self._hand_over)
-        self._calls.append(Call(operation, arguments, future))
-        return future
+        self._calls.append(call)
 
     def _hand_over(self) -> None:
         calls, self._calls = self._calls, []
-        self._inbox.put((self, calls))
+        self._inbox.put(calls)
 
-    def deliver(self, calls: list[Call]) -> None:
-        for call in calls:
-            if not call.future.done():
-                if call.error is not None:
-                    call.future.set_exception(call.error)
-                else:
-                    call.future.set_result(call.results)
+
+class _Ring:
+    """Word that something has happened elsewhere: jobs are available in ``queues``; ``None``: nobody is to wait on."""
+
+    __slots__ = ("queues",)
+
+    def __init__(self, queues: Sequence[str] | None) -> None:
+        self.queues = queues
+
+
+_Item = list[Call] | _Ring | None
+"""What the thread is handed: calls, a ring, or (``None``) the end."""
 
 
 class Dispatcher:
@@ -85,8 +131,10 @@ class Dispatcher:
 
     def __init__(self, transaction: Callable[[], AbstractContextManager[Transaction]], name: str) -> None:
         self._transaction = transaction
-        self._inbox: SimpleQueue[tuple[_Port, list[Call]] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._ports: dict[asyncio.AbstractEventLoop, _Port] = {}
+        self._waiting: dict[str, dict[Call, None]] = {}
+        """Patient calls, by queue, in the order in which they came."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closed = False
 
@@ -101,7 +149,9 @@ class Dispatcher:
             self._inbox.put(None)
             self._thread.join()
 
-    def run(self, operation: Operation[A, R], arguments: Sequence[A]) -> asyncio.Future[Sequence[R]]:
+    def run(
+        self, operation: Operation[A, R], arguments: Sequence[A], patience: Patience | None = None
+    ) -> asyncio.Future[Sequence[R]]:
         """Run ``operation`` for ``arguments``, together with others that wait; return its results in the running loop.
 
         Raises
@@ -118,42 +168,61 @@ class Dispatcher:
         if port is None:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
             port = self._ports[loop] = _Port(loop, self._inbox)
-        return port.put(operation, arguments)
+        call = Call(port, operation, arguments, patience)
+        port.put(call)
+        return call.future
+
+    def ring(self, queues: Sequence[str] | None) -> None:
+        """Say, from any thread, that another process has made jobs available; ``None``: let nobody wait on."""
+        self._inbox.put(_Ring(queues))
 
     def _run(self) -> None:
         inbox = self._inbox
         closing = False
         while not closing:
-            arrived = [inbox.get()]
+            items = [inbox.get()]
             count = 0
             while count < MOST_ARGUMENTS:
                 try:
                     item = inbox.get_nowait()
                 except Empty:
                     break
-                arrived.append(item)
-                count += sum(len(call.arguments) for call in item[1]) if item else 0
-            batches = [item for item in arrived if item is not None]
-            closing = len(batches) < len(arrived)
-            self._execute([call for _, calls in batches for call in calls])
-            for port, calls in batches:
-                try:
-                    port.loop.call_soon_threadsafe(port.deliver, calls)
-                except RuntimeError:
-                    log.debug("an event loop was closed while %d calls were under way", len(calls))
+                items.append(item)
+                count += sum(len(call.arguments) for call in item) if isinstance(item, list) else 0
+            closing = None in items
+            calls = [call for item in items if isinstance(item, list) for call in item]
+            done = self._execute(calls)
+            for item in items:
+                if isinstance(item, _Ring):
+                    done += self._give_up() if item.queues is None else self._execute([], item.queues)
+            if closing:
+                done += self._give_up()
+            self._deliver(done)
 
-    def _execute(self, calls: list[Call]) -> None:
-        if not calls:
-            return
+    def _execute(self, calls: list[Call], queues: Sequence[str] = ()) -> list[Call]:
+        """Run calls in one transaction, and serve those who wait for what it makes available; return who is done."""
+        if not calls and not any(queue in self._waiting for queue in queues):
+            return []
         try:
             with self._transaction() as tx:
                 self._apply(tx, calls)
-        except Exception as error:
-            if len(calls) > 1:  # so that one bad call does not spoil the others
                 for call in calls:
-                    self._execute([call])
-            else:
-                calls[0].error = _as_ojster_error(error, calls[0])
+                    if call.in_vain:
+                        self._keep(call)
+                served = self._serve(tx, queues)
+        except Exception as error:
+            for call in calls:
+                self._drop(call)
+            if len(calls) > 1:  # so that one bad call does not spoil the others
+                return [done for call in calls for done in self._execute([call])]
+            for call in calls:
+                call.error = _as_ojster_error(error, call)
+            return calls
+        done = [call for call in calls if not call.in_vain]
+        for call, results in served.items():
+            call.results = results
+            self._drop(call)
+        return done + list(served)
 
     def _apply(self, tx: Transaction, calls: list[Call]) -> None:
         alike: dict[Operation[Any, Any], list[Call]] = {}
@@ -168,6 +237,55 @@ class Dispatcher:
             for call in group:
                 call.results = results[position : position + len(call.arguments)]
                 position += len(call.arguments)
+
+    def _serve(self, tx: Transaction, queues: Sequence[str]) -> dict[Call, Sequence[Any]]:
+        """Try the patient calls that wait for what this transaction, or another process, has made available."""
+        served: dict[Call, Sequence[Any]] = {}
+        for queue in {**tx.effects.available, **dict.fromkeys(queues, 0)} if self._waiting else ():
+            for call in list(self._waiting.get(queue, ())):
+                if call.future.done():
+                    self._drop(call)
+                elif call not in served:
+                    results = call.operation(tx, call.arguments)
+                    assert call.patience is not None
+                    if call.patience.in_vain(results[0]):
+                        break  # nor is there anything for those who came later
+                    served[call] = results
+        return served
+
+    def _keep(self, call: Call) -> None:
+        assert call.patience is not None
+        if not call.future.done():
+            for queue in call.patience.queues:
+                self._waiting.setdefault(queue, {})[call] = None
+
+    def _drop(self, call: Call) -> None:
+        for queue in call.patience.queues if call.patience is not None else ():
+            waiting = self._waiting.get(queue, {})
+            waiting.pop(call, None)
+            if not waiting:
+                self._waiting.pop(queue, None)
+
+    def _give_up(self) -> list[Call]:
+        """Let nobody wait on: each gets what it had got in vain."""
+        calls = list(dict.fromkeys(call for waiting in self._waiting.values() for call in waiting))
+        self._waiting.clear()
+        return calls
+
+    def _deliver(self, done: list[Call]) -> None:
+        by_port: dict[_Port, list[Call]] = {}
+        for call in done:
+            by_port.setdefault(call.port, []).append(call)
+        for port, calls in by_port.items():
+            try:
+                port.loop.call_soon_threadsafe(_deliver_all, calls)
+            except RuntimeError:
+                log.debug("an event loop was closed while %d calls were under way", len(calls))
+
+
+def _deliver_all(calls: list[Call]) -> None:
+    for call in calls:
+        call.deliver()
 
 
 def _as_ojster_error(error: Exception, call: Call) -> OjsterError:

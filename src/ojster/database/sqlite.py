@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from array import array
 from asyncio import Future
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,13 +13,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
-import msgspec
 
 from ojster.database.database import Database
-from ojster.database.dispatcher import Dispatcher, Operation
+from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.doorbell import Doorbell
 from ojster.database.transaction import JOB_COLUMNS, Parameters, Row, Transaction
-from ojster.database.wakeups import DUE, FINISHED, queue_topic
+from ojster.database.wakeups import DUE, FINISHED
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 R = TypeVar("R")
+
+_QUEUE: Final = "queue:"
 
 BUSY_TIMEOUT: Final = 30_000
 """How long to wait for another process that writes to the same file, in milliseconds."""
@@ -40,10 +42,24 @@ under a load that leaves the background no pause."""
 
 _JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
 
-_INSERT_JOB: Final = (
-    "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-    "due_at, timeout, lease, unique_key, cron_name, exclusive_key) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_SIZES: Final = (128, 32, 8, 1)
+"""How many rows an INSERT has at once: one statement for many rows holds up other threads once, not for each row."""
+
+_INSERT_JOBS: Final = {
+    size: (
+        "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
+    )
+    for size in INSERT_SIZES
+}
+_INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, envelope) SELECT ?1 + rowid - 1, value FROM carray(?2)"
+_START_JOBS: Final = (
+    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
+    "WHERE seq IN carray(?)"
+)
+_COMPLETE_JOBS: Final = (
+    "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
 )
 _AVAILABLE_JOBS: Final = (
     f"SELECT {_JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
@@ -52,11 +68,10 @@ _AVAILABLE_JOBS: Final = (
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ?"
 )
-_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 _LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 _FIND_JOBS: Final = (
-    f"SELECT {_JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.id IN (SELECT value FROM json_each(?))"
+    f"SELECT {_JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
 )
 
 
@@ -76,40 +91,65 @@ class SqliteTransaction(Transaction):
 
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
-        rows, envelopes = [], []
-        for seq, job in enumerate(jobs, (last or 0) + 1):
+        first = (last or 0) + 1
+        values: list[Any] = []
+        for seq, job in enumerate(jobs, first):
             job.seq = seq
-            rows.append(
-                (
-                    seq,
-                    job.id,
-                    job.type,
-                    job.queue,
-                    job.state,
-                    job.priority,
-                    job.max_attempts,
-                    job.created_at,
-                    job.enqueued_at,
-                    job.expires_at,
-                    job.due_at,
-                    job.timeout,
-                    job.lease,
-                    job.unique_key,
-                    job.cron_name,
-                    job.exclusive_key,
-                )
+            values += (
+                seq,
+                job.id,
+                job.type,
+                job.queue,
+                job.state,
+                job.priority,
+                job.max_attempts,
+                job.created_at,
+                job.enqueued_at,
+                job.expires_at,
+                job.due_at,
+                job.timeout,
+                job.lease,
+                job.unique_key,
+                job.cron_name,
+                job.exclusive_key,
             )
-            envelopes.append((seq, job.envelope))
-        self._cursor.executemany(_INSERT_JOB, rows)
-        self._cursor.executemany("INSERT INTO payloads (seq, envelope) VALUES (?, ?)", envelopes)
+        start, width = 0, len(values) // len(jobs)
+        for size in INSERT_SIZES:
+            while len(values) - start >= size * width:
+                self._cursor.execute(_INSERT_JOBS[size], values[start : start + size * width])
+                start += size * width
+        self._cursor.execute(_INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
+
+    def start_jobs(self, jobs: Sequence[Job]) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for job in jobs:
+            alike.setdefault((job.started_at, job.due_at, job.worker_id), []).append(job.seq)
+        for values, seqs in alike.items():
+            self._cursor.execute(_START_JOBS, (*values, apsw.carray(array("q", seqs))))
+
+    def complete_jobs(self, jobs: Sequence[Job]) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for job in jobs:
+            alike.setdefault((job.finished_at, job.result), []).append(job.seq)
+        if len(alike) > len(jobs) // 4:  # each has a result of its own
+            super().complete_jobs(jobs)
+            return
+        for values, seqs in alike.items():
+            self._cursor.execute(_COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        ids = _without_nul(ids)
+        if not ids:
+            return {}
         if len(ids) == 1:
             return {row[1]: Job(*row) for row in self.execute(_LOCK_JOB, ids)}
-        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (msgspec.json.encode(ids).decode(),))}
+        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (apsw.carray(tuple(ids)),))}
 
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
-        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (msgspec.json.encode(ids).decode(),))}
+        ids = _without_nul(ids)
+        if not ids:
+            return {}
+        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (apsw.carray(tuple(ids)),))}
 
     def available_jobs(self, queue: str, limit: int) -> list[Job]:
         return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
@@ -117,6 +157,11 @@ class SqliteTransaction(Transaction):
     def envelopes(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             job.envelope = self.execute("SELECT envelope FROM payloads WHERE seq = ?", (job.seq,))[0][0]
+
+
+def _without_nul(ids: Sequence[str]) -> Sequence[str]:
+    """The ids that can be ids: an array of SQLite ends its strings at NUL."""
+    return [id for id in ids if "\0" not in id]
 
 
 class SqliteDatabase(Database):
@@ -174,6 +219,12 @@ class SqliteDatabase(Database):
 
     def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._writer.run(operation, arguments)
+
+    def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
+        return self._writer.run(operation, (argument,), patience)
+
+    def let_nobody_wait(self) -> None:
+        self._writer.ring(None)
 
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._reader.run(operation, arguments)
@@ -244,7 +295,7 @@ class SqliteDatabase(Database):
         """Tell the other processes that use the file what they may wait for."""
         assert self._doorbell is not None
         effects = tx.effects
-        topics = [queue_topic(queue) for queue in effects.available]
+        topics = [_QUEUE + queue for queue in effects.available]
         if effects.finished:
             topics.append(FINISHED)
         if effects.due is not None:
@@ -253,10 +304,12 @@ class SqliteDatabase(Database):
             self._doorbell.ring(topics)
 
     def _on_ring(self, topics: Sequence[str]) -> None:
-        for topic in topics:
-            if topic == DUE:
-                self.next_due = 0  # unknown: whoever does the chores looks it up
-            self.wakeups.wake(topic)
+        queues = [topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)]
+        if queues:
+            self._writer.ring(queues)
+        for topic in (DUE, FINISHED):
+            if topic in topics:
+                self.wakeups.wake(topic)
 
 
 def migrate(connection: apsw.Connection) -> int:

@@ -81,7 +81,11 @@ class Transaction(ABC):
 
     def emit(self, type: str, job: Job, **data: Any) -> None:
         """Record an event of a job."""
-        self.effects.events.append(Event(type, self.now, job.id, job.queue, job.type, data))
+        self.effects.events.append((type, self.now, job.id, job.queue, job.type, data))
+
+    def emit_about(self, type: str, subject: str, queue: str | None = None, **data: Any) -> None:
+        """Record an event of a queue, a worker or a cron job, named ``subject``."""
+        self.effects.events.append((type, self.now, subject, queue, None, data))
 
     def move(self, job: Job, state: str) -> None:
         """Put ``job`` into another state, and keep the counts of its queue. The row is not written."""
@@ -125,6 +129,20 @@ class Transaction(ABC):
     @abstractmethod
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         """Insert jobs with their envelopes, and give each its ``seq``."""
+
+    def start_jobs(self, jobs: Sequence[Job]) -> None:
+        """Write that jobs are active now: attempt, start, lease and worker."""
+        self.execute_many(
+            "UPDATE jobs SET state = 'active', attempt = ?, started_at = ?, due_at = ?, worker_id = ? WHERE seq = ?",
+            [(job.attempt, job.started_at, job.due_at, job.worker_id, job.seq) for job in jobs],
+        )
+
+    def complete_jobs(self, jobs: Sequence[Job]) -> None:
+        """Write that jobs are completed now, with their results."""
+        self.execute_many(
+            "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?",
+            [(job.finished_at, job.result, job.seq) for job in jobs],
+        )
 
     @abstractmethod
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:

@@ -15,11 +15,6 @@ FINISHED: Final = "finished"
 """The topic of those who wait for any job to finish."""
 
 
-def queue_topic(queue: str) -> str:
-    """The topic of those who wait for a job in a queue."""
-    return "queue:" + queue
-
-
 def job_topic(job_id: str) -> str:
     """The topic of those who wait for one job to finish."""
     return "job:" + job_id

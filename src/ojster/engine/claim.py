@@ -107,7 +107,6 @@ def _one_of_each_exclusive(jobs: list[Job]) -> list[Job]:
 
 def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
     now, settings, effects = tx.now, tx.settings, tx.effects
-    rows = []
     for job in jobs:
         tx.move(job, "active")
         job.attempt += 1
@@ -116,12 +115,9 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         due = lease_end(job, now, request.lease or settings.default_lease, settings.default_timeout)
         job.due_at = due
         tx.expect(due)
-        rows.append((job.attempt, now, due, request.worker_id, job.seq))
         effects.tallies[job.queue].waited += now - (job.enqueued_at or now)
         tx.emit("job.started", job, attempt=job.attempt, worker_id=request.worker_id)
-    tx.execute_many(
-        "UPDATE jobs SET state = 'active', attempt = ?, started_at = ?, due_at = ?, worker_id = ? WHERE seq = ?", rows
-    )
+    tx.start_jobs(jobs)
 
 
 def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> int:

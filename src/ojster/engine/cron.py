@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Transaction
-from ojster.engine.events import Event
 from ojster.engine.outcome import cancel_job
 from ojster.engine.push import push
 from ojster.model.cron import CronSchedule
@@ -154,7 +153,7 @@ def _fire(tx: Transaction, cron: Cron) -> None:
             fired = True
             facts |= {"job_id": pushed[0].job.id, "job_type": pushed[0].job.type}
     facts["run_count"] = cron.run_count + fired
-    tx.effects.events.append(Event("cron.triggered" if fired else "cron.skipped", tx.now, cron.name, data=facts))
+    tx.emit_about("cron.triggered" if fired else "cron.skipped", cron.name, **facts)
     schedule = cron.schedule
     # An interval is counted from the time at which it was due, so that it does not drift.
     next_run_at = schedule.next_after(scheduled_for)

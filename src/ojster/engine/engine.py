@@ -7,6 +7,7 @@ belong into a transaction: middleware, waiting, and refusals as exceptions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -14,7 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ojster.database.database import Database
-from ojster.database.wakeups import DUE, FINISHED, job_topic, queue_topic
+from ojster.database.dispatcher import Patience
+from ojster.database.wakeups import DUE, FINISHED, job_topic
 from ojster.engine import control, cron, inspect, outcome, queues, retention, workers
 from ojster.engine.claim import Claim, Claimed, claim
 from ojster.engine.inspect import JobFilter, JobPage
@@ -24,7 +26,7 @@ from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.upkeep import upkeep
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.model.envelope import Job
-from ojster.model.errors import InvalidRequest, NotFound, OjsterError
+from ojster.model.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
 from ojster.model.job import Members, NewJob, read_job
 from ojster.model.states import FINISHED as FINISHED_STATES
 
@@ -81,6 +83,7 @@ class Engine:
     def drain(self) -> None:
         """Answer those who wait, now, with what there is; from now on nobody waits. The first step of a shutdown."""
         self.draining = True
+        self.database.let_nobody_wait()
         self.database.wakeups.wake_all()
 
     def start_chores(self) -> None:
@@ -133,32 +136,26 @@ class Engine:
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH); if there are none, wait for one, at most ``wait`` seconds."""
-        if wait <= 0:
+        if wait <= 0 or self.draining:
             return (await self.database.run(claim, request)).jobs
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, LONGEST_WAIT)
-        with self.database.wakeups.waiter(*map(queue_topic, request.queues)) as waiter:
-            while True:
-                waiter.arm()
-                claimed = await self._claim_or_give_back(request)
-                left = deadline - loop.time()
-                if claimed.jobs or left <= 0 or self.draining:
-                    return claimed.jobs
-                if claimed.retry_at is not None:
-                    left = min(left, max(0.0, (claimed.retry_at - self.database.clock()) / 1e6))
-                await waiter.wait(left)
+        patience = Patience(request.queues, _in_vain, self._give_back)
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    (claimed,) = await self.database.run_patiently(claim, request, patience)
+                    if claimed.jobs or claimed.retry_at is None:
+                        return claimed.jobs
+                    await asyncio.sleep(max(0.001, (claimed.retry_at - self.database.clock()) / 1e6))
+            except TimeoutError:
+                return []
 
-    async def _claim_or_give_back(self, request: Claim) -> Claimed:
-        """Claim jobs; if the caller is gone before they are there, hand them back."""
-        claiming = asyncio.ensure_future(self.database.run(claim, request))
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            claimed = await claiming
-            releases = [Release(job.id, request.worker_id, job.attempt) for job in claimed.jobs]
-            if releases:
-                await self.database.run_many(outcome.release, releases)
-            raise
+    def _give_back(self, claimed: Claimed) -> None:
+        """Take back jobs that were handed to somebody who has gone meanwhile."""
+        releases = [Release(job.id, job.worker_id, job.attempt) for job in claimed.jobs]
+        with contextlib.suppress(BackendUnavailable):  # then their leases end by themselves
+            self.database.run_many(outcome.release, releases)
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
         """Complete jobs (ACK); for each return it, or why its acknowledgement was refused."""
@@ -399,6 +396,11 @@ class Engine:
             except OjsterError as error:
                 log.error("retention failed, and is tried again later: %s", error)
             await asyncio.sleep(0.02 if deleted == retention.BATCH else RETENTION_INTERVAL)
+
+
+def _in_vain(claimed: Claimed) -> bool:
+    """Whether a fetch should wait: there is no job, and none is held back for a known time."""
+    return not claimed.jobs and claimed.retry_at is None
 
 
 def _wrap(layer: EnqueueMiddleware, inner: Enqueue) -> Enqueue:

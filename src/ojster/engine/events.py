@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -18,32 +18,27 @@ DEFAULT_MEMORY: Final = 10_000
 MOST_EVENTS: Final = 1_000
 
 
-class Event(NamedTuple):
-    """Something that happened to a job, a queue, a worker or a cron job. ``subject`` is its id or name."""
+Event = tuple[str, int, str, str | None, str | None, dict[str, Any]]
+"""Something that happened: its type, when, the subject's id or name, the queue, the job type, and more data."""
 
-    type: str
-    at: int
-    subject: str
-    queue: str | None = None
-    job_type: str | None = None
-    data: dict[str, Any] | None = None
 
-    def to_wire(self, number: int, source: str) -> dict[str, Any]:
-        """Return the event's envelope (ojs-events.md section 2)."""
-        data = dict(self.data or {})
-        if self.job_type is not None:
-            data |= {"job_id": self.subject, "job_type": self.job_type}
-        if self.queue is not None:
-            data["queue"] = self.queue
-        return {
-            "specversion": "1.0",
-            "id": f"evt_{number}",
-            "type": self.type,
-            "source": source,
-            "time": format_timestamp(self.at),
-            "subject": self.subject,
-            "data": data,
-        }
+def describe(event: Event, number: int, source: str) -> dict[str, Any]:
+    """Return an event's envelope (ojs-events.md section 2)."""
+    type, at, subject, queue, job_type, more = event
+    data = dict(more)
+    if job_type is not None:
+        data |= {"job_id": subject, "job_type": job_type}
+    if queue is not None:
+        data["queue"] = queue
+    return {
+        "specversion": "1.0",
+        "id": f"evt_{number}",
+        "type": type,
+        "source": source,
+        "time": format_timestamp(at),
+        "subject": subject,
+        "data": data,
+    }
 
 
 class EventPage(msgspec.Struct, frozen=True):
@@ -85,15 +80,16 @@ class EventLog:
         found: list[dict[str, Any]] = []
         cursor = None
         for number, event in enumerate(kept, count - len(kept) + 1):
+            type, _, _, queue, job_type, _ = event
             if (
                 number <= after
-                or (wanted_types and event.type not in wanted_types)
-                or (wanted_queues and event.queue not in wanted_queues)
-                or (wanted_jobs and event.job_type not in wanted_jobs)
+                or (wanted_types and type not in wanted_types)
+                or (wanted_queues and queue not in wanted_queues)
+                or (wanted_jobs and job_type not in wanted_jobs)
             ):
                 continue
             if len(found) == limit:
                 return EventPage(found, cursor, True)
-            found.append(event.to_wire(number, self.source))
+            found.append(describe(event, number, self.source))
             cursor = f"evt_{number}"
         return EventPage(found, cursor, False)

@@ -67,7 +67,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     now, effects, largest = tx.now, tx.effects, tx.settings.largest_job
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
-    rows = []
+    completed: list[Job] = []
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
         if refusal := _refusal(job, ack):
@@ -85,7 +85,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         job.finished_at = now
         job.due_at = None
         job.result = ack.result
-        rows.append((now, ack.result, job.seq))
+        completed.append(job)
         results.append(job)
         tally = effects.tallies[job.queue]
         tally.completed += 1
@@ -95,9 +95,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
         if job.exclusive_key is not None:
             effects.available[job.queue] += 1
-    tx.execute_many(
-        "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?", rows
-    )
+    tx.complete_jobs(completed)
     return results
 
 

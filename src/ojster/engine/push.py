@@ -64,7 +64,7 @@ def _admit(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> Job
     now = tx.now
     if scheduled_at is None:
         scheduled_at = new.scheduled_at
-    job = Job(0, new.id, new.type, new.queue, JobState.AVAILABLE.value, new.priority, 0, new.max_attempts, now)
+    job = Job(0, new.id, new.type, new.queue, "available", new.priority, 0, new.max_attempts, now)
     job.expires_at = new.expires_at
     job.timeout = new.timeout
     job.lease = new.lease
@@ -73,10 +73,10 @@ def _admit(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> Job
     job.exclusive_key = new.exclusive_key
     job.envelope = new.envelope
     if new.pending:
-        job.state = JobState.PENDING.value
+        job.state = "pending"
         job.due_at = new.expires_at
     elif scheduled_at is not None and scheduled_at > now:
-        job.state = JobState.SCHEDULED.value
+        job.state = "scheduled"
         job.due_at = scheduled_at
     else:
         job.enqueued_at = now

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from ojster.database.transaction import Transaction
-from ojster.engine.events import Event
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -81,5 +80,5 @@ def _set_paused(tx: Transaction, name: str, paused_at: int | None) -> Queue:
         "RETURNING name, created_at, paused_at, max_per_second",
         {"name": name, "now": tx.now, "paused_at": paused_at},
     )
-    tx.effects.events.append(Event("queue.paused" if paused_at else "queue.resumed", tx.now, name, name))
+    tx.emit_about("queue.paused" if paused_at else "queue.resumed", name, name)
     return Queue(*row)

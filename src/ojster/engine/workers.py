@@ -9,7 +9,6 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.claim import lease_end
-from ojster.engine.events import Event
 from ojster.engine.outcome import fail_attempt
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.failure import Failure
@@ -91,7 +90,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
         },
     )
     if started_at == now:
-        tx.effects.events.append(Event("worker.started", now, one.worker_id, data={"worker_id": one.worker_id}))
+        tx.emit_about("worker.started", one.worker_id, worker_id=one.worker_id)
     tx.expect(now + tx.settings.heartbeat_timeout)
     jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
     pulse = Pulse(directive or "running", [], [], [])
@@ -155,9 +154,7 @@ def _remove(tx: Transaction, worker_id: str, reason: str) -> None:
             if job.state == JobState.ACTIVE and job.worker_id == worker_id:
                 fail_attempt(tx, job, failure, immediately=True)
     tx.execute("DELETE FROM workers WHERE id = :id", {"id": worker_id})
-    tx.effects.events.append(
-        Event("worker.stopped", tx.now, worker_id, data={"worker_id": worker_id, "reason": reason})
-    )
+    tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
 
 
 def _jobs_held_by(tx: Transaction, worker_id: str) -> list[str]:

@@ -99,14 +99,12 @@ class Job(msgspec.Struct):
 
     def to_json(self) -> bytes:
         """Return the job as a JSON object with all its attributes."""
-        created_at = format_timestamp(self.created_at)
         tail = (
             f',"queue":"{self.queue}","state":"{self.state}","priority":{self.priority},"attempt":{self.attempt},'
-            f'"max_attempts":{self.max_attempts},"created_at":"{created_at}"'
+            f'"max_attempts":{self.max_attempts},"created_at":"{format_timestamp(self.created_at)}"'
         )
         if self.enqueued_at is not None:
-            at = created_at if self.enqueued_at == self.created_at else format_timestamp(self.enqueued_at)
-            tail += f',"enqueued_at":"{at}"'
+            tail += f',"enqueued_at":"{format_timestamp(self.enqueued_at)}"'
         if self.started_at is not None:
             tail += f',"started_at":"{format_timestamp(self.started_at)}"'
         if self.finished_at is not None:

@@ -51,8 +51,12 @@ def parse_moment(text: str, now: int) -> int:
     return now + parse_duration(text[1:]) if text.startswith("+") else parse_timestamp(text)
 
 
+@lru_cache(maxsize=1024)
 def format_timestamp(micros: int) -> str:
-    """Return the RFC 3339 form, in UTC with six digits of a second: ``2026-02-12T10:30:00.123456Z``."""
+    """Return the RFC 3339 form, in UTC with six digits of a second: ``2026-02-12T10:30:00.123456Z``.
+
+    The last ones are remembered, for the jobs of a transaction share theirs.
+    """
     seconds, fraction = divmod(micros, 1_000_000)
     return f"{_whole_seconds(seconds)}.{fraction:06}Z"
 
