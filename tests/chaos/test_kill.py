@@ -20,6 +20,7 @@ import pytest
 from ojster.app import App, JobOptions, Retry, request_of
 from ojster.client.http import HttpClient
 from ojster.engine.inspect import JobFilter
+from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.states import STATE_NAMES
 
@@ -145,7 +146,7 @@ async def test_nothing_is_lost_however_often_processes_are_killed(fleet: Fleet) 
         assert time.monotonic() < deadline, unfinished
         await asyncio.sleep(0.2)
 
-    jobs = {}
+    jobs: dict[str, Job] = {}
     before = None
     while True:
         page = await engine.list_jobs(JobFilter(limit=200, before=before))

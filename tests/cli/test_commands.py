@@ -43,39 +43,13 @@ def ojster(tmp_path: Path) -> Ojster:
 
 
 def test_every_command_has_help_with_examples(ojster: Ojster) -> None:
-    top = ojster("--help")
-    for command in (
-        "serve",
-        "worker",
-        "dev",
-        "demo",
-        "push",
-        "jobs",
-        "queues",
-        "cron",
-        "dead-letter",
-        "migrate",
-        "doctor",
-    ):
-        assert command in top
-    for command in (
-        ("serve",),
-        ("worker",),
-        ("dev",),
-        ("demo",),
-        ("push",),
-        ("migrate",),
-        ("doctor",),
-        ("jobs", "list"),
-        ("jobs", "show"),
-        ("jobs", "cancel"),
-        ("jobs", "retry"),
-        ("queues", "pause"),
-        ("cron", "add"),
-        ("dead-letter", "retry"),
-        ("workers", "tell"),
-    ):
-        assert "Examples:" in ojster(*command, "--help")
+    assert "Exit codes:" in ojster("--help")
+    subcommands = (
+        "serve|worker|dev|demo|push|migrate|doctor|jobs list|jobs show|jobs cancel|jobs retry|queues pause|cron add|"
+        "dead-letter retry|workers tell"
+    )
+    for subcommand in subcommands.split("|"):
+        assert "Examples:" in ojster(*subcommand.split(), "--help")
     assert ojster("--version").startswith("ojster, version 0.")
 
 

@@ -36,7 +36,6 @@ def test_a_declared_function_can_still_be_called(app: App) -> None:
 
     assert add(1) == 3
     assert add.__doc__ == "Add."
-    assert add.__name__ == "add"
 
 
 def test_plain_code_enqueues_and_finds(app: App) -> None:

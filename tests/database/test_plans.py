@@ -55,7 +55,7 @@ def test_a_hot_query_uses_its_index(
             "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, finished_at) "
             "SELECT x, 'id' || x, 't', 'q', 'completed', 0, 3, 0, x FROM n; ANALYZE"
         )
-    plan = " | ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, parameters))  # type: ignore[arg-type]
+    plan = " | ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, parameters))
     assert index in plan
     assert "SCAN jobs" not in plan
     assert "SCAN j " not in plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,11 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
 async def push(app: App, type: str, *args: Any, **options: Any) -> JobHandle:
     declared = app.handlers[type]
     return await (declared.using(**options) if options else declared).aenqueue(*args)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
 
 
 async def failure(handle: JobHandle) -> dict[str, Any]:
@@ -256,11 +261,9 @@ async def test_a_worker_does_what_the_operator_says(app: App) -> None:
         while not await client.workers():
             await asyncio.sleep(0.01)
         await client.direct(worker.id, "quiet")
-        while worker.state != "quiet":
-            await asyncio.sleep(0.01)
+        await until(lambda: worker.state == "quiet")
         await client.direct(worker.id, "running")
-        while worker.state != "running":
-            await asyncio.sleep(0.01)
+        await until(lambda: worker.state == "running")
         await client.direct(worker.id, "terminate")
         await running
 
