@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import uvloop
 from benchmarks.figure import Figure, percentile
 from benchmarks.floors import FOUND
 from ojster import App, JobContext, Worker
-from ojster.server.run import SWITCH_INTERVAL
+from ojster.server.run import be_quick
 
 R = TypeVar("R")
 
@@ -25,7 +24,7 @@ ROUNDS = 3
 
 def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
     """Measure the figures of one process."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    be_quick()
 
     def wanted(name: str) -> bool:
         return not chosen.only or chosen.only in name

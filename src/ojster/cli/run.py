@@ -23,7 +23,7 @@ from ojster.cli.output import console, errors
 from ojster.engine.settings import Retention, Settings
 from ojster.model.duration import parse_duration
 from ojster.model.errors import InvalidRequest
-from ojster.server.run import SWITCH_INTERVAL
+from ojster.server.run import be_quick
 from ojster.server.run import serve as serve_forever
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
 
@@ -173,7 +173,7 @@ def worker(
     if not names:
         raise click.UsageError("--queues names no queue.")
     one = Worker(loaded, queues=names, concurrency=concurrency, grace=grace, lease=lease, labels=label)
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    be_quick()
     _run_loop(lambda: _work(one, until_empty))
 
 

@@ -12,7 +12,7 @@ from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 
 
-class Job(msgspec.Struct):
+class Job(msgspec.Struct, gc=False):
     """A job as it is stored. Times are microseconds since the epoch, durations microseconds.
 
     ``envelope`` is the JSON object of all that never changes; the other fields are what the engine works with.
