@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -377,6 +378,7 @@ class App:
         self._headers = dict(headers or {})
         self._portal = Portal()
         self._engine: Engine | None = None
+        self._opening = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._abandoned: list[object] = []
         if not self.url.startswith(("http://", "https://", "sqlite:")):
@@ -484,10 +486,15 @@ class App:
         BackendUnavailable
             The database cannot be opened.
         """
-        if self._engine is None:
-            database = open_database(self.url, self.settings, synchronous=self._synchronous)
-            self._engine = Engine(database, middleware=self.enqueue_middleware)
-        return self._engine
+        engine = self._engine
+        if engine is None:
+            with self._opening:  # or two threads would open it twice
+                engine = self._engine
+                if engine is None:
+                    database = open_database(self.url, self.settings, synchronous=self._synchronous)
+                    engine = self._engine = Engine(database)
+                    engine.middleware = self.enqueue_middleware
+        return engine
 
     def find(self, job_id: str) -> JobHandle:
         """Return the handle of a job that was enqueued before.
@@ -521,6 +528,7 @@ class App:
         """A child process has no threads and must not use its parent's connections, nor close them."""
         self._abandoned += [self._engine, self._http, self._portal]
         self._engine = None
+        self._opening = threading.Lock()
         self._http = {}
         self._portal = Portal()
 

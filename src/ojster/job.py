@@ -13,7 +13,7 @@ from ojster.engine.outcome import Progress
 from ojster.model.envelope import Job
 
 PROGRESS_INTERVAL: Final = 0.25
-"""How often at most the progress of a job is sent, in seconds; the last report always is, sooner or later."""
+"""How often at most the progress of a job is sent, in seconds. What comes between is left out."""
 
 
 class JobFailed(Exception):

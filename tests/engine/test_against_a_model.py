@@ -172,7 +172,7 @@ class EngineMachine(RuleBasedStateMachine):
     def fetch(self, queues: tuple[str, ...], count: int, worker: str) -> Any:
         now = self.clock.now
         expected = self.model.next(queues, count, now)
-        claimed = self.run_in(claim, Claim(queues, count, worker, LEASE)).jobs
+        claimed = self.run_in(claim, Claim(queues, count, worker, LEASE))
         assert [job.id for job in claimed] == [job.id for job in expected]
         for job in expected:
             job.state, job.holder, job.started = "active", worker, now

@@ -200,6 +200,10 @@ async def _work(one: Worker, until_empty: bool) -> None:
     finally:
         await one.app.aclose()
     log.info("worker %s has run %d jobs and stops", one.id, one.processed)
+    if one.abandoned:  # Python would wait for these threads, whose jobs are handed back already
+        log.warning("%d threads did not stop when they were asked to, and end with the process", one.abandoned)
+        logging.shutdown()
+        os._exit(0)
 
 
 def _without_credentials(url: str) -> str:

@@ -90,9 +90,14 @@ class Database(ABC):
         if effects.finished and wakeups.waits_for("job:"):
             for job_id in effects.finished:
                 wakeups.wake(job_topic(job_id))
-        if effects.due is not None and (self.next_due is None or effects.due < self.next_due):
-            self.next_due = effects.due
-            wakeups.wake(DUE)
+        if effects.due is not None:
+            self.expect(effects.due)
+
+    def expect(self, moment: int) -> None:
+        """Note that something is due at ``moment``; wake whoever does the chores if nothing is due sooner."""
+        if self.next_due is None or moment < self.next_due:
+            self.next_due = moment
+            self.wakeups.wake(DUE)
 
 
 def open_database(

@@ -90,9 +90,9 @@ class Call:
 class _Port:
     """The side of the dispatcher that one event loop sees."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, inbox: SimpleQueue[_Item]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher) -> None:
         self.loop = loop
-        self._inbox = inbox
+        self._dispatcher = dispatcher
         self._calls: list[Call] = []
 
     def put(self, call: Call) -> None:
@@ -102,7 +102,7 @@ class _Port:
 
     def _hand_over(self) -> None:
         calls, self._calls = self._calls, []
-        self._inbox.put(calls)
+        self._dispatcher.take(calls)
 
 
 class _Ring:
@@ -137,6 +137,7 @@ class Dispatcher:
         """Patient calls, by queue, in the order in which they came."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closed = False
+        self._closing = threading.Lock()
 
     def start(self) -> None:
         """Start the thread."""
@@ -144,9 +145,10 @@ class Dispatcher:
 
     def close(self) -> None:
         """Finish what was handed over, then end the thread."""
-        self._closed = True
-        if self._thread.is_alive():
+        with self._closing:
+            self._closed = True
             self._inbox.put(None)
+        if self._thread.is_alive():
             self._thread.join()
 
     def run(
@@ -167,10 +169,20 @@ class Dispatcher:
         port = self._ports.get(loop)
         if port is None:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
-            port = self._ports[loop] = _Port(loop, self._inbox)
+            port = self._ports[loop] = _Port(loop, self)
         call = Call(port, operation, arguments, patience)
         port.put(call)
         return call.future
+
+    def take(self, calls: list[Call]) -> None:
+        """Take the calls of one turn of an event loop; for its port."""
+        with self._closing:
+            if not self._closed:
+                self._inbox.put(calls)
+                return
+        for call in calls:
+            call.error = BackendUnavailable("The database is closed.")
+            call.deliver()
 
     def ring(self, queues: Sequence[str] | None) -> None:
         """Say, from any thread, that another process has made jobs available; ``None``: let nobody wait on."""
@@ -213,10 +225,14 @@ class Dispatcher:
         except Exception as error:
             for call in calls:
                 self._drop(call)
-            if len(calls) > 1:  # so that one bad call does not spoil the others
+            if len(calls) > 1 and not isinstance(
+                error, BackendUnavailable
+            ):  # so that one bad call does not spoil the others
                 return [done for call in calls for done in self._execute([call])]
             for call in calls:
                 call.error = _as_ojster_error(error, call)
+            if not calls:
+                log.error("those who wait for %s could not be served", ", ".join(queues), exc_info=error)
             return calls
         done = [call for call in calls if not call.in_vain]
         for call, results in served.items():

@@ -18,7 +18,7 @@ from ojster.database.database import Database
 from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.doorbell import Doorbell
 from ojster.database.transaction import JOB_COLUMNS, Parameters, Row, Transaction
-from ojster.database.wakeups import DUE, FINISHED
+from ojster.database.wakeups import FINISHED
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
@@ -29,6 +29,19 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _QUEUE: Final = "queue:"
+_DUE: Final = "due:"
+
+_UNUSABLE: Final = (
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.ReadOnlyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+)
+"""What is wrong with the file or the disk, and not with a call."""
 
 BUSY_TIMEOUT: Final = 30_000
 """How long to wait for another process that writes to the same file, in milliseconds."""
@@ -245,22 +258,28 @@ class SqliteDatabase(Database):
     @contextmanager
     def _write(self, connection: apsw.Connection) -> Iterator[Transaction]:
         execute = connection.execute
-        execute("BEGIN IMMEDIATE")
         try:
-            tx = SqliteTransaction(connection, self.clock(), self.settings)
-            yield tx
-            tx.write_effects()
-            execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                execute("ROLLBACK")
-            raise
-        self.publish(tx.effects)
-        if self._doorbell is not None:
-            self._ring(tx)
-        if self._log_pages > LARGEST_LOG_PAGES:
-            self._copy_log(connection)
-            self._log_pages = 0
+            execute("BEGIN IMMEDIATE")
+            try:
+                tx = SqliteTransaction(connection, self.clock(), self.settings)
+                yield tx
+                tx.write_effects()
+                execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    execute("ROLLBACK")
+                raise
+        except _UNUSABLE as error:
+            raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
+        try:  # it is committed: nothing from here on may look as if it were not
+            self.publish(tx.effects)
+            if self._doorbell is not None:
+                self._ring(tx)
+            if self._log_pages > LARGEST_LOG_PAGES:
+                self._copy_log(connection)
+                self._log_pages = 0
+        except Exception:
+            log.exception("others could not be told of a transaction")
 
     @contextmanager
     def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
@@ -290,6 +309,8 @@ class SqliteDatabase(Database):
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             except apsw.BusyError:
                 log.debug("another process is at the checkpoint")
+            except apsw.Error as error:
+                log.error("the write-ahead log cannot be copied now: %s", error)
 
     def _ring(self, tx: SqliteTransaction) -> None:
         """Tell the other processes that use the file what they may wait for."""
@@ -299,7 +320,7 @@ class SqliteDatabase(Database):
         if effects.finished:
             topics.append(FINISHED)
         if effects.due is not None:
-            topics.append(DUE)
+            topics.append(f"{_DUE}{effects.due}")
         if topics:
             self._doorbell.ring(topics)
 
@@ -307,9 +328,11 @@ class SqliteDatabase(Database):
         queues = [topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)]
         if queues:
             self._writer.ring(queues)
-        for topic in (DUE, FINISHED):
-            if topic in topics:
-                self.wakeups.wake(topic)
+        if FINISHED in topics:
+            self.wakeups.wake(FINISHED)
+        for topic in topics:
+            if topic.startswith(_DUE):
+                self.expect(int(topic.removeprefix(_DUE)))
 
 
 def migrate(connection: apsw.Connection) -> int:

@@ -35,74 +35,63 @@ class Claim(msgspec.Struct, frozen=True):
     lease: int | None = None
 
 
-class Claimed(msgspec.Struct):
-    """The jobs handed out; if a rate limit held some back, when to ask again (microseconds since the epoch)."""
-
-    jobs: list[Job]
-    retry_at: int | None = None
-
-
 class _Gate(msgspec.Struct):
     """A queue that does not hand out its jobs freely."""
 
     paused: bool
-    allowance: int
-    opens_at: int | None
+    allowance: int | None
     window_started_at: int
     window_used: int
 
 
-def claim(tx: Transaction, claims: Sequence[Claim]) -> list[Claimed]:
+def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     """Hand out available jobs, queues from left to right, then by priority, then first in, first out.
 
     Requests for the same queues are served together, in their order.
     """
     gates = _gates(tx)
-    results: dict[int, Claimed] = {}
+    results: dict[int, list[Job]] = {}
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
         alike.setdefault(request.queues, []).append(index)
     for queues, indices in alike.items():
-        total = sum(min(claims[index].count, MOST_CLAIMED) for index in indices)
-        jobs, retry_at = _take(tx, queues, total, gates)
+        jobs = _take(tx, queues, sum(min(claims[index].count, MOST_CLAIMED) for index in indices), gates)
         position = 0
         for index in indices:
             request = claims[index]
-            mine = jobs[position : position + min(request.count, MOST_CLAIMED)]
-            position += len(mine)
-            _start(tx, mine, request)
-            results[index] = Claimed(mine, retry_at)
+            results[index] = jobs[position : position + min(request.count, MOST_CLAIMED)]
+            position += len(results[index])
+            _start(tx, results[index], request)
     return [results[index] for index in range(len(claims))]
 
 
-def _take(tx: Transaction, queues: Sequence[str], wanted: int, gates: dict[str, _Gate]) -> tuple[list[Job], int | None]:
+def _take(tx: Transaction, queues: Sequence[str], wanted: int, gates: dict[str, _Gate]) -> list[Job]:
     taken: list[Job] = []
-    retry_at: int | None = None
     for queue in dict.fromkeys(queues):
-        if len(taken) >= wanted:
-            break
         limit = wanted - len(taken)
         gate = gates.get(queue)
         if gate is not None:
-            if gate.paused:
-                continue
-            limit = min(limit, gate.allowance)
-            if gate.opens_at is not None and limit < wanted - len(taken):
-                retry_at = gate.opens_at if retry_at is None else min(retry_at, gate.opens_at)
-        jobs = _one_of_each_exclusive(tx.available_jobs(queue, limit)) if limit else []
-        if gate is not None and gate.opens_at is not None:
+            limit = 0 if gate.paused else limit if gate.allowance is None else min(limit, gate.allowance)
+        jobs = _available(tx, queue, limit) if limit else []
+        if gate is not None and gate.allowance is not None:
             gate.allowance -= len(jobs)
             _write_window(tx, queue, gate, len(jobs))
         taken += jobs
-    return taken, retry_at
+    return taken
 
 
-def _one_of_each_exclusive(jobs: list[Job]) -> list[Job]:
-    """Leave out jobs whose exclusive key an earlier one of the list has."""
-    keys = [job.exclusive_key for job in jobs]
-    if not any(keys):
-        return jobs
-    return [job for place, job in enumerate(jobs) if job.exclusive_key is None or job.exclusive_key not in keys[:place]]
+def _available(tx: Transaction, queue: str, limit: int) -> list[Job]:
+    """The jobs to hand out next, one at most of those that share an exclusive key."""
+    asked = limit
+    while True:
+        found = tx.available_jobs(queue, asked)
+        keys = [job.exclusive_key for job in found]
+        if not any(keys):
+            return found
+        chosen = [job for place, job in enumerate(found) if keys[place] is None or keys[place] not in keys[:place]]
+        if len(chosen) >= limit or len(found) < asked:
+            return chosen[:limit]
+        asked *= 2  # some were left out; there may be others behind them
 
 
 def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
@@ -135,17 +124,13 @@ def _gates(tx: Transaction) -> dict[str, _Gate]:
         "SELECT name, paused_at, max_per_second, window_started_at, window_used FROM queues "
         "WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL" + tx.for_update
     ):
-        opens_at = None
+        allowance = None
         if limit is not None:
             if tx.now - started_at >= SECOND:
                 started_at, used = tx.now, 0
-            opens_at = started_at + SECOND
+            allowance = max(0, limit - used)
         gates[name] = _Gate(
-            paused=paused_at is not None,
-            allowance=max(0, limit - used) if limit is not None else MOST_CLAIMED,
-            opens_at=opens_at,
-            window_started_at=started_at,
-            window_used=used,
+            paused=paused_at is not None, allowance=allowance, window_started_at=started_at, window_used=used
         )
     return gates
 
@@ -158,3 +143,20 @@ def _write_window(tx: Transaction, queue: str, gate: _Gate, used: int) -> None:
         "UPDATE queues SET window_started_at = :started_at, window_used = :used WHERE name = :queue",
         {"started_at": gate.window_started_at, "used": gate.window_used, "queue": queue},
     )
+    if gate.allowance == 0:
+        tx.expect(gate.window_started_at + SECOND)
+
+
+def open_gates(tx: Transaction) -> int | None:
+    """Let those who wait for a rate-limited queue look again when its window is over; return when the next one is."""
+    soonest = None
+    for name, limit, started_at in tx.execute(
+        "SELECT name, max_per_second, window_started_at FROM queues "
+        "WHERE max_per_second IS NOT NULL AND window_used > 0" + tx.for_update
+    ):
+        if started_at + SECOND <= tx.now:
+            tx.execute("UPDATE queues SET window_used = 0 WHERE name = :queue", {"queue": name})
+            tx.effects.available[name] += limit
+        else:
+            soonest = min(soonest or started_at + SECOND, started_at + SECOND)
+    return soonest

@@ -5,6 +5,7 @@ An occurrence is fired by the transaction that moves ``next_run_at`` on: once, b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.job import NewJob, read_job, read_members
 from ojster.model.timestamps import format_timestamp
+
+log = logging.getLogger(__name__)
 
 MOST_FIRED: Final = 200
 
@@ -146,9 +149,13 @@ def _fire(tx: Transaction, cron: Cron) -> None:
         if cron.overlap_policy == "cancel_previous":
             for job in unfinished:
                 cancel_job(tx, job)
-        (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
+        try:
+            (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
+        except OjsterError as error:
+            pushed = error
         if isinstance(pushed, OjsterError):
-            facts |= {"reason": pushed.code}
+            log.warning("the cron job %s did not fire: %s", cron.name, pushed)
+            facts |= {"reason": pushed.code, "message": pushed.message}
         else:
             fired = True
             facts |= {"job_id": pushed[0].job.id, "job_type": pushed[0].job.type}
@@ -172,7 +179,8 @@ def _fire(tx: Transaction, cron: Cron) -> None:
 
 def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     members = read_members(cron.template, "The cron job's template")
-    meta: dict[str, Any] = msgspec.json.decode(members.get("meta", b"{}"))
+    given = members.get("meta", msgspec.Raw(b"{}"))
+    meta: dict[str, Any] = {} if bytes(given) == b"null" else dict(read_members(given, "meta"))
     meta |= {"cron_name": cron.name, "cron_triggered_at": format_timestamp(scheduled_for)}
     members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
     members.pop("id", None)

@@ -18,7 +18,7 @@ from ojster.database.database import Database
 from ojster.database.dispatcher import Patience
 from ojster.database.wakeups import DUE, FINISHED, job_topic
 from ojster.engine import control, cron, inspect, outcome, queues, retention, workers
-from ojster.engine.claim import Claim, Claimed, claim
+from ojster.engine.claim import Claim, claim
 from ojster.engine.inspect import JobFilter, JobPage
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.push import Pushed, push
@@ -136,26 +136,25 @@ class Engine:
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH); if there are none, wait for one, at most ``wait`` seconds."""
-        if wait <= 0 or self.draining:
-            return (await self.database.run(claim, request)).jobs
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait, LONGEST_WAIT)
-        patience = Patience(request.queues, _in_vain, self._give_back)
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    (claimed,) = await self.database.run_patiently(claim, request, patience)
-                    if claimed.jobs or claimed.retry_at is None:
-                        return claimed.jobs
-                    await asyncio.sleep(max(0.001, (claimed.retry_at - self.database.clock()) / 1e6))
-            except TimeoutError:
-                return []
+        waits = wait > 0 and not self.draining
+        patience = Patience(request.queues if waits else (), _in_vain if waits else _never, self._give_back)
+        call = self.database.run_patiently(claim, request, patience)
+        try:
+            async with asyncio.timeout(min(wait, LONGEST_WAIT) if waits else None):
+                return (await call)[0]
+        except TimeoutError:
+            # The jobs may have arrived in the very turn of the loop in which the time was up.
+            return call.result()[0] if _has_arrived(call) else []
+        except asyncio.CancelledError:
+            if _has_arrived(call):
+                self._give_back(call.result()[0])
+            raise
 
-    def _give_back(self, claimed: Claimed) -> None:
+    def _give_back(self, jobs: Sequence[Job]) -> None:
         """Take back jobs that were handed to somebody who has gone meanwhile."""
-        releases = [Release(job.id, job.worker_id, job.attempt) for job in claimed.jobs]
-        with contextlib.suppress(BackendUnavailable):  # then their leases end by themselves
-            self.database.run_many(outcome.release, releases)
+        if jobs:
+            with contextlib.suppress(BackendUnavailable):  # then their leases end by themselves
+                self.database.run_many(outcome.release, [Release(job.id, job.worker_id, job.attempt) for job in jobs])
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
         """Complete jobs (ACK); for each return it, or why its acknowledgement was refused."""
@@ -398,9 +397,19 @@ class Engine:
             await asyncio.sleep(0.02 if deleted == retention.BATCH else RETENTION_INTERVAL)
 
 
-def _in_vain(claimed: Claimed) -> bool:
-    """Whether a fetch should wait: there is no job, and none is held back for a known time."""
-    return not claimed.jobs and claimed.retry_at is None
+def _in_vain(jobs: Sequence[Job]) -> bool:
+    """Whether a fetch should wait: there is no job."""
+    return not jobs
+
+
+def _never(jobs: Sequence[Job]) -> bool:
+    """A fetch that does not wait takes what there is."""
+    return False
+
+
+def _has_arrived(call: asyncio.Future[Any]) -> bool:
+    """Whether a call has its results, although its caller was interrupted."""
+    return call.done() and not call.cancelled() and call.exception() is None
 
 
 def _wrap(layer: EnqueueMiddleware, inner: Enqueue) -> Enqueue:

@@ -130,6 +130,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             job.worker_id = None
             job.due_at = tx.now + item.delay
             tx.expect(job.due_at)
+            _free_exclusive(tx, job)
             write_outcomes(tx, [job])
         else:
             make_available(tx, [job])

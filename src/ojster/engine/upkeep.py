@@ -5,16 +5,21 @@ Any server may run it at any time: it is idempotent, works on bounded sets, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.engine.claim import open_gates
 from ojster.engine.cron import fire_due
 from ojster.engine.outcome import fail_attempt, finish, make_available
 from ojster.engine.workers import reap_silent_workers
+from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure
 from ojster.model.states import JobState
+
+log = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 500
 """How many jobs of a state are looked after in one transaction, which bounds how long it takes."""
@@ -24,25 +29,42 @@ _WAITING: Final = (JobState.SCHEDULED, JobState.RETRYABLE, JobState.AVAILABLE, J
 
 def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     """Do all that is due at ``tx.now``; return when the next thing is due, at the latest ``tx.now`` if much is left."""
-    for state in (JobState.SCHEDULED, JobState.RETRYABLE):
-        _promote(tx, _due_jobs(tx, state))
-    for state in (JobState.AVAILABLE, JobState.PENDING):
-        _expire(tx, _due_jobs(tx, state))
-    for job in _due_jobs(tx, JobState.ACTIVE):
-        _end_overdue(tx, job)
-    moments = [fire_due(tx), reap_silent_workers(tx), _next_due(tx)]
+    for state, act in (
+        ("scheduled", _promote),
+        ("retryable", _promote),
+        ("available", _expire),
+        ("pending", _expire),
+        ("active", _end_overdue),
+    ):
+        _look_after(tx, state, act)
+    moments = [fire_due(tx), reap_silent_workers(tx), open_gates(tx), _next_due(tx)]
     known = [moment for moment in moments if moment is not None]
     next_due = min(known) if known else None
     return [next_due for _ in requests]
 
 
-def _due_jobs(tx: Transaction, state: JobState) -> list[Job]:
+def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None]) -> None:
+    """Do what is due for the jobs of a state; one that cannot be looked after does not keep the others from it."""
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = :state AND due_at <= :now "
         "ORDER BY due_at LIMIT :limit" + tx.for_update,
-        {"state": state.value, "now": tx.now, "limit": MOST_AT_ONCE},
+        {"state": state, "now": tx.now, "limit": MOST_AT_ONCE},
     )
-    return [Job(*row) for row in rows]
+    if not rows:
+        return
+    try:
+        with tx.savepoint():
+            act(tx, [Job(*row) for row in rows])
+            return
+    except Exception:
+        log.exception("upkeep of %d %s jobs failed; they are looked after one by one", len(rows), state)
+    for row in rows:
+        try:
+            with tx.savepoint():
+                act(tx, [Job(*row)])
+        except Exception:
+            log.exception("the %s job %s cannot be looked after; it is tried again in a minute", state, row[1])
+            tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + MINUTE, "seq": row[0]})
 
 
 def _promote(tx: Transaction, jobs: list[Job]) -> None:
@@ -57,16 +79,17 @@ def _expire(tx: Transaction, jobs: list[Job]) -> None:
         tx.emit("job.expired", job, expires_at=job.expires_at)
 
 
-def _end_overdue(tx: Transaction, job: Job) -> None:
-    """An active job that was not heard of in time: its time is up, or its worker is lost."""
-    timeout = job.timeout or tx.settings.default_timeout
-    if timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
-        failure = Failure("timeout", f"The job ran longer than {timeout / 1e6:g} seconds.", code="timeout")
-        fail_attempt(tx, job, failure)
-    else:
-        holder = f"The worker {job.worker_id}" if job.worker_id else "The worker"
-        failure = Failure("visibility_timeout", f"{holder} held the job and was not heard of until its lease ended.")
-        fail_attempt(tx, job, failure, immediately=True)
+def _end_overdue(tx: Transaction, jobs: list[Job]) -> None:
+    """End the attempts of active jobs that were not heard of in time: their time is up, or their worker is lost."""
+    for job in jobs:
+        timeout = job.timeout or tx.settings.default_timeout
+        if timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
+            failure = Failure("timeout", f"The job ran longer than {timeout / 1e6:g} seconds.", code="timeout")
+            fail_attempt(tx, job, failure)
+        else:
+            holder = f"The worker {job.worker_id}" if job.worker_id else "The worker"
+            failure = Failure("visibility_timeout", f"{holder} was not heard of until its lease ended.")
+            fail_attempt(tx, job, failure, immediately=True)
 
 
 def _next_due(tx: Transaction) -> int | None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from ojster.database.transaction import Transaction
+from ojster.database.transaction import JOB_COLUMNS, Transaction
 from ojster.engine.claim import lease_end
-from ojster.engine.outcome import fail_attempt
+from ojster.engine.outcome import fail_attempt, make_available
+from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.failure import Failure
-from ojster.model.states import JobState
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -124,9 +124,13 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
 
 
 def leave(tx: Transaction, worker_ids: Sequence[str]) -> list[None]:
-    """Forget workers that stopped in good order; jobs that they still hold are given to others at once."""
+    """Forget workers that stopped in good order; what they still hold goes back, without counting the attempt."""
     for worker_id in worker_ids:
-        _remove(tx, worker_id, "stopped")
+        held = _jobs_held_by(tx, worker_id)
+        for job in held:
+            job.attempt -= 1
+        make_available(tx, held)
+        _forget(tx, worker_id, "stopped")
     return [None for _ in worker_ids]
 
 
@@ -142,29 +146,26 @@ def reap_silent_workers(tx: Transaction) -> int | None:
     for (worker_id,) in tx.execute(
         "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.for_update, {"deadline": deadline}
     ):
-        _remove(tx, worker_id, "silent")
+        failure = Failure("worker_death", f"The worker {worker_id} held the job and fell silent.")
+        for job in _jobs_held_by(tx, worker_id):
+            fail_attempt(tx, job, failure, immediately=True)
+        _forget(tx, worker_id, "silent")
     ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
     return None if oldest is None else oldest + tx.settings.heartbeat_timeout
 
 
-def _remove(tx: Transaction, worker_id: str, reason: str) -> None:
-    failure = Failure("worker_death", f"The worker {worker_id} held the job and is {reason}.")
-    for id in _jobs_held_by(tx, worker_id):
-        for job in tx.lock_jobs([id]).values():
-            if job.state == JobState.ACTIVE and job.worker_id == worker_id:
-                fail_attempt(tx, job, failure, immediately=True)
+def _forget(tx: Transaction, worker_id: str, reason: str) -> None:
     tx.execute("DELETE FROM workers WHERE id = :id", {"id": worker_id})
     tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
 
 
-def _jobs_held_by(tx: Transaction, worker_id: str) -> list[str]:
-    return [
-        id
-        for (id,) in tx.execute(
-            "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id",
-            {"worker_id": worker_id},
-        )
-    ]
+def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
+        + tx.for_update,
+        {"worker_id": worker_id},
+    )
+    return [Job(*row) for row in rows]
 
 
 def _worker(row: tuple[Any, ...]) -> Worker:

@@ -94,7 +94,7 @@ class Job(msgspec.Struct, gc=False):
     @property
     def retry(self) -> RetryPolicy:
         """The retry policy, completed with the defaults."""
-        given = _contents(self.envelope).retry
+        given = _retry(self.envelope).retry
         return DEFAULT_RETRY if given is None else parse_retry_policy(given)
 
     def to_json(self) -> bytes:
@@ -140,6 +140,9 @@ class Job(msgspec.Struct, gc=False):
 class _Contents(msgspec.Struct):
     args: list[Any]
     meta: dict[str, Any] = {}
+
+
+class _Retry(msgspec.Struct):
     retry: dict[str, Any] | None = None
 
 
@@ -179,5 +182,6 @@ def _moment(text: str | None) -> int | None:
 
 
 _seen: Final = msgspec.json.Decoder(_Seen).decode
+_retry: Final = msgspec.json.Decoder(_Retry).decode
 _contents: Final = msgspec.json.Decoder(_Contents).decode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode

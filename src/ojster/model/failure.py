@@ -36,16 +36,16 @@ class Failure(msgspec.Struct, frozen=True):
         at = format_timestamp(now)
         entry: dict[str, Any] = {
             "attempt": attempt,
-            "type": self.type,
-            "code": self.code,
-            "message": self.message[:LONGEST_MESSAGE],
+            "type": clean(self.type),
+            "code": clean(self.code),
+            "message": clean(self.message[:LONGEST_MESSAGE]),
             "occurred_at": at,
             "timestamp": at,
         }
         if self.details:
             entry["details"] = self.details
         if self.backtrace:
-            entry["backtrace"] = _shorten(self.backtrace)
+            entry["backtrace"] = [clean(frame) for frame in _shorten(self.backtrace)]
         return entry
 
 
@@ -83,6 +83,11 @@ def parse_failure(given: Any) -> Failure:
         details=details,
         backtrace=tuple(backtrace or ()),
     )
+
+
+def clean(text: str) -> str:
+    """Return a text that can be JSON: half characters, as in names of files that are not UTF-8, are written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def append_failure(history: bytes | None, failure: Failure, attempt: int, now: int) -> bytes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread
+import contextlib
 import contextvars
 import json
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +18,7 @@ import msgspec
 from ojster.app import App, JobType, error_type
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.job import JobContext, Outcome, Snooze, enter_job
-from ojster.model.failure import Failure
+from ojster.model.failure import Failure, clean
 from ojster.worker.children import ChildCrashed, ChildPool
 
 _NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
@@ -39,9 +41,18 @@ class Executor:
         How many plain functions run at once.
     children:
         Where handlers run that ask for a process of their own.
+    on_room:
+        Called when a thread ends that had been given up.
+
+    Attributes
+    ----------
+    abandoned:
+        How many threads still run although their jobs have ended.
     """
 
-    def __init__(self, app: App, threads: int, children: ChildPool) -> None:
+    def __init__(self, app: App, threads: int, children: ChildPool, on_room: Callable[[], None]) -> None:
+        self.abandoned = 0
+        self._on_room = on_room
         self._app = app
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
         self._children = children
@@ -69,7 +80,7 @@ class Executor:
             else:
                 failure = failure_of(error)
             return FailureReport(job.id, failure, worker_id, job.attempt)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return FailureReport(job.id, failure_of(error), worker_id, job.attempt)
         finally:
             context.finish()
@@ -100,12 +111,29 @@ class Executor:
         if handler.process:
             return await self._children.run(handler, args)
         run = contextvars.copy_context().run
-        loop = asyncio.get_running_loop()
+        future = self._threads.submit(run, handler.function, *args)
         try:
-            return await loop.run_in_executor(self._threads, lambda: run(handler.function, *args))
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             context.stop()
+            if not future.cancel() and not future.done():
+                self._abandon(future)
             raise
+
+    def _abandon(self, future: concurrent.futures.Future[Any]) -> None:
+        """Count a thread that goes on although nobody waits for it: it takes a place until it ends."""
+        self.abandoned += 1
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            self.abandoned -= 1
+            self._on_room()
+
+        def report(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker is gone
+                loop.call_soon_threadsafe(ended)
+
+        future.add_done_callback(report)
 
     def close(self) -> None:
         """Let go of the threads, without waiting for what still runs in them."""
@@ -125,10 +153,10 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ChildCrashed):
         return error.failure
     return Failure(
-        type=error_type(kind),
-        message=str(error) or kind.__name__,
+        type=clean(error_type(kind)),
+        message=clean(str(error) or kind.__name__),
         code=error.code if isinstance(error, Outcome) else "handler_error",
-        backtrace=tuple(lines),
+        backtrace=tuple(clean(line) for line in lines),
     )
 
 

@@ -14,19 +14,22 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal
 
+import msgspec
+
 from ojster.app import App
 from ojster.client.interface import Client
 from ojster.engine.claim import Claim
+from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.workers import Heartbeat
 from ojster.job import JobContext
 from ojster.model.envelope import Job
-from ojster.model.errors import BackendError, BackendUnavailable, OjsterError, PayloadTooLarge
+from ojster.model.errors import BackendError, BackendUnavailable, NotFound, OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure
 from ojster.model.ids import new_id
 from ojster.worker.children import ChildPool
-from ojster.worker.execution import Ending, Executor
+from ojster.worker.execution import Ending, Executor, failure_of
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,9 @@ DEFAULT_LEASE: Final = 30.0
 """For how many seconds a job belongs to the worker without a heartbeat."""
 
 BEATS_PER_LEASE: Final = 6
+LONGEST_BEAT: Final = 5.0
+"""The longest time between two heartbeats, in seconds; after six that are missed the server gives a worker up."""
+
 LONGEST_POLL: Final = 20.0
 """For how many seconds a fetch waits for a job before it asks again."""
 
@@ -92,13 +98,19 @@ class Worker:
         self.processed = 0
         self.on_end: Callable[[Job, Ending | None, float], None] | None = None
         """Called with each job that has ended, how, and how many seconds it ran."""
-        self._active: dict[str, tuple[asyncio.Task[None], JobContext]] = {}
+        self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
+        """What runs, by job and attempt: a lease may be lost and the job fetched again while the old attempt runs."""
         self._endings: list[Ending] = []
         self._reports: set[asyncio.Task[None]] = set()
         self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._changed = asyncio.Event()
         self._quiet_by_signal = False
+
+    @property
+    def abandoned(self) -> int:
+        """How many plain functions still run although their jobs have ended: nothing can stop a thread."""
+        return self._executor.abandoned
 
     @property
     def active(self) -> int:
@@ -153,7 +165,7 @@ class Worker:
         if chores is not None:
             chores.start_chores()
         self._children = ChildPool()
-        self._executor = Executor(self.app, self.concurrency, self._children)
+        self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set)
         beating = asyncio.create_task(self._beat_for_ever(client), name="ojster-heartbeat")
         registering = asyncio.create_task(self._register_crons(client), name="ojster-cron")
         try:
@@ -162,7 +174,8 @@ class Worker:
         finally:
             beating.cancel()
             registering.cancel()
-            for task, _ in self._active.values():
+            for task, context in self._active.values():
+                context.stop()
                 task.cancel()
             await asyncio.gather(beating, registering, return_exceptions=True)
             await self._children.close()
@@ -175,7 +188,7 @@ class Worker:
     async def _work(self, client: Client, until_empty: bool) -> None:
         pause = 0.1
         while self.state != "terminate":
-            room = self.concurrency - len(self._active)
+            room = self.concurrency - len(self._active) - self._executor.abandoned
             if room <= 0 or self.state == "quiet":
                 self._changed.clear()
                 await self._changed.wait()
@@ -203,7 +216,7 @@ class Worker:
                 if not self._active and not self._endings and not self._reports:
                     return
                 self._changed.clear()
-                await asyncio.wait_for(self._changed.wait(), 60)
+                await self._changed.wait()
 
     def _begin(self, client: Client, job: Job) -> None:
         loop = asyncio.get_running_loop()
@@ -211,22 +224,24 @@ class Worker:
             job, self.id, lambda item: self._send_progress(client, item), lambda: self._beat(client), loop
         )
         task = loop.create_task(self._run(client, context))
-        self._active[job.id] = (task, context)
-        task.add_done_callback(lambda _: self._forget(job.id))
+        self._active[job.id, job.attempt] = (task, context)
+        task.add_done_callback(lambda _: self._forget(job.id, job.attempt))
 
     async def _run(self, client: Client, context: JobContext) -> None:
         started = time.perf_counter()
         ending: Ending | None = None
         try:
             ending = await self._executor.run(context)
+        except asyncio.CancelledError as error:
+            if not context.cancelled:  # nobody stopped it: the handler awaited something that was cancelled
+                ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
+        if ending is not None:
             self._tell(client, ending)
-        except asyncio.CancelledError:
-            log.debug("the job %s was stopped", context.id)  # whoever stopped it has said what becomes of it
         if self.on_end is not None:
             self.on_end(context.job, ending, time.perf_counter() - started)
 
-    def _forget(self, job_id: str) -> None:
-        del self._active[job_id]
+    def _forget(self, job_id: str, attempt: int) -> None:
+        del self._active[job_id, attempt]
         self.processed += 1
         self._changed.set()
 
@@ -278,6 +293,8 @@ class Worker:
                 results = await call(items)
                 break
             except (BackendUnavailable, BackendError) as error:
+                if isinstance(error, BackendError) and len(items) > 1:  # one of them may be what it cannot digest
+                    return [refused for item in items for refused in await self._insist(call, [item])]
                 if time.monotonic() + pause > deadline:
                     log.error("giving up to report %d jobs, which will run again: %s", len(items), error)
                     return []
@@ -298,20 +315,23 @@ class Worker:
     # Heartbeats
 
     async def _beat_for_ever(self, client: Client) -> None:
-        interval = self.lease / BEATS_PER_LEASE
+        interval = min(LONGEST_BEAT, self.lease / BEATS_PER_LEASE)
         while True:
             try:
                 await self._beat(client)
             except OjsterError as error:
                 log.warning("the heartbeat was not heard: %s", error)
+            except Exception:
+                log.exception("the heartbeat failed, and is tried again")
             leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
             await asyncio.sleep(min(interval, max(0.2, min(leases, default=self.lease) / 3)))
 
     async def _beat(self, client: Client) -> None:
+        running = {job_id: entry for (job_id, _), entry in self._active.items()}
         pulse = await client.beat(
             Heartbeat(
                 worker_id=self.id,
-                active_jobs=tuple(self._active),
+                active_jobs=tuple(running),
                 lease=round(self.lease * 1e6),
                 state=self.state,
                 hostname=socket.gethostname(),
@@ -322,12 +342,10 @@ class Worker:
             )
         )
         for job_id in (*pulse.cancelled, *pulse.lost):
-            running = self._active.get(job_id)
-            if running is not None:
-                task, context = running
-                log.info("the job %s is stopped: it was cancelled, or its lease is lost", job_id)
-                context.stop()
-                task.cancel()
+            task, context = running[job_id]
+            log.info("the job %s is stopped: it was cancelled, or its lease is lost", job_id)
+            context.stop()
+            task.cancel()
         match pulse.directive:
             case "quiet" if self.state == "running":
                 self._become("quiet")
@@ -340,11 +358,22 @@ class Worker:
         for cron in self.app.crons:
             while True:
                 try:
-                    await client.register_cron(cron)
+                    await client.register_cron(await self._as_switched(client, cron))
                     break
                 except (BackendUnavailable, BackendError) as error:
                     log.warning("cannot register the cron job %s, trying again: %s", cron.name, error)
                     await asyncio.sleep(1.0)
+                except OjsterError as error:
+                    log.error("the cron job %s was refused: %s", cron.name, error)
+                    break
+
+    async def _as_switched(self, client: Client, cron: Cron) -> Cron:
+        """The cron job, disabled if an operator has disabled it."""
+        try:
+            known = await client.find_cron(cron.name)
+        except NotFound:
+            return cron
+        return msgspec.structs.replace(cron, enabled=known.enabled)
 
     # The end
 
