@@ -53,6 +53,9 @@ LARGEST_LOG_PAGES: Final = 16_000
 """At how many pages in the write-ahead log the writer waits until it is copied; it never grows beyond that, as it would
 under a load that leaves the background no pause."""
 
+CACHE_KIB: Final = 32 * 1024
+"""How much of the file each connection keeps in memory at most, in KiB."""
+
 _JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
 
 INSERT_SIZES: Final = (128, 32, 8, 1)
@@ -248,7 +251,7 @@ class SqliteDatabase(Database):
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             connection = apsw.Connection(self.path, statementcachesize=200)
             connection.set_busy_timeout(BUSY_TIMEOUT)
-            for pragma in ("journal_mode = WAL", f"synchronous = {self._synchronous}", "cache_size = -65536"):
+            for pragma in ("journal_mode = WAL", f"synchronous = {self._synchronous}", f"cache_size = -{CACHE_KIB}"):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
         except (apsw.Error, OSError) as error:
             raise BackendUnavailable(f"Cannot open the database file {self.path}: {error}.") from error
