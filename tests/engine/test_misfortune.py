@@ -56,7 +56,7 @@ async def test_a_job_that_arrives_when_the_time_is_up_is_handed_out_or_given_bac
 async def test_a_job_given_back_has_lost_no_attempt(bench: Bench) -> None:
     await bench.push()
     given = await bench.fetch_one()
-    bench.engine._give_back([given])
+    bench.engine.give_back([given])
     assert (await bench.fetch_one()).attempt == 1
 
 

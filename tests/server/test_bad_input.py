@@ -152,3 +152,58 @@ async def test_ids_that_are_none_are_not_found(http: Http) -> None:
         assert (error["code"], error["retryable"]) == ("not_found", False)
         assert error["hint"]
         assert error["docs_url"]
+
+
+@pytest.mark.parametrize("separator", [",", ", "])
+async def test_a_great_many_members_cost_no_more_than_reading_them(http: Http, separator: str) -> None:
+    names = separator.join(f'"k{number}":1' for number in range(10_000))
+    response = await http("POST", "/ojs/v1/jobs", f'{{"type":"a","args":[],{names}}}'.encode())
+    assert response.status_code == 201
+    repeated = await http("POST", "/ojs/v1/jobs", f'{{"type":"a","args":[],{names},"k7":2}}'.encode())
+    assert "'k7' twice" in repeated.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"type":"a","args":["meta k"],"meta":{"k":1,"k":2}}',
+        '{"type":"a","args":[],"meta": {"k": 1, "k": 2}}',
+        '{"type":"a","args":[],"options":{"queue":"a","queue":"b"}}',
+        '{"type":"a","args":[],"options":{"retry":{"max_attempts":1,"max_attempts":2}}}',
+        '{"type":"a","args":[],"x/y":1,"x\\/y":2}',
+        '{"type":"a","args":[],"x":1,"\\u0078":2}',
+    ],
+)
+async def test_a_member_that_stands_twice_is_refused_wherever_the_server_looks(http: Http, body: str) -> None:
+    response = await http("POST", "/ojs/v1/jobs", body.encode())
+    assert_refused(response)
+    assert "twice" in response.json()["error"]["message"]
+
+
+async def test_the_deepest_nesting_that_is_allowed_is_exact(http: Http) -> None:
+    for depth, status in ((98, 201), (99, 400)):  # args and the body itself are two more
+        args = "[" * depth + "]" * depth + "," + ",".join(["[]"] * 200)
+        response = await http("POST", "/ojs/v1/jobs", f'{{"type":"a","args":[{args}]}}'.encode())
+        assert response.status_code == status, response.text
+
+
+async def test_numbers_beyond_all_bounds_are_kept_or_refused(http: Http) -> None:
+    escaped = b'{"type":"a","args":["\\ud83d\\ude00",' + b"9" * 5000 + b"]}"
+    assert (await http("POST", "/ojs/v1/jobs", escaped)).status_code == 201
+    for change in ({"pid": 10**30}, {"pid": -1}, {"concurrency": 10**30}, {"concurrency": 0}):
+        assert_refused(await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"} | change))
+
+
+async def test_a_wrong_method_is_told_the_right_ones(http: Http) -> None:
+    for path, methods in (("/ojs/v1/jobs", {"GET", "HEAD", "POST"}), ("/ojs/v1/jobs/x", {"GET", "HEAD", "DELETE"})):
+        response = await http("PUT", path)
+        assert response.status_code == 405
+        assert set(response.headers["allow"].split(", ")) == methods
+
+
+@pytest.mark.parametrize("path", ["/ojs/v1/jobs/", "/nothing", "/ojs/v1/schemas", "/ojs/v1/workflows/x"])
+async def test_a_path_that_is_not_served_is_refused_like_everything_else(http: Http, path: str) -> None:
+    response = await http("GET", path)
+    assert_refused(response)
+    assert response.headers["ojs-version"] == "1.0"
+    assert response.status_code == (422 if path.startswith(("/ojs/v1/schemas", "/ojs/v1/workflows")) else 404)

@@ -137,7 +137,7 @@ class Engine:
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH); if there are none, wait for one, at most ``wait`` seconds."""
         waits = wait > 0 and not self.draining
-        patience = Patience(request.queues if waits else (), _in_vain if waits else _never, self._give_back)
+        patience = Patience(request.queues if waits else (), _in_vain if waits else _never, self.give_back)
         call = self.database.run_patiently(claim, request, patience)
         try:
             async with asyncio.timeout(min(wait, LONGEST_WAIT) if waits else None):
@@ -147,11 +147,11 @@ class Engine:
             return call.result()[0] if _has_arrived(call) else []
         except asyncio.CancelledError:
             if _has_arrived(call):
-                self._give_back(call.result()[0])
+                self.give_back(call.result()[0])
             raise
 
-    def _give_back(self, jobs: Sequence[Job]) -> None:
-        """Take back jobs that were handed to somebody who has gone meanwhile."""
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        """Take back jobs that were handed to somebody who has gone meanwhile; their attempt does not count."""
         if jobs:
             with contextlib.suppress(BackendUnavailable):  # then their leases end by themselves
                 self.database.run_many(outcome.release, [Release(job.id, job.worker_id, job.attempt) for job in jobs])

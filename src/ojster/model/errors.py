@@ -25,7 +25,7 @@ class OjsterError(Exception):
     code: ClassVar[str] = "backend_error"
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = True
-    hint: ClassVar[str | None] = None
+    hint: str | None = None
     kind: ClassVar[str | None] = None
     """Sent as ``error.type`` where the specification asks for one."""
 
@@ -84,7 +84,11 @@ class NotFound(OjsterError):
     code = "not_found"
     status = 404
     retryable = False
-    hint = "Check the identifier; finished jobs are deleted when their retention period is over."
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        if details.get("resource_type") == "job":
+            self.hint = "Check the identifier; finished jobs are deleted when their retention period is over."
 
 
 class MethodNotAllowed(OjsterError):

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ojster.engine.engine import Engine
 from ojster.engine.events import EventLog
-from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError
+from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError, Unsupported
 from ojster.server import openapi
 from ojster.server.exchange import Answer, Endpoint, Exchange, encode, refuse
 from ojster.server.metrics import Metrics
@@ -35,6 +35,20 @@ EXPOSED_HEADERS: Final = (
 )
 
 
+ROOM_FOR_OPTIONS: Final = 65_536
+"""How many bytes a request may take beside a job or result of the largest size."""
+
+_NOT_YET: Final = ("/ojs/v1/schemas", "/ojs/v1/workflows")
+"""Parts of the specification that are not served; a client is told so rather than that they do not exist."""
+
+
+class _Methods(dict[str, Endpoint]):
+    """The endpoints of one path, by method."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self["GET" if scope["method"] == "HEAD" else scope["method"]](scope, receive, send)
+
+
 class Application:
     """The HTTP server's ASGI application.
 
@@ -45,7 +59,8 @@ class Application:
     cors_origins:
         From which origins browsers may use it; none by default (ojs-http-binding.md section 20).
     largest_body:
-        The most bytes that a request body may have; by default room for a batch of jobs of an eighth of the largest.
+        The most bytes that the body of a batch may have; by default room for 32 of the largest jobs. Other bodies may
+        have as many as the largest job, and a little more.
     """
 
     def __init__(self, engine: Engine, *, cors_origins: Sequence[str] = (), largest_body: int | None = None) -> None:
@@ -57,18 +72,23 @@ class Application:
             engine.database.events = EventLog()
         routes = [*ROUTES, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
+        by_path: dict[str, _Methods] = {}
+        for (method, path), endpoint in endpoints.items():
+            by_path.setdefault(path, _Methods())[method] = endpoint
         # Paths without parameters are looked up at once; Starlette searches for the others.
         self._direct = {key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1]}
-        app: ASGIApp = Starlette(
-            routes=[StarletteRoute(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()],
+        starlette = Starlette(
+            routes=[StarletteRoute(path, methods, methods=list(methods)) for path, methods in by_path.items()],
             exception_handlers={HTTPException: self._refuse_path},
             lifespan=self._lifespan,
         )
+        starlette.router.redirect_slashes = False
+        app: ASGIApp = starlette
         if cors_origins:
             app = CORSMiddleware(
                 app,
                 allow_origins=list(cors_origins),
-                allow_methods=["GET", "POST", "PATCH", "DELETE", "OPTIONS"],
+                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
                 allow_headers=["Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version"],
                 expose_headers=list(EXPOSED_HEADERS),
                 max_age=86_400,
@@ -85,7 +105,9 @@ class Application:
         await self._app(scope, receive, send)
 
     def _endpoint(self, route: Route) -> Endpoint:
-        return Endpoint(route.handler, self.engine, self.metrics, self._largest_body)
+        single = self.engine.database.settings.largest_job + ROOM_FOR_OPTIONS
+        largest = self._largest_body if route.path.endswith("/batch") else min(single, self._largest_body)
+        return Endpoint(route.handler, self.engine, self.metrics, largest)
 
     def _plain_routes(self) -> list[Route]:
         """What is served beside the specification's endpoints."""
@@ -109,6 +131,8 @@ class Application:
         refusal: OjsterError
         if error.status_code == 405:
             refusal = MethodNotAllowed(f"{request.url.path} cannot be used with {request.method}.")
+        elif request.url.path.startswith(_NOT_YET):
+            refusal = Unsupported(f"This server does not serve {request.url.path}; /ojs/manifest says what it can do.")
         else:
             refusal = NotFound(f"There is nothing at {request.url.path}.", resource_type="path")
         exchange = Exchange(self.engine, self._largest_body, request.scope, request.receive)

@@ -11,6 +11,11 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ojster.model.errors import InvalidRequest
+from ojster.model.ids import new_id
+from ojster.model.job import SPEC_VERSION
+from ojster.server.exchange import refuse
+
 
 class _Corked:
     """A transport that collects what is written during one turn of the event loop, and writes it at once."""
@@ -46,3 +51,15 @@ class CorkedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
         super().connection_made(cast("asyncio.Transport", _Corked(transport, self.loop)))
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, in the words of every other refusal."""
+        request_id = new_id()
+        answer = refuse(InvalidRequest(msg), request_id)
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\ncontent-type: {answer.content_type.decode()}\r\n"
+            f"ojs-version: {SPEC_VERSION}\r\n"
+            f"x-request-id: {request_id}\r\ncontent-length: {len(answer.body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + answer.body)
+        self.transport.close()

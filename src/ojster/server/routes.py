@@ -163,13 +163,25 @@ async def fetch(exchange: Exchange) -> Answer:
     return Answer(b'{"jobs":[%b]}' % b",".join([job.to_json() for job in jobs]))
 
 
+_TURNS_TO_NOTICE: Final = 3
+"""How many turns of the loop it takes until a connection that was closed is known to be: read, close, tell."""
+
+
 async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[Job]:
     """Fetch with a wait that ends when the caller hangs up, so that no job is handed to nobody."""
     fetching = asyncio.create_task(exchange.engine.fetch(request, wait))
     gone = asyncio.create_task(exchange.gone())
     try:
         await asyncio.wait((fetching, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await fetching if fetching.done() else []
+        if not fetching.done():
+            return []
+        jobs = await fetching
+        for _ in range(_TURNS_TO_NOTICE if jobs else 0):
+            await asyncio.sleep(0)
+        if gone.done():
+            exchange.engine.give_back(jobs)
+            return []
+        return jobs
     finally:
         fetching.cancel()
         gone.cancel()

@@ -93,6 +93,7 @@ def serve(
         log_level=log_level,
         access_log=False,
         http=CorkedHttpProtocol,
+        ws="none",
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=GRACE,

@@ -147,10 +147,10 @@ class HeartbeatBody(Struct):
     visibility_timeout_ms: Milliseconds | None = None
     state: Literal["running", "quiet", "terminate"] = "running"
     hostname: str | None = None
-    pid: int | None = None
+    pid: Annotated[int, Meta(ge=0, le=2**62)] | None = None
     queues: list[str] = []
     labels: list[str] = []
-    concurrency: int | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 class DirectiveBody(Struct):
