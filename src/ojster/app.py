@@ -6,6 +6,7 @@ import asyncio
 import functools
 import importlib
 import inspect
+import math
 import os
 import sys
 import threading
@@ -272,6 +273,7 @@ class JobType(Generic[P, R]):
         self.takes_context = _takes_context(function, self.signature)
         if process and (self.is_async or self.takes_context):
             raise TypeError(f"{type}: a handler that runs in a child process is a plain function without a context.")
+        self._fewest, self._most = _arity(self.signature, self.takes_context)
         self._type_json = msgspec.Raw(_encode(type))
         self._options_json = msgspec.Raw(options.to_wire())
         self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
@@ -312,12 +314,14 @@ class JobType(Generic[P, R]):
         return JobHandle(self.app, pushed.job)
 
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments, all or none, in one go.
+        """Enqueue one job for each list of arguments, all or none, in one go. A server takes at most 1,000 at once.
 
         Raises
         ------
         TypeError, Duplicate, BackendUnavailable
             As ``enqueue`` does.
+        PayloadTooLarge
+            These are more than the server takes at once.
         """
         return self.app._portal.call(self.aenqueue_many(calls))
 
@@ -336,9 +340,11 @@ class JobType(Generic[P, R]):
             if bound.kwargs:
                 raise TypeError(f"{self.type}: arguments of jobs are positional; {list(bound.kwargs)} are not.")
             args = bound.args[1:] if self.takes_context else bound.args
+        elif not self._fewest <= len(args) <= self._most:
+            self.signature.bind(*(((), *args) if self.takes_context else args))  # raises, and says what is wrong
         return {
             "type": self._type_json,
-            "args": msgspec.Raw(_encode(list(args))),
+            "args": msgspec.Raw(to_json(list(args))),
             "meta": self._meta_json,
             "options": self._options_json,
         }
@@ -569,8 +575,43 @@ def error_type(kind: type[BaseException]) -> str:
 def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008
     """Return the enqueue request of a job whose handler is not known here."""
     request: dict[str, Any] = {"id": new_id(), "type": type, "args": list(args), "meta": dict(options.meta or {})}
-    members = {name: msgspec.Raw(_encode(value)) for name, value in request.items()}
+    members = {name: msgspec.Raw(to_json(value)) for name, value in request.items()}
     return members | {"options": msgspec.Raw(options.to_wire())}
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON.
+
+    Raises
+    ------
+    TypeError
+        It holds something that JSON has no words for, such as NaN.
+    """
+    encoded = _encode(value)
+    if b"null" in encoded and _holds_no_number(value):
+        raise TypeError("NaN and infinity are no JSON")
+    return encoded
+
+
+def _holds_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(_holds_no_number, value.values()))
+    return isinstance(value, list | tuple | set | frozenset) and any(map(_holds_no_number, value))
+
+
+def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:
+    """How many positional arguments a call needs at least, and takes at most."""
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    positional = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    fewest = sum(parameter.default is parameter.empty for parameter in positional) - takes_context
+    most = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else len(positional) - takes_context
+    return fewest, most
 
 
 def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -> bool:

@@ -46,7 +46,7 @@ def test_every_command_has_help_with_examples(ojster: Ojster) -> None:
     assert "Exit codes:" in ojster("--help")
     subcommands = (
         "serve|worker|dev|demo|push|migrate|doctor|jobs list|jobs show|jobs cancel|jobs retry|queues pause|cron add|"
-        "dead-letter retry|workers tell"
+        "dead-letter retry|workers tell|jobs|queues|cron|dead-letter|workers"
     )
     for subcommand in subcommands.split("|"):
         assert "Examples:" in ojster(*subcommand.split(), "--help")
@@ -65,6 +65,7 @@ def test_a_job_is_pushed_listed_shown_and_cancelled(ojster: Ojster) -> None:
 
 
 def test_exit_codes_tell_refusals_apart(ojster: Ojster) -> None:
+    ojster("migrate")
     missing = new_id()
     assert missing in ojster("jobs", "show", missing, expect=3)
     id = ojster("push", "a").strip()
@@ -78,7 +79,25 @@ def test_exit_codes_tell_refusals_apart(ojster: Ojster) -> None:
     ojster("jobs", "retry", ojster("push", "b").strip(), expect=1)
 
 
+def test_a_database_that_is_not_there_is_not_made_by_looking_at_it(ojster: Ojster) -> None:
+    for command in ("jobs list", "queues list", "queues pause x", "cron list", "workers list", "dead-letter list"):
+        assert "no database file" in ojster(*command.split(), expect=5)
+    ojster("doctor", expect=1)
+    assert not list(ojster.folder.iterdir())
+
+
+def test_refusals_are_json_too_if_that_is_asked_for(ojster: Ojster) -> None:
+    assert json.loads(ojster("jobs", "list", "--json", expect=5))["error"]["code"] == "backend_unavailable"
+
+
+def test_what_cannot_be_is_refused(ojster: Ojster) -> None:
+    ojster("push", "a.b", "\udcff", expect=2)
+    ojster("push", "a.b")
+    assert "BAD Q" in ojster("queues", "pause", "BAD Q", expect=1)
+
+
 def test_queues_are_listed_paused_and_resumed(ojster: Ojster) -> None:
+    ojster("migrate")
     assert "no queues" in ojster("queues", "list")
     ojster("push", "a", "--queue", "q")
     assert ojster.json("queues", "pause", "q") == {"name": "q", "paused": True}

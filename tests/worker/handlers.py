@@ -120,3 +120,18 @@ async def no_json() -> Any:
 @app.job("large", retry=1)
 async def large() -> str:
     return "x" * 2_000_000
+
+
+@app.job("raise", retry=1)
+async def raise_(kind: str) -> None:
+    raise {
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "cancelled": asyncio.CancelledError(),
+        "half": ValueError("name\udcff"),
+    }[kind]
+
+
+@app.job("nan", retry=1)
+async def not_a_number() -> dict[str, float]:
+    return {"x": float("nan")}

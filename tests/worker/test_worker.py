@@ -151,6 +151,34 @@ async def test_a_result_that_cannot_be_kept_fails_the_job(app: App, type: str, w
         assert words in (await failure(await push(app, type)))["message"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "type"),
+    [
+        ("exit", "SystemExit"),
+        ("interrupt", "KeyboardInterrupt"),
+        ("cancelled", "CancelledError"),
+        ("half", "ValueError"),
+    ],
+)
+async def test_nothing_that_a_handler_raises_stops_the_worker(app: App, kind: str, type: str) -> None:
+    async with working(app):
+        assert (await failure(await push(app, "raise", kind)))["type"].endswith(type)
+        assert await (await push(app, "echo", 1)).aresult(15) == [1]
+
+
+async def test_what_is_no_number_is_refused_instead_of_becoming_null(app: App) -> None:
+    with pytest.raises(TypeError, match="NaN"):
+        await push(app, "echo", [{"x": float("inf")}])
+    async with working(app):
+        assert "NaN" in (await failure(await push(app, "nan")))["message"]
+
+
+async def test_wrong_arguments_are_refused_when_the_job_is_enqueued(app: App) -> None:
+    for type, args in (("process", ()), ("process", (1, 2)), ("context", ())):
+        with pytest.raises(TypeError, match=r"argument"):
+            await push(app, type, *args)
+
+
 async def test_a_job_without_a_handler_fails_and_says_what_there_is(app: App) -> None:
     async with working(app):
         (pushed,) = await app.client().enqueue([request_of("unheard.of", [], JobOptions(retry=1))])

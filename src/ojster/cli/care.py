@@ -20,14 +20,15 @@ from ojster.app import URL_VARIABLE
 from ojster.cli.common import ask, done, examples, with_json, with_url
 from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
-from ojster.database.database import open_database
 from ojster.database.sqlite import migrate as migrate_schema
 from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.version import __version__
 
 
 @click.command(epilog=examples("ojster migrate --database sqlite:///jobs.db"))
-@click.option("--database", envvar=URL_VARIABLE, required=True, show_envvar=True, metavar="URL", help="The database.")
+@click.option(
+    "--database", "--url", envvar=URL_VARIABLE, required=True, show_envvar=True, metavar="URL", help="The database."
+)
 @with_json
 def migrate(database: str, as_json: bool) -> None:
     """Bring a database's schema up to date; servers and workers do so themselves when they start."""
@@ -116,8 +117,6 @@ def _disk(folder: Path) -> tuple[bool, str]:
 
 
 def _answers(url: str) -> tuple[bool, str]:
-    if url.startswith("sqlite:///"):
-        open_database(url).close()
     started = time.perf_counter()
     queues = ask(url, lambda client: client.queues())
     return True, f"{len(queues)} queues, in {(time.perf_counter() - started) * 1000:.0f} ms"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+import msgspec
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App
 from ojster.cli.output import errors, print_json
@@ -51,8 +54,11 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def ask(url: str, question: Callable[[Client], Awaitable[R]]) -> R:
-    """Connect, ask, disconnect, and return the answer."""
+def ask(url: str, question: Callable[[Client], Awaitable[R]], *, makes: bool = False) -> R:
+    """Connect, ask, disconnect, and return the answer; make a database that is not there only if ``makes`` says so."""
+    path = Path(url.removeprefix("sqlite:///"))
+    if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
+        raise BackendUnavailable(f"There is no database file {path}; check --url, or push a job to make it.")
 
     async def run() -> R:
         app = App(url)
@@ -72,7 +78,10 @@ def exits_well(run: Callable[..., int]) -> Callable[..., int]:
         try:
             return run(*args, **kwargs)
         except OjsterError as error:
-            errors.print(f"[bold red]ojster:[/] {click.unstyle(error.message)}", soft_wrap=True)
+            if "--json" in sys.argv:
+                click.echo(msgspec.json.encode({"error": error.to_wire()}), err=True)
+            else:
+                errors.print(f"[bold red]ojster:[/] {click.unstyle(error.message)}", soft_wrap=True)
             return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
         except KeyboardInterrupt:
             return 130

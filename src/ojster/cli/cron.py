@@ -15,7 +15,9 @@ from ojster.model.cron import OVERLAP_POLICIES
 from ojster.model.timestamps import format_timestamp, system_clock
 
 
-@click.group()
+@click.group(
+    epilog=examples("ojster cron list", "ojster cron add nightly '0 3 * * *' cleanup --timezone Europe/Berlin")
+)
 def cron() -> None:
     """List, show, add, enable, disable and remove cron jobs."""
 
@@ -104,7 +106,7 @@ def add_cron(
         template=msgspec.json.encode(template),
     )
     _ = one.schedule
-    registered, is_new = ask(url, lambda client: client.register_cron(one))
+    registered, is_new = ask(url, lambda client: client.register_cron(one), makes=True)
     verb = "registered" if is_new else "updated"
     done(f"{name} is {verb} and runs next {ago(registered.next_run_at)}.", as_json, _shown(registered))
 

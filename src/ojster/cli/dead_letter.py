@@ -10,7 +10,7 @@ from ojster.client.interface import Client
 from ojster.engine.inspect import LARGEST_PAGE, JobFilter
 
 
-@click.group("dead-letter")
+@click.group("dead-letter", epilog=examples("ojster dead-letter list", "ojster dead-letter retry ID"))
 def dead_letter() -> None:
     """List, retry and delete dead letters."""
 

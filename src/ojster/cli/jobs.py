@@ -59,7 +59,7 @@ def push(
         (pushed,) = await client.enqueue([request])
         return pushed.job if wait is None else await client.wait_for(pushed.job.id, wait)
 
-    job = ask(url, enqueue)
+    job = ask(url, enqueue, makes=True)
     if as_json:
         print_json(job_json(job))
     elif wait is not None and job.state == JobState.COMPLETED:
@@ -70,13 +70,15 @@ def push(
 
 
 def _argument(text: str) -> Any:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise click.UsageError(f"The argument {text!r} is not UTF-8.")
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return text
 
 
-@click.group()
+@click.group(epilog=examples("ojster jobs list --state active", "ojster jobs show ID", "ojster jobs cancel ID"))
 def jobs() -> None:
     """List, show, cancel, activate and retry jobs."""
 

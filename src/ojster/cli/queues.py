@@ -14,7 +14,7 @@ from ojster.engine.queues import QueueStatistics
 from ojster.model.states import JobState
 
 
-@click.group()
+@click.group(epilog=examples("ojster queues list", "ojster queues pause reports"))
 def queues() -> None:
     """List, show, pause and resume queues."""
 

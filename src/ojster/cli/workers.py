@@ -9,7 +9,7 @@ from ojster.cli.common import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, moment_json, print_json, print_table
 
 
-@click.group()
+@click.group(epilog=examples("ojster workers list", "ojster workers tell ID quiet"))
 def workers() -> None:
     """List workers, and tell them to be quiet, to resume or to stop."""
 

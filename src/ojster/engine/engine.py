@@ -27,7 +27,7 @@ from ojster.engine.upkeep import upkeep
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
-from ojster.model.job import Members, NewJob, read_job
+from ojster.model.job import Members, NewJob, check_queue_name, read_job
 from ojster.model.states import FINISHED as FINISHED_STATES
 
 log = logging.getLogger(__name__)
@@ -278,12 +278,18 @@ class Engine:
         return found
 
     async def pause(self, name: str) -> Queue:
-        """Stop handing out jobs of a queue."""
-        return await self.database.run(queues.pause, name)
+        """Stop handing out jobs of a queue, whether there is one of that name yet or not.
+
+        Raises
+        ------
+        InvalidRequest
+            It is no name of a queue.
+        """
+        return await self.database.run(queues.pause, check_queue_name(name))
 
     async def resume(self, name: str) -> Queue:
         """Hand out jobs of a queue again."""
-        return await self.database.run(queues.resume, name)
+        return await self.database.run(queues.resume, check_queue_name(name))
 
     # Workers
 

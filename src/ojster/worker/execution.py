@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.app import App, JobType, error_type
+from ojster.app import App, JobType, error_type, to_json
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.job import JobContext, Outcome, Snooze, enter_job
 from ojster.model.failure import Failure, clean
@@ -26,8 +26,6 @@ _NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.threa
 
 Ending = Acknowledgement | FailureReport | Release
 """How an attempt ended, ready to be sent."""
-
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class Executor:
@@ -80,7 +78,7 @@ class Executor:
             else:
                 failure = failure_of(error)
             return FailureReport(job.id, failure, worker_id, job.attempt)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             return FailureReport(job.id, failure_of(error), worker_id, job.attempt)
         finally:
             context.finish()
@@ -173,7 +171,7 @@ def _to_json(type: str, result: Any) -> bytes | None:
     if result is None:
         return None
     try:
-        return _encode(result)
+        return to_json(result)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"What the handler of {type!r} returned is no JSON: {error}") from None
 
