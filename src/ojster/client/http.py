@@ -62,7 +62,7 @@ class HttpClient:
     def __init__(
         self, url: str, *, patience: float = DEFAULT_PATIENCE, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = url.rstrip("/").removesuffix("/ojs/v1")
         self.patience = patience
         self._http = httpx.AsyncClient(
             base_url=self.url,

@@ -159,12 +159,13 @@ def parse_retry_policy(given: Any) -> RetryPolicy:
             fields[name] = interval
     policy = RetryPolicy(**fields)
     if policy.initial_interval <= 0:
-        raise _broken("initial_interval", "must be longer than zero", given.get("initial_interval"))
+        shown = given.get("initial_interval", given.get("initial_interval_ms"))
+        raise _broken("initial_interval", "must be longer than zero", shown)
     if policy.max_interval < policy.initial_interval:
         raise _broken(
             "max_interval",
             "must not be shorter than initial_interval (by default it is 'PT5M')",
-            given.get("max_interval"),
+            given.get("max_interval", given.get("max_interval_ms")),
         )
     return policy
 

@@ -73,13 +73,11 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
             field="unique.on_conflict",
         )
     period = given.get("period")
-    if period is not None and not isinstance(period, str):
-        raise InvalidRequest("unique.period must be an ISO 8601 duration such as 'PT1H'.", field="unique.period")
     return UniquePolicy(
         keys=keys,
         args_keys=_strings(given, "args_keys"),
         meta_keys=meta_keys,
-        period=None if period is None else parse_duration(period),
+        period=None if period is None else _period(period),
         states=UNFINISHED if states is None else frozenset(JobState(state) for state in states),
         on_conflict=_CONFLICTS[on_conflict],
     )
@@ -128,6 +126,15 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _SAFE_INTEGER:
         return {"\u0000integer": str(value)}
     return value
+
+
+def _period(given: Any) -> int:
+    try:
+        return parse_duration(given if isinstance(given, str) else "")
+    except InvalidRequest:
+        raise InvalidRequest(
+            f"unique.period must be an ISO 8601 duration such as 'PT1H', not {given!r:.40}.", field="unique.period"
+        ) from None
 
 
 def _strings(given: dict[str, Any], name: str) -> tuple[str, ...] | None:

@@ -303,7 +303,13 @@ class Worker:
                 pause = min(pause * 2, LONGEST_PAUSE)
         refused = [pair for pair in zip(items, results, strict=True) if isinstance(pair[1], OjsterError)]
         for item, refusal in refused:
-            log.warning("the outcome of the job %s was refused: %s", item.job_id, refusal)
+            timed_out = isinstance(item, FailureReport) and item.failure.code == "timeout"  # which the server saw, too
+            log.log(
+                logging.DEBUG if timed_out else logging.WARNING,
+                "the outcome of the job %s was refused: %s",
+                item.job_id,
+                refusal,
+            )
         return refused
 
     async def _send_progress(self, client: Client, item: Progress) -> None:
