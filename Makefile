@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 
 install: $(READY) ## Install Ojster and its tools into .venv
 
-demo: $(READY) ## See a server, a worker and eight jobs at work
+demo: $(READY) ## See a server, a worker and a set of jobs at work
 	$(BIN)/ojster demo
 
 test: $(READY) ## Run all tests

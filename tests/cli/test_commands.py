@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ojster.model.ids import new_id
@@ -160,3 +164,34 @@ def test_the_demo_ends_well(ojster: Ojster) -> None:
     assert "discarded" in shown
     assert (ojster.folder / "kept.db").exists()
     ojster("demo", "--keep", "kept.db", expect=2)
+
+
+@pytest.mark.slow
+def test_dev_reloads_the_worker_and_leaves_nothing_behind_when_it_is_killed(ojster: Ojster) -> None:
+    code = 'from ojster import App\napp = App()\n@app.job("which")\ndef which() -> int: return {}\n'
+    module = ojster.folder / "dev_jobs.py"
+    module.write_text(code.format(1))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "ojster", "dev", "dev_jobs:app", "--port", str(port)]
+    environment = os.environ | {"OJSTER_DATABASE_URL": ojster.url}
+    dev = psutil.Popen(
+        command, cwd=ojster.folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert ojster("push", "which", "--wait", "30").strip() == "1"
+        deadline = time.monotonic() + 60
+        changes = 1
+        module.write_text(code.format(2))
+        while ojster("push", "which", "--wait", "30").strip() != "2":
+            assert time.monotonic() < deadline
+            module.write_text(code.format(2) + "\n" * changes)  # the watch may not have begun at the first
+            changes += 1
+        family = dev.children(recursive=True)
+        assert len(family) == 2
+    finally:
+        dev.kill()
+        dev.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import click
 from rich.logging import RichHandler
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, load_app
-from ojster.cli.common import examples
+from ojster.cli.common import Command, examples
 from ojster.cli.output import console, errors
 from ojster.engine.settings import Retention, Settings
 from ojster.model.duration import parse_duration
@@ -45,6 +46,21 @@ class Duration(click.ParamType[int | None]):
             return parse_duration(str(value))
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
+
+
+def ends_with_parent(command: Command) -> Command:
+    """Give a command the hidden option to stop, as if by SIGTERM, when its parent has died, however that was."""
+
+    def watch(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+        def wait() -> None:
+            sys.stdin.buffer.read()  # ends when the parent does, who holds the other end of this pipe
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        if wanted:
+            threading.Thread(target=wait, name="ojster-parent", daemon=True).start()
+
+    option = click.option("--ends-with-parent", is_flag=True, hidden=True, expose_value=False, callback=watch)
+    return option(command)
 
 
 @click.command(
@@ -83,6 +99,7 @@ class Duration(click.ParamType[int | None]):
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
+@ends_with_parent
 def serve(
     database: str,
     host: str,
@@ -147,6 +164,7 @@ def serve(
 @click.option("--label", multiple=True, help="Shown to operators; repeatable.")
 @click.option("--until-empty", is_flag=True, help="Stop when there is no job to be had.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@ends_with_parent
 def worker(
     app: str,
     url: str | None,
@@ -233,10 +251,11 @@ def dev(app: str, database: str, port: int, queues: str, concurrency: int, folde
 
     environment = os.environ | {URL_VARIABLE: database}
     server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
+    server_command += ["--ends-with-parent"]
     worker_command = [sys.executable, "-m", "ojster", "worker", app, "--url", database, "--queues", queues]
-    worker_command += ["--concurrency", str(concurrency), "--grace", "2"]
-    server = subprocess.Popen(server_command, env=environment)
-    one = subprocess.Popen(worker_command, env=environment)
+    worker_command += ["--concurrency", str(concurrency), "--grace", "2", "--ends-with-parent"]
+    server = subprocess.Popen(server_command, env=environment, stdin=subprocess.PIPE)
+    one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -253,7 +272,7 @@ def dev(app: str, database: str, port: int, queues: str, concurrency: int, folde
             if changes:
                 console.print(f"[bold]reload[/]  {Path(next(iter(changes))[1]).name} has changed")
                 _end(one)
-                one = subprocess.Popen(worker_command, env=environment)
+                one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
     except KeyboardInterrupt:
         console.print("stopping")
     finally:
