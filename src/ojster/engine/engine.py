@@ -140,7 +140,7 @@ class Engine:
         patience = Patience(request.queues if waits else (), _in_vain if waits else _never, self.give_back)
         call = self.database.run_patiently(claim, request, patience)
         try:
-            async with asyncio.timeout(min(wait, LONGEST_WAIT) if waits else None):
+            async with asyncio.timeout(min(wait, LONGEST_WAIT)) if waits else contextlib.nullcontext():
                 return (await call)[0]
         except TimeoutError:
             # The jobs may have arrived in the very turn of the loop in which the time was up.

@@ -194,7 +194,7 @@ def _holds_each_name_once(raw: bytes, members: Members) -> bool:
     Of other JSON it is certain if there are no escapes and the text of each name occurs once anywhere.
     """
     count = len(members)
-    if len(raw) == 4 * count + 1 + sum([len(name.encode()) for name in members]) + sum(map(len, members.values())):
+    if len(raw) == 4 * count + 1 + len("".join(members).encode()) + sum(map(len, members.values())):
         return True
     if count > _FEW_NAMES or b"\\" in raw:
         return False
