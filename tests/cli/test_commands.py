@@ -164,6 +164,7 @@ def test_the_demo_ends_well(ojster: Ojster) -> None:
     assert "discarded" in shown
     assert (ojster.folder / "kept.db").exists()
     ojster("demo", "--keep", "kept.db", expect=2)
+    assert ojster.json("demo")["ok"] is True
 
 
 @pytest.mark.slow

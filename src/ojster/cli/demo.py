@@ -25,8 +25,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ojster.app import URL_VARIABLE, App, JobHandle, JobType
-from ojster.cli.common import examples
-from ojster.cli.output import STATE_STYLES, state_text
+from ojster.cli.common import examples, with_json
+from ojster.cli.output import STATE_STYLES, print_json, state_text
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendError
 from ojster.model.states import FINISHED
@@ -58,9 +58,13 @@ class _Act:
 
 @click.command(epilog=examples("ojster demo", "ojster demo --keep jobs.db    # and look at it afterwards"))
 @click.option("--keep", type=click.Path(dir_okay=False), help="Keep the database in this file.")
-def demo(keep: str | None) -> int:
-    """Start a server and a worker on a fresh database, run a set of jobs, and show it live."""
-    console = Console(highlight=False)
+@with_json
+def demo(keep: str | None, as_json: bool) -> int:
+    """Start a server and a worker on a fresh database, run a set of jobs, and show it live.
+
+    With --json, it is shown on standard error, and its summary printed as JSON.
+    """
+    console = Console(highlight=False, stderr=as_json)
     with tempfile.TemporaryDirectory(prefix="ojster-demo-") as folder:
         database = Path(keep).resolve() if keep else Path(folder) / "jobs.db"
         if database.exists():
@@ -70,14 +74,16 @@ def demo(keep: str | None) -> int:
                 f"[bold]Ojster[/] demo: a server at {url} on {database.name} (SQLite), "
                 "and a worker with eight places.\n"
             )
-            fine = asyncio.run(_play(url, Path(folder), console))
-        if not fine:
+            summary = asyncio.run(_play(url, Path(folder), console))
+        if not summary["ok"]:
             for name in ("server.log", "worker.log"):
                 console.print(f"[bold]{name}[/]", (Path(folder) / name).read_text()[-2000:], sep="\n", markup=False)
-    return 0 if fine else 1
+    if as_json:
+        print_json(summary)
+    return 0 if summary["ok"] else 1
 
 
-async def _play(url: str, folder: Path, console: Console) -> bool:
+async def _play(url: str, folder: Path, console: Console) -> dict[str, Any]:
     os.environ[URL_VARIABLE] = url
     from ojster.cli import demo_jobs
 
@@ -183,7 +189,8 @@ def _note(job: Job) -> str:
     return ""
 
 
-def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, seconds: float) -> bool:
+def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, seconds: float) -> dict[str, Any]:
+    """Print the summary; return it for machines."""
     table = Table(title="Summary", title_justify="left", title_style="bold", header_style="bold")
     for column in ("job", "its states", "attempts", "result"):
         table.add_column(column)
@@ -201,7 +208,15 @@ def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, 
     console.print(
         f"{len(acts) + len(thumbnails)} jobs in {seconds:.1f} s. " + ("[green]All as told.[/]" if fine else "")
     )
-    return fine
+    return {
+        "ok": fine,
+        "seconds": round(seconds, 3),
+        "jobs": [
+            {"id": act.handle.id, "type": act.handle.job.type, "states": act.states, "attempt": act.handle.job.attempt}
+            for act in acts
+        ],
+        "thumbnails": {"completed": done, "of": THUMBNAILS},
+    }
 
 
 @contextmanager
