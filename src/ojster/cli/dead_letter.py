@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ojster.cli.common import ask, done, examples, with_json, with_url
-from ojster.cli.output import JOB_COLUMNS, console, job_json, job_rows, print_json, print_table
+from ojster.cli.output import print_page
 from ojster.client.interface import Client
 from ojster.engine.inspect import LARGEST_PAGE, JobFilter
 
@@ -25,12 +25,7 @@ def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_j
     """List jobs that have used up their attempts and are kept."""
     chosen = JobFilter(dead=True, queue=queue, type=type, limit=limit)
     page = ask(url, lambda client: client.list_jobs(chosen))
-    if as_json:
-        print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total})
-        return
-    print_table(JOB_COLUMNS, job_rows(page.jobs), "There are no dead letters.")
-    if page.total > len(page.jobs):
-        console.print(f"{len(page.jobs)} of {page.total}", style="bright_black")
+    print_page(page, as_json, "There are no dead letters.")
 
 
 @dead_letter.command(

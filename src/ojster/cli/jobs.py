@@ -10,7 +10,7 @@ from rich.syntax import Syntax
 
 from ojster.app import JobOptions, Retry, request_of
 from ojster.cli.common import ask, done, examples, with_json, with_url
-from ojster.cli.output import JOB_COLUMNS, console, job_json, job_rows, print_json, print_table, state_text
+from ojster.cli.output import console, job_json, print_json, print_page, state_text
 from ojster.client.interface import Client
 from ojster.engine.inspect import JobFilter
 from ojster.model.errors import InvalidRequest
@@ -97,12 +97,7 @@ def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, 
     """List jobs, newest first."""
     chosen = JobFilter(state=state, queue=queue, type=type, limit=limit)
     page = ask(url, lambda client: client.list_jobs(chosen))
-    if as_json:
-        print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total})
-        return
-    print_table(JOB_COLUMNS, job_rows(page.jobs), "There are no such jobs.")
-    if page.total > len(page.jobs):
-        console.print(f"{len(page.jobs)} of {page.total}", style="bright_black")
+    print_page(page, as_json, "There are no such jobs.")
 
 
 @jobs.command("show", epilog=examples("ojster jobs show 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))

@@ -11,6 +11,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from ojster.engine.inspect import JobPage
 from ojster.model.envelope import Job
 from ojster.model.timestamps import format_timestamp
 
@@ -97,3 +98,13 @@ def job_json(job: Job) -> msgspec.Raw:
 def moment_json(moment: int | None) -> str | None:
     """Return a time as JSON has it."""
     return None if moment is None else format_timestamp(moment)
+
+
+def print_page(page: JobPage, as_json: bool, empty: str) -> None:
+    """Print a page of jobs, and how many there are in all; ``empty`` if there are none."""
+    if as_json:
+        print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total})
+        return
+    print_table(JOB_COLUMNS, job_rows(page.jobs), empty)
+    if page.total > len(page.jobs):
+        console.print(f"{len(page.jobs)} of {page.total}", style="bright_black")

@@ -379,13 +379,13 @@ async def queue_statistics(exchange: Exchange) -> Answer:
 
 async def pause_queue(exchange: Exchange) -> Answer:
     """Stop handing out the jobs of a queue. Jobs can still be enqueued."""
-    queue = await exchange.engine.pause(check_queue_name(exchange.path["name"]))
+    queue = await exchange.engine.pause(exchange.path["name"])
     return Answer(encode({"queue": _queue(queue), "status": "paused"}))
 
 
 async def resume_queue(exchange: Exchange) -> Answer:
     """Hand out the jobs of a queue again."""
-    queue = await exchange.engine.resume(check_queue_name(exchange.path["name"]))
+    queue = await exchange.engine.resume(exchange.path["name"])
     return Answer(encode({"queue": _queue(queue), "status": "active"}))
 
 
