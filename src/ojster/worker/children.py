@@ -28,16 +28,28 @@ class ChildCrashed(Exception):
 class _Child:
     """A child process and the socket to it."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.reader = reader
-        self.writer = writer
+        self.reader: asyncio.StreamReader
+        self.writer: asyncio.StreamWriter | None = None
+        self._killed = False
+
+    async def connect(self, sock: socket.socket) -> None:
+        """Talk to the process over ``sock``, which is closed if this fails."""
+        try:
+            self.reader, self.writer = await asyncio.open_connection(sock=sock)
+        except BaseException:
+            sock.close()
+            self.kill()
+            raise
 
     def kill(self) -> None:
-        """End the process and all that it started."""
-        self.writer.close()
+        """End the process and all that it started. Once only: its number may be another's by the second time."""
+        if self._killed:
+            return
+        self._killed = True
+        if self.writer is not None:
+            self.writer.close()
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -45,6 +57,7 @@ class _Child:
 
     async def call(self, module: str, type: str, args: list[Any]) -> Any:
         """Run a handler in the child and return its result."""
+        assert self.writer is not None
         request = msgspec.json.encode({"module": module, "type": type, "args": args})
         self.writer.write(len(request).to_bytes(_HEADER, "big") + request)
         await self.writer.drain()
@@ -74,7 +87,7 @@ class ChildPool:
         try:
             result = await child.call(handler.function.__module__, handler.type, args)
         except (asyncio.IncompleteReadError, ConnectionError):
-            self._drop(child)
+            child.kill()
             status = await child.process.wait()
             how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
             failure = Failure("ProcessDied", f"The process that ran the job {how}.", code="handler_error")
@@ -83,13 +96,13 @@ class ChildPool:
             self._idle.append(child)
             raise
         except BaseException:
-            self._drop(child)
+            child.kill()
             raise
         self._idle.append(child)
         return result
 
     async def close(self) -> None:
-        """End all children."""
+        """End all children, and wait until they are gone, those that were killed before too."""
         children, self._all, self._idle = self._all, set(), []
         for child in children:
             child.kill()
@@ -100,7 +113,10 @@ class ChildPool:
             child = self._idle.pop()
             if child.process.returncode is None:
                 return child
-            self._drop(child)
+        self._all = {child for child in self._all if child.process.returncode is None}
+        return await self._start()
+
+    async def _start(self) -> _Child:
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -111,13 +127,13 @@ class ChildPool:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        except BaseException:
+            ours.close()
+            raise
         finally:
             theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
-        child = _Child(process, reader, writer)
+        # Wrapping a connected socket does not wait for the network, but may be cancelled: the child is known before.
+        child = _Child(process)
         self._all.add(child)
+        await child.connect(ours)
         return child
-
-    def _drop(self, child: _Child) -> None:
-        self._all.discard(child)
-        child.kill()

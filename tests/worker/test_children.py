@@ -1,0 +1,43 @@
+"""Child processes: none outlives its pool, whatever became of what it ran."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psutil
+import pytest
+
+from ojster.worker.children import ChildPool
+from tests.worker import handlers
+
+pytestmark = pytest.mark.anyio
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children() if "ojster.worker.child" in " ".join(child.cmdline())}
+
+
+async def test_a_pool_that_is_closed_right_after_a_job_was_given_up_waits_for_its_process() -> None:
+    before = children()
+    pool = ChildPool()
+    running = asyncio.create_task(pool.run(handlers.app.handlers["process.slow"], []))
+    while not children() - before:
+        await asyncio.sleep(0.001)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await pool.close()
+    assert children() == before
+
+
+async def test_a_start_that_is_given_up_leaves_no_process_behind() -> None:
+    before = children()
+    for turns in range(12):
+        pool = ChildPool()
+        running = asyncio.create_task(pool.run(handlers.app.handlers["process"], [1]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await pool.close()
+    assert children() == before
