@@ -111,7 +111,7 @@ async def test_a_failing_transaction_leaves_patient_calls_waiting(bench: Bench) 
     await asyncio.sleep(0.01)
 
     def break_after_a_push(tx: Transaction, requests: Sequence[None]) -> list[None]:
-        tx.effects.available["default"] += 1
+        tx.effects.opened.add("default")
         raise RuntimeError("something is broken")
 
     with pytest.raises(BackendError):

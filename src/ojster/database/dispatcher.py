@@ -1,8 +1,8 @@
-"""How do concurrent calls share a transaction? One thread, one connection; what arrives meanwhile is merged.
+"""How do concurrent calls share transactions? What arrives while the threads are busy is merged.
 
-Calls from event loops are collected for one turn of the loop and handed over together; the thread takes all that is
+Calls from event loops are collected for one turn of the loop and handed over together; a thread takes all that is
 there, groups it by operation, runs each operation once over all its arguments and commits once (group commit). The
-more calls wait, the cheaper each becomes.
+more calls wait, the cheaper each becomes. A database that can run several transactions at once has a thread for each.
 
 A call may be patient: if it is in vain, it is kept until something happens that it waits for, and is then served by the
 very transaction that makes it happen. A waiting fetch costs nothing, and gets its job with the commit of the push.
@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from ojster.database.transaction import Transaction
+from ojster.database.transaction import EVERY_JOB, Transaction
+from ojster.database.waiting import WaitingRoom
 from ojster.model.errors import BackendError, BackendUnavailable, OjsterError
 
 log = logging.getLogger(__name__)
@@ -28,8 +31,22 @@ R = TypeVar("R")
 Operation = Callable[[Transaction, Sequence[A]], Sequence[R]]
 """A transaction function that serves many calls at once: a list of arguments in, a list of results out."""
 
+OpenTransaction = Callable[[], AbstractContextManager[Transaction]]
+"""Opens a transaction: commits at the end of the block, rolls back if the block raises. Used by one thread alone."""
+
 MOST_ARGUMENTS: Final = 1_000
 """How many arguments share one transaction at most, which bounds how long each call takes."""
+
+MOST_TRIES: Final = 12
+"""How often a transaction is run that the database undoes, before its calls are refused."""
+
+FIRST_PAUSE: Final = 0.002
+LONGEST_PAUSE: Final = 1.0
+"""How long to wait before it is run again, in seconds: doubled each time, and varied."""
+
+
+class TryAgain(Exception):
+    """The database has undone a transaction through no fault of its own; it may succeed if it is run again."""
 
 
 class Patience:
@@ -58,7 +75,7 @@ class Patience:
 class Call:
     """One call that waits for its results, one for each of its arguments. A patient call has one argument."""
 
-    __slots__ = ("arguments", "error", "future", "operation", "patience", "port", "results")
+    __slots__ = ("arguments", "error", "future", "has_waited", "operation", "patience", "port", "results")
 
     def __init__(
         self, port: _Port, operation: Operation[Any, Any], arguments: Sequence[Any], patience: Patience | None
@@ -70,6 +87,7 @@ class Call:
         self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
         self.error: OjsterError | None = None
+        self.has_waited = False
 
     @property
     def in_vain(self) -> bool:
@@ -115,41 +133,47 @@ class _Ring:
 
 
 _Item = list[Call] | _Ring | None
-"""What the thread is handed: calls, a ring, or (``None``) the end."""
+"""What a thread is handed: calls, a ring, or (``None``) the end."""
 
 
 class Dispatcher:
-    """Runs transaction functions for any number of event loops, one transaction at a time.
+    """Runs transaction functions for any number of event loops.
 
     Parameters
     ----------
-    transaction:
-        Opens a transaction: commits at the end of the block, rolls back if the block raises. Only used in the thread.
+    transactions:
+        How each thread opens its transactions: as many run at once as there are entries.
     name:
-        The thread's name.
+        The threads' name.
     """
 
-    def __init__(self, transaction: Callable[[], AbstractContextManager[Transaction]], name: str) -> None:
-        self._transaction = transaction
+    def __init__(self, transactions: Sequence[OpenTransaction], name: str) -> None:
         self._inbox: SimpleQueue[_Item] = SimpleQueue()
         self._ports: dict[asyncio.AbstractEventLoop, _Port] = {}
-        self._waiting: dict[str, dict[Call, None]] = {}
-        """Patient calls, by queue, in the order in which they came."""
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._room = WaitingRoom()
+        self._threads = [
+            threading.Thread(target=self._run, args=(transaction,), name=f"{name}-{number}", daemon=True)
+            for number, transaction in enumerate(transactions, 1)
+        ]
         self._closed = False
         self._closing = threading.Lock()
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Finish what was handed over, then end the thread."""
+        """Finish what was handed over, then end the threads."""
         with self._closing:
-            self._closed = True
-            self._inbox.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
+            if not self._closed:
+                self._closed = True
+                for _ in self._threads:
+                    self._inbox.put(None)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        _deliver(self._room.give_up())
 
     def run(
         self, operation: Operation[A, R], arguments: Sequence[A], patience: Patience | None = None
@@ -171,6 +195,8 @@ class Dispatcher:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
             port = self._ports[loop] = _Port(loop, self)
         call = Call(port, operation, arguments, patience)
+        if patience is not None and patience.queues:
+            call.future.add_done_callback(lambda _: self._room.forget(call))
         port.put(call)
         return call.future
 
@@ -186,61 +212,90 @@ class Dispatcher:
 
     def ring(self, queues: Sequence[str] | None) -> None:
         """Say, from any thread, that another process has made jobs available; ``None``: let nobody wait on."""
-        self._inbox.put(_Ring(queues))
+        if queues is not None:
+            queues = self._room.announce(queues)
+        if queues is None or queues:
+            self._inbox.put(_Ring(queues))
 
-    def _run(self) -> None:
+    def ring_everybody(self) -> None:
+        """Let all who wait look again, from any thread: something may have been missed."""
+        self.ring(self._room.queues())
+
+    def _run(self, transaction: OpenTransaction) -> None:
         inbox = self._inbox
-        closing = False
-        while not closing:
-            items = [inbox.get()]
+        item: _Item = []
+        while item is not None:
+            item = inbox.get()
+            items = []
             count = 0
-            while count < MOST_ARGUMENTS:
+            while item is not None:
+                items.append(item)
+                count += sum(len(call.arguments) for call in item) if isinstance(item, list) else 0
+                if count >= MOST_ARGUMENTS:
+                    break
                 try:
                     item = inbox.get_nowait()
                 except Empty:
                     break
-                items.append(item)
-                count += sum(len(call.arguments) for call in item) if isinstance(item, list) else 0
-            closing = None in items
+            rings = [item.queues for item in items if isinstance(item, _Ring)]
+            if None in rings:
+                _deliver(self._room.give_up())
+            rung = {queue: EVERY_JOB for queues in rings if queues is not None for queue in queues}
             calls = [call for item in items if isinstance(item, list) for call in item]
-            done = self._execute(calls)
-            for item in items:
-                if isinstance(item, _Ring):
-                    done += self._give_up() if item.queues is None else self._execute([], item.queues)
-            if closing:
-                done += self._give_up()
-            self._deliver(done)
+            if calls or rung:
+                self._execute(transaction, calls, rung)
 
-    def _execute(self, calls: list[Call], queues: Sequence[str] = ()) -> list[Call]:
-        """Run calls in one transaction, and serve those who wait for what it makes available; return who is done."""
-        if not calls and not any(queue in self._waiting for queue in queues):
-            return []
-        try:
-            with self._transaction() as tx:
-                self._apply(tx, calls)
-                for call in calls:
-                    if call.in_vain:
-                        self._keep(call)
-                served = self._serve(tx, queues)
-        except Exception as error:
-            for call in calls:
-                self._drop(call)
-            if len(calls) > 1 and not isinstance(
-                error, BackendUnavailable
-            ):  # so that one bad call does not spoil the others
-                return [done for call in calls for done in self._execute([call])]
-            for call in calls:
-                call.error = _as_ojster_error(error, call)
-            if not calls:
-                log.error("those who wait for %s could not be served", ", ".join(queues), exc_info=error)
-            return calls
-        done = [call for call in calls if not call.in_vain]
-        for call, results in served.items():
-            call.results = results
-            self._drop(call)
-        return done + list(served)
+    def _execute(self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int]) -> None:
+        """Run calls in one transaction, serve those who wait for what it makes available, and answer who is done."""
+        for attempt in range(MOST_TRIES):
+            since = self._room.moment()
+            woken = self._room.take(rung)
+            try:
+                if not calls and not woken:
+                    return
+                with transaction() as tx:
+                    self._apply(tx, calls + woken)
+                    if fetchable := tx.effects.fetchable:
+                        waiting = self._room.take(fetchable)
+                        woken += waiting
+                        # Those who looked before it was made available look again, behind those who waited.
+                        self._apply(tx, waiting + [call for call in calls if call.in_vain])
+                    effects = tx.effects
+            except Exception as error:
+                _deliver(self._room.keep(woken, self._room.moment()).given_up)
+                if isinstance(error, TryAgain) and attempt < MOST_TRIES - 1:
+                    log.debug("a transaction is run again: %s", error)
+                    time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0))
+                    continue
+                self._refuse(transaction, calls, error)
+                return
+            break
+        done = [*calls, *woken]
+        in_vain = [call for call in done if call.in_vain]
+        kept = self._room.keep(in_vain, since)
+        if kept.again:
+            self._inbox.put(kept.again)
+        # Others may have come to wait meanwhile for what is committed now, unless it was looked for in vain.
+        exhausted = {queue for call in in_vain for queue in _queues_of(call)}
+        self.ring([queue for queue in effects.fetchable if queue not in exhausted])
+        _deliver([call for call in done if not call.in_vain] + kept.given_up)
 
-    def _apply(self, tx: Transaction, calls: list[Call]) -> None:
+    def _refuse(self, transaction: OpenTransaction, calls: list[Call], error: Exception) -> None:
+        """Refuse calls whose transaction failed; of several, each gets its own, so that none spoils the others."""
+        if len(calls) > 1 and not isinstance(error, BackendUnavailable):
+            for call in calls:
+                self._execute(transaction, [call], {})
+            return
+        for call in calls:
+            call.error = _as_ojster_error(error, call)
+        if not calls:
+            expected = isinstance(error, BackendUnavailable)
+            log.warning("those who wait for jobs could not be served: %s", error, exc_info=None if expected else error)
+        _deliver(calls)
+        # What the transaction had claimed was left out by others who looked meanwhile.
+        self.ring(list({queue for call in calls for queue in _queues_of(call)}))
+
+    def _apply(self, tx: Transaction, calls: Sequence[Call]) -> None:
         alike: dict[Operation[Any, Any], list[Call]] = {}
         for call in calls:
             alike.setdefault(call.operation, []).append(call)
@@ -254,49 +309,22 @@ class Dispatcher:
                 call.results = results[position : position + len(call.arguments)]
                 position += len(call.arguments)
 
-    def _serve(self, tx: Transaction, queues: Sequence[str]) -> dict[Call, Sequence[Any]]:
-        """Try the patient calls that wait for what this transaction, or another process, has made available."""
-        served: dict[Call, Sequence[Any]] = {}
-        for queue in {**tx.effects.available, **dict.fromkeys(queues, 0)} if self._waiting else ():
-            for call in list(self._waiting.get(queue, ())):
-                if call.future.done():
-                    self._drop(call)
-                elif call not in served:
-                    results = call.operation(tx, call.arguments)
-                    assert call.patience is not None
-                    if call.patience.in_vain(results[0]):
-                        break  # nor is there anything for those who came later
-                    served[call] = results
-        return served
 
-    def _keep(self, call: Call) -> None:
-        assert call.patience is not None
-        if not call.future.done():
-            for queue in call.patience.queues:
-                self._waiting.setdefault(queue, {})[call] = None
+def _queues_of(call: Call) -> Sequence[str]:
+    """The queues that a patient call waits for."""
+    return call.patience.queues if call.patience is not None else ()
 
-    def _drop(self, call: Call) -> None:
-        for queue in call.patience.queues if call.patience is not None else ():
-            waiting = self._waiting.get(queue, {})
-            waiting.pop(call, None)
-            if not waiting:
-                self._waiting.pop(queue, None)
 
-    def _give_up(self) -> list[Call]:
-        """Let nobody wait on: each gets what it had got in vain."""
-        calls = list(dict.fromkeys(call for waiting in self._waiting.values() for call in waiting))
-        self._waiting.clear()
-        return calls
-
-    def _deliver(self, done: list[Call]) -> None:
-        by_port: dict[_Port, list[Call]] = {}
-        for call in done:
-            by_port.setdefault(call.port, []).append(call)
-        for port, calls in by_port.items():
-            try:
-                port.loop.call_soon_threadsafe(_deliver_all, calls)
-            except RuntimeError:
-                log.debug("an event loop was closed while %d calls were under way", len(calls))
+def _deliver(done: Iterable[Call]) -> None:
+    """Hand results to the callers, each in its own event loop."""
+    by_port: dict[_Port, list[Call]] = {}
+    for call in done:
+        by_port.setdefault(call.port, []).append(call)
+    for port, calls in by_port.items():
+        try:
+            port.loop.call_soon_threadsafe(_deliver_all, calls)
+        except RuntimeError:
+            log.debug("an event loop was closed while %d calls were under way", len(calls))
 
 
 def _deliver_all(calls: list[Call]) -> None:

@@ -207,12 +207,12 @@ class SqliteDatabase(Database):
             migrate(writer)
         except apsw.Error as error:
             raise BackendUnavailable(f"Cannot use the database file {self.path}: {error}.") from error
-        self._writer = Dispatcher(lambda: self._write(writer), "ojster-writer")
+        self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")
         self._reader = self._writer
         self._doorbell: Doorbell | None = None
         if not self._in_memory:
             reader = self._connect()
-            self._reader = Dispatcher(lambda: self._read(reader), "ojster-reader")
+            self._reader = Dispatcher([lambda: self._read(reader)], "ojster-reader")
             self._reader.start()
             writer.wal_autocheckpoint(0)
             writer.set_wal_hook(self._on_commit)
@@ -319,7 +319,7 @@ class SqliteDatabase(Database):
         """Tell the other processes that use the file what they may wait for."""
         assert self._doorbell is not None
         effects = tx.effects
-        topics = [_QUEUE + queue for queue in effects.available]
+        topics = [_QUEUE + queue for queue in effects.fetchable]
         if effects.finished:
             topics.append(FINISHED)
         if effects.due is not None:

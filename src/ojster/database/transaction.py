@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
+from typing import Any, Final
 
 from ojster.engine.events import Event
 from ojster.engine.settings import Settings
@@ -22,6 +22,10 @@ JOB_COLUMNS = (
     "result, errors"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
+
+
+EVERY_JOB: Final = 1_000_000
+"""How many jobs can be fetched from a queue when nobody has counted them."""
 
 
 class Tally:
@@ -41,8 +45,10 @@ class Effects:
     """What a transaction brings about: in memory until it is committed, then told to those who wait."""
 
     def __init__(self) -> None:
-        self.available: dict[str, int] = defaultdict(int)
-        """How many jobs became available, by queue."""
+        self.available: dict[str, set[str]] = defaultdict(set)
+        """The ids of jobs that became available, by queue, and were not handed out in the same transaction."""
+        self.opened: set[str] = set()
+        """Queues that may hand out jobs now which they could not before: resumed, or no longer held up."""
         self.finished: list[str] = []
         """The ids of jobs that finished."""
         self.due: int | None = None
@@ -51,6 +57,12 @@ class Effects:
         self.counts: dict[tuple[str, str], int] = defaultdict(int)
         """By how much the number of jobs changed, by queue and state."""
         self.tallies: dict[str, Tally] = defaultdict(Tally)
+
+    @property
+    def fetchable(self) -> dict[str, int]:
+        """The queues from which jobs can be fetched that could not before, and how many at least."""
+        queues = {queue: len(ids) for queue, ids in self.available.items() if ids}
+        return queues | dict.fromkeys(self.opened, EVERY_JOB)
 
 
 class Transaction(ABC):

@@ -104,6 +104,7 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         due = lease_end(job, now, request.lease or settings.default_lease, settings.default_timeout)
         job.due_at = due
         tx.expect(due)
+        effects.available[job.queue].discard(job.id)
         effects.tallies[job.queue].waited += now - (job.enqueued_at or now)
         tx.emit("job.started", job, attempt=job.attempt, worker_id=request.worker_id)
     tx.start_jobs(jobs)
@@ -150,13 +151,13 @@ def _write_window(tx: Transaction, queue: str, gate: _Gate, used: int) -> None:
 def open_gates(tx: Transaction) -> int | None:
     """Let those who wait for a rate-limited queue look again when its window is over; return when the next one is."""
     soonest = None
-    for name, limit, started_at in tx.execute(
-        "SELECT name, max_per_second, window_started_at FROM queues "
+    for name, started_at in tx.execute(
+        "SELECT name, window_started_at FROM queues "
         "WHERE max_per_second IS NOT NULL AND window_used > 0" + tx.for_update
     ):
         if started_at + SECOND <= tx.now:
             tx.execute("UPDATE queues SET window_used = 0 WHERE name = :queue", {"queue": name})
-            tx.effects.available[name] += limit
+            tx.effects.opened.add(name)
         else:
             soonest = min(soonest or started_at + SECOND, started_at + SECOND)
     return soonest

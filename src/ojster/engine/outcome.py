@@ -94,7 +94,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         effects.finished.append(job.id)
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
         if job.exclusive_key is not None:
-            effects.available[job.queue] += 1
+            effects.opened.add(job.queue)
     tx.complete_jobs(completed)
     return results
 
@@ -228,7 +228,7 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         job.worker_id = None
         job.due_at = job.expires_at
         tx.expect(job.due_at)
-        tx.effects.available[job.queue] += 1
+        tx.effects.available[job.queue].add(job.id)
         tx.effects.tallies[job.queue].enqueued += 1
         tx.emit("job.enqueued", job, attempt=job.attempt)
     write_outcomes(tx, moved)
@@ -256,7 +256,7 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
 def _free_exclusive(tx: Transaction, job: Job) -> None:
     """Let those wait no longer who share the job's exclusive key."""
     if job.exclusive_key is not None:
-        tx.effects.available[job.queue] += 1
+        tx.effects.opened.add(job.queue)
 
 
 def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:

@@ -100,7 +100,7 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
         if job.due_at is not None:
             tx.expect(job.due_at)
         if job.state == "available":
-            effects.available[job.queue] += 1
+            effects.available[job.queue].add(job.id)
             effects.tallies[job.queue].enqueued += 1
             tx.emit("job.enqueued", job)
         elif job.state == "scheduled":

@@ -67,8 +67,7 @@ def pause(tx: Transaction, names: Sequence[str]) -> list[Queue]:
 
 def resume(tx: Transaction, names: Sequence[str]) -> list[Queue]:
     """Hand out jobs of these queues again."""
-    for name in names:
-        tx.effects.available[name] += 1_000_000  # all who wait for the queue may look
+    tx.effects.opened.update(names)
     return [_set_paused(tx, name, None) for name in names]
 
 
