@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
 from ojster.database.database import Database, open_database
 from ojster.database.dispatcher import Operation
+from ojster.database.postgres_url import parse_postgres_url
 from ojster.engine.engine import Engine
 from ojster.engine.events import EventLog
 from ojster.engine.settings import Settings
@@ -20,6 +22,7 @@ from ojster.engine.upkeep import upkeep
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.job import Members
+from tests.postgres import PostgresServer
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -58,10 +61,50 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["file", "memory"])
+SERVER_VARIABLE = "OJSTER_TEST_POSTGRES"
+ISOLATION_VARIABLE = "OJSTER_TEST_ISOLATION"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start one PostgreSQL server for all processes that run tests."""
+    if not hasattr(config, "workerinput") and SERVER_VARIABLE not in os.environ:
+        server = PostgresServer(fsync="off")
+        server.start()
+        os.environ[SERVER_VARIABLE] = server.url
+        config.add_cleanup(server.remove)
+
+
+@pytest.fixture(scope="session")
+def postgres_tables(worker_id: str) -> str:
+    """The URL of a schema with all tables, of the process that runs the tests."""
+    url = f"{os.environ[SERVER_VARIABLE]}&schema=tests_{worker_id}"
+    open_database(url, migrate=True).close()
+    return url
+
+
+@pytest.fixture
+def postgres_url(postgres_tables: str) -> str:
+    """The URL of a PostgreSQL database with empty tables."""
+    parsed = parse_postgres_url(postgres_tables)
+    with psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}") as connection:
+        connection.execute(
+            "DELETE FROM jobs; DELETE FROM payloads; DELETE FROM queues; DELETE FROM job_count_slots; "
+            "DELETE FROM queue_minutes; DELETE FROM workers; DELETE FROM crons"
+        )
+    isolation = os.environ.get(ISOLATION_VARIABLE)
+    return f"{postgres_tables}&isolation={isolation}" if isolation else postgres_tables
+
+
+@pytest.fixture(params=["file", "memory", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of each kind; every test of the engine runs on all of them."""
-    return f"sqlite:///{tmp_path}/jobs.db" if request.param == "file" else "sqlite:///:memory:"
+    match request.param:
+        case "file":
+            return f"sqlite:///{tmp_path}/jobs.db"
+        case "memory":
+            return "sqlite:///:memory:"
+        case _:
+            return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import Callable, Sequence
-from typing import TypeVar
-from urllib.parse import urlsplit
+from typing import Final, TypeVar
 
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
-from ojster.database.wakeups import DUE, Wakeups, job_topic
+from ojster.database.wakeups import DUE, FINISHED, Wakeups, job_topic
 from ojster.engine.events import EventLog
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
@@ -18,6 +18,16 @@ from ojster.model.timestamps import system_clock
 
 A = TypeVar("A")
 R = TypeVar("R")
+
+
+SQLITE: Final = "sqlite:///"
+POSTGRES: Final = ("postgresql://", "postgres://")
+
+MOST_FINISHED: Final = 100
+"""How many jobs of one transaction may finish for each to be named to other processes; else they hear of "finished"."""
+
+_QUEUE: Final = "queue:"
+_DUE: Final = "due:"
 
 
 class Database(ABC):
@@ -82,6 +92,10 @@ class Database(ABC):
         """Run a transaction function that only reads, for one argument."""
         return (await self.read_many(operation, (argument,)))[0]
 
+    @abstractmethod
+    def ring_fetches(self, queues: Sequence[str]) -> None:
+        """Let those look again who wait for jobs of these queues."""
+
     def publish(self, effects: Effects) -> None:
         """Tell this process what a transaction has brought about. Called once it is committed, from any thread."""
         if self.events is not None and effects.events:
@@ -93,6 +107,16 @@ class Database(ABC):
         if effects.due is not None:
             self.expect(effects.due)
 
+    def heed(self, topics: Sequence[str]) -> None:
+        """Hear what another process says that its transactions have brought about: see ``topics_of``."""
+        if queues := [topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)]:
+            self.ring_fetches(queues)
+        for topic in topics:
+            if topic.startswith(_DUE):
+                self.expect(int(topic.removeprefix(_DUE)))
+            elif not topic.startswith(_QUEUE):
+                self.wakeups.wake(topic)
+
     def expect(self, moment: int) -> None:
         """Note that something is due at ``moment``; wake whoever does the chores if nothing is due sooner."""
         if self.next_due is None or moment < self.next_due:
@@ -100,20 +124,40 @@ class Database(ABC):
             self.wakeups.wake(DUE)
 
 
+def topics_of(effects: Effects) -> list[str]:
+    """Return what other processes may wait for of what a transaction has brought about."""
+    topics = [_QUEUE + queue for queue in effects.fetchable]
+    if len(effects.finished) > MOST_FINISHED:
+        topics.append(FINISHED)
+    else:
+        topics += map(job_topic, effects.finished)
+    if effects.due is not None:
+        topics.append(f"{_DUE}{effects.due}")
+    return topics
+
+
 def open_database(
     url: str,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
-    clock: Callable[[], int] = system_clock,
+    clock: Callable[[], int] | None = None,
     synchronous: str = "FULL",
+    *,
+    migrate: bool = False,
 ) -> Database:
     """Open the database that ``url`` names.
 
     Parameters
     ----------
     url:
-        ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``sqlite:///:memory:``.
+        ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or
+        ``postgresql://user@host/database``, as libpq understands it.
+    clock:
+        What time it is, in microseconds since the epoch; ``None``: what the machine says, or the PostgreSQL server.
     synchronous:
-        For SQLite: ``FULL`` survives a power loss, ``NORMAL`` only a crash of the process and is faster.
+        ``FULL`` survives a power loss, ``NORMAL`` only a crash of the process (SQLite) or may lose what was committed
+        in the last moment (PostgreSQL), and is faster.
+    migrate:
+        Whether to bring the schema of a PostgreSQL database up to date; that of a file always is.
 
     Raises
     ------
@@ -122,17 +166,32 @@ def open_database(
     BackendUnavailable
         The database cannot be opened.
     """
-    from ojster.database.sqlite import SqliteDatabase
+    database: Database
+    if url.startswith(POSTGRES):
+        try:
+            from ojster.database.postgres import PostgresDatabase
+        except ImportError as error:
+            raise InvalidRequest(f"PostgreSQL needs psycopg: pip install 'ojster[postgres]' ({error}).") from error
+        database = PostgresDatabase(url, settings, clock, synchronous, migrate=migrate)
+    elif url.startswith(SQLITE):
+        from ojster.database.sqlite import SqliteDatabase
 
-    if urlsplit(url).scheme != "sqlite" or not url.startswith("sqlite:///"):
-        raise InvalidRequest(f"The database URL {_without_password(url)!r} must be like 'sqlite:///jobs.db'.")
-    database = SqliteDatabase(url.removeprefix("sqlite:///"), settings, clock, synchronous)
+        database = SqliteDatabase(url.removeprefix(SQLITE), settings, clock or system_clock, synchronous)
+    else:
+        raise InvalidRequest(
+            f"The database URL {without_password(url)!r} must be like 'sqlite:///jobs.db' or "
+            "'postgresql://user@host/database'."
+        )
     database.open()
     return database
 
 
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@")
+def names_a_database(url: str) -> bool:
+    """Tell whether a URL names a database, not a server."""
+    return url.startswith((SQLITE, *POSTGRES))
+
+
+def without_password(url: str) -> str:
+    """Return a URL as people, logs and errors may see it."""
+    hidden = re.sub(r"(?<=//)([^:@/?#]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)\b(password|sslpassword)=[^&]*", r"\1=***", hidden)

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from ojster.database.transaction import EVERY_JOB, Transaction
+from ojster.database.transaction import EVERY_JOB, Transaction, TryAgain
 from ojster.database.waiting import WaitingRoom
 from ojster.model.errors import BackendError, BackendUnavailable, OjsterError
 
@@ -43,10 +43,6 @@ MOST_TRIES: Final = 12
 FIRST_PAUSE: Final = 0.002
 LONGEST_PAUSE: Final = 1.0
 """How long to wait before it is run again, in seconds: doubled each time, and varied."""
-
-
-class TryAgain(Exception):
-    """The database has undone a transaction through no fault of its own; it may succeed if it is run again."""
 
 
 class Patience:

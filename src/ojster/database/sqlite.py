@@ -6,19 +6,18 @@ import logging
 import threading
 from array import array
 from asyncio import Future
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
 
-from ojster.database.database import Database
+from ojster.database.database import Database, topics_of
 from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.doorbell import Doorbell
-from ojster.database.transaction import JOB_COLUMNS, Parameters, Row, Transaction
-from ojster.database.wakeups import FINISHED
+from ojster.database.migrations import refuse_newer, scripts
+from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, Parameters, Row, Transaction
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
@@ -27,9 +26,6 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 R = TypeVar("R")
-
-_QUEUE: Final = "queue:"
-_DUE: Final = "due:"
 
 _UNUSABLE: Final = (
     apsw.BusyError,
@@ -56,8 +52,6 @@ under a load that leaves the background no pause."""
 CACHE_KIB: Final = 32 * 1024
 """How much of the file each connection keeps in memory at most, in KiB."""
 
-_JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
-
 INSERT_SIZES: Final = (128, 32, 8, 1)
 """How many rows an INSERT has at once: one statement for many rows holds up other threads once, not for each row."""
 
@@ -78,7 +72,7 @@ _COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
 )
 _AVAILABLE_JOBS: Final = (
-    f"SELECT {_JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
     "WHERE j.queue = ? AND j.state = 'available' AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
@@ -87,7 +81,7 @@ _AVAILABLE_JOBS: Final = (
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 _LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 _FIND_JOBS: Final = (
-    f"SELECT {_JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
 )
 
 
@@ -110,7 +104,6 @@ class SqliteTransaction(Transaction):
         first = (last or 0) + 1
         values: list[Any] = []
         for seq, job in enumerate(jobs, first):
-            job.seq = seq
             values += (
                 seq,
                 job.id,
@@ -152,6 +145,9 @@ class SqliteTransaction(Transaction):
             return
         for values, seqs in alike.items():
             self._cursor.execute(_COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
+
+    def lock_keys(self, keys: Iterable[str]) -> None:
+        return  # there is no other transaction
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = _without_nul(ids)
@@ -218,7 +214,7 @@ class SqliteDatabase(Database):
             writer.set_wal_hook(self._on_commit)
             self._checkpointer = threading.Thread(target=self._checkpoint, name="ojster-checkpoint", daemon=True)
             self._checkpointer.start()
-            self._doorbell = Doorbell(Path(self.path), self._on_ring)
+            self._doorbell = Doorbell(Path(self.path), self.heed)
         self._writer.start()
 
     def close(self) -> None:
@@ -241,6 +237,9 @@ class SqliteDatabase(Database):
 
     def let_nobody_wait(self) -> None:
         self._writer.ring(None)
+
+    def ring_fetches(self, queues: Sequence[str]) -> None:
+        self._writer.ring(queues)
 
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._reader.run(operation, arguments)
@@ -276,8 +275,8 @@ class SqliteDatabase(Database):
             raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
         try:  # it is committed: nothing from here on may look as if it were not
             self.publish(tx.effects)
-            if self._doorbell is not None:
-                self._ring(tx)
+            if self._doorbell is not None and (topics := topics_of(tx.effects)):
+                self._doorbell.ring(topics)
             if self._log_pages > LARGEST_LOG_PAGES:
                 self._copy_log(connection)
                 self._log_pages = 0
@@ -315,28 +314,6 @@ class SqliteDatabase(Database):
             except apsw.Error as error:
                 log.error("the write-ahead log cannot be copied now: %s", error)
 
-    def _ring(self, tx: SqliteTransaction) -> None:
-        """Tell the other processes that use the file what they may wait for."""
-        assert self._doorbell is not None
-        effects = tx.effects
-        topics = [_QUEUE + queue for queue in effects.fetchable]
-        if effects.finished:
-            topics.append(FINISHED)
-        if effects.due is not None:
-            topics.append(f"{_DUE}{effects.due}")
-        if topics:
-            self._doorbell.ring(topics)
-
-    def _on_ring(self, topics: Sequence[str]) -> None:
-        queues = [topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)]
-        if queues:
-            self._writer.ring(queues)
-        if FINISHED in topics:
-            self.wakeups.wake(FINISHED)
-        for topic in topics:
-            if topic.startswith(_DUE):
-                self.expect(int(topic.removeprefix(_DUE)))
-
 
 def migrate(connection: apsw.Connection) -> int:
     """Bring the schema up to date, in one transaction; return its version.
@@ -346,23 +323,16 @@ def migrate(connection: apsw.Connection) -> int:
     BackendUnavailable
         The schema is newer than this version of Ojster.
     """
-    scripts = sorted(
-        (entry for entry in resources.files("ojster.database").joinpath("migrations/sqlite").iterdir()),
-        key=lambda entry: entry.name,
-    )
+    wanted = scripts("sqlite")
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = int(connection.execute("PRAGMA user_version").fetchall()[0][0] or 0)
-        if version > len(scripts):
-            raise BackendUnavailable(
-                f"The database has schema version {version}, and this version of Ojster knows only {len(scripts)}: "
-                "upgrade Ojster."
-            )
-        for script in scripts[version:]:
-            connection.execute(script.read_text())
-        connection.execute(f"PRAGMA user_version = {len(scripts)}")
+        refuse_newer(version, len(wanted))
+        for script in wanted[version:]:
+            connection.execute(script)
+        connection.execute(f"PRAGMA user_version = {len(wanted)}")
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-    return len(scripts)
+    return len(wanted)

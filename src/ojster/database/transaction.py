@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Final
@@ -23,9 +23,16 @@ JOB_COLUMNS = (
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
+JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
+"""The same, of a table that is called ``j``."""
+
 
 EVERY_JOB: Final = 1_000_000
 """How many jobs can be fetched from a queue when nobody has counted them."""
+
+
+class TryAgain(Exception):
+    """The database has undone a transaction through no fault of its own; it may succeed if it is run again."""
 
 
 class Tally:
@@ -84,6 +91,9 @@ class Transaction(ABC):
     for_update = ""
     """Appended to a SELECT to lock its rows, where the database needs it."""
 
+    skip_locked = ""
+    """The same, but leaving out rows that another transaction has locked, which looks after them: for chores."""
+
     def __init__(self, now: int, settings: Settings) -> None:
         self.now = now
         self.settings = settings
@@ -140,7 +150,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
-        """Insert jobs with their envelopes, and give each its ``seq``."""
+        """Insert jobs with their envelopes. Their ``seq`` is the database's affair: it is not set in what was given."""
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         """Write that jobs are active now: attempt, start, lease and worker."""
@@ -155,6 +165,10 @@ class Transaction(ABC):
             "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?",
             [(job.finished_at, job.result, job.seq) for job in jobs],
         )
+
+    @abstractmethod
+    def lock_keys(self, keys: Iterable[str]) -> None:
+        """Let no other transaction push jobs with these unique keys until this one has ended."""
 
     @abstractmethod
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:

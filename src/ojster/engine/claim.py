@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 import msgspec
@@ -39,9 +39,9 @@ class _Gate(msgspec.Struct):
     """A queue that does not hand out its jobs freely."""
 
     paused: bool
-    allowance: int | None
-    window_started_at: int
-    window_used: int
+    allowance: int | None = None
+    window_started_at: int = 0
+    window_used: int = 0
 
 
 def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
@@ -49,7 +49,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
 
     Requests for the same queues are served together, in their order.
     """
-    gates = _gates(tx)
+    gates = _gates(tx, {queue for request in claims for queue in request.queues})
     results: dict[int, list[Job]] = {}
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
@@ -119,21 +119,28 @@ def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> in
     return end
 
 
-def _gates(tx: Transaction) -> dict[str, _Gate]:
+def _gates(tx: Transaction, wanted: Set[str]) -> dict[str, _Gate]:
     gates = {}
-    for name, paused_at, limit, started_at, used in tx.execute(
-        "SELECT name, paused_at, max_per_second, window_started_at, window_used FROM queues "
-        "WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL" + tx.for_update
+    for name, paused_at, limit in tx.execute(
+        "SELECT name, paused_at, max_per_second FROM queues "
+        "WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL ORDER BY name"
     ):
-        allowance = None
-        if limit is not None:
-            if tx.now - started_at >= SECOND:
-                started_at, used = tx.now, 0
-            allowance = max(0, limit - used)
-        gates[name] = _Gate(
-            paused=paused_at is not None, allowance=allowance, window_started_at=started_at, window_used=used
-        )
+        if name in wanted:
+            gates[name] = _Gate(paused=paused_at is not None)
+            if limit is not None and paused_at is None:
+                _read_window(tx, name, limit, gates[name])
     return gates
+
+
+def _read_window(tx: Transaction, queue: str, limit: int, gate: _Gate) -> None:
+    """Find out how many jobs a rate-limited queue may hand out now; no other transaction may until this one ends."""
+    ((started_at, used),) = tx.execute(
+        "SELECT window_started_at, window_used FROM queues WHERE name = :queue" + tx.for_update, {"queue": queue}
+    )
+    if tx.now - started_at >= SECOND:
+        started_at, used = tx.now, 0
+    gate.window_started_at, gate.window_used = started_at, used
+    gate.allowance = max(0, limit - used)
 
 
 def _write_window(tx: Transaction, queue: str, gate: _Gate, used: int) -> None:
@@ -153,7 +160,7 @@ def open_gates(tx: Transaction) -> int | None:
     soonest = None
     for name, started_at in tx.execute(
         "SELECT name, window_started_at FROM queues "
-        "WHERE max_per_second IS NOT NULL AND window_used > 0" + tx.for_update
+        "WHERE max_per_second IS NOT NULL AND window_used > 0" + tx.skip_locked
     ):
         if started_at + SECOND <= tx.now:
             tx.execute("UPDATE queues SET window_used = 0 WHERE name = :queue", {"queue": name})

@@ -62,7 +62,7 @@ def register(tx: Transaction, crons: Sequence[Cron]) -> list[tuple[Cron, bool]]:
 
 
 def _register(tx: Transaction, cron: Cron) -> tuple[Cron, bool]:
-    known = _find(tx, cron.name)
+    known = _find(tx, cron.name, tx.for_update)
     next_run_at = cron.schedule.next_after(tx.now) if cron.enabled else None
     if known is None:
         cron = msgspec.structs.replace(cron, created_at=tx.now, next_run_at=next_run_at)
@@ -85,7 +85,7 @@ def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | O
     """Enable or disable cron jobs."""
     results: list[Cron | OjsterError] = []
     for name, enabled in orders:
-        cron = _find(tx, name)
+        cron = _find(tx, name, tx.for_update)
         if cron is None:
             results.append(_no_cron(name))
             continue
@@ -100,7 +100,7 @@ def unregister(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError
     """Remove cron jobs. Jobs that they made stay."""
     results: list[Cron | OjsterError] = []
     for name in names:
-        cron = _find(tx, name)
+        cron = _find(tx, name, tx.for_update)
         if cron is not None:
             tx.execute("DELETE FROM crons WHERE name = :name", {"name": name})
         results.append(cron or _no_cron(name))
@@ -124,7 +124,7 @@ def fire_due(tx: Transaction) -> int | None:
     However many occurrences were missed, a cron job fires once (ojs-cron.md section 7.3).
     """
     rows = tx.execute(
-        f"SELECT {_COLUMNS} FROM crons WHERE next_run_at <= :now ORDER BY next_run_at LIMIT :limit" + tx.for_update,
+        f"SELECT {_COLUMNS} FROM crons WHERE next_run_at <= :now ORDER BY next_run_at LIMIT :limit" + tx.skip_locked,
         {"now": tx.now, "limit": MOST_FIRED},
     )
     for row in rows:
@@ -199,8 +199,8 @@ def _unfinished_jobs(tx: Transaction, name: str) -> list[Job]:
     return [Job(*row) for row in rows]
 
 
-def _find(tx: Transaction, name: str) -> Cron | None:
-    rows = tx.execute(f"SELECT {_COLUMNS} FROM crons WHERE name = :name" + tx.for_update, {"name": name})
+def _find(tx: Transaction, name: str, lock: str = "") -> Cron | None:
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM crons WHERE name = :name" + lock, {"name": name})
     return _cron(rows[0]) if rows else None
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.database.transaction import JOB_COLUMNS_OF_J, Transaction
 from ojster.model.envelope import Job
 
 DEFAULT_PAGE: Final = 50
@@ -60,9 +60,8 @@ def _page(tx: Transaction, chosen: JobFilter) -> JobPage:
     where = " AND ".join(conditions) or "TRUE"
     total = _count(tx, chosen, where, parameters)
     page = where if chosen.before is None else f"{where} AND seq < :before"
-    columns = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
     rows = tx.execute(
-        f"SELECT {columns}, p.envelope FROM "
+        f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM "
         f"(SELECT * FROM jobs WHERE {page} ORDER BY seq DESC LIMIT :limit OFFSET :offset) AS j "
         "JOIN payloads AS p ON p.seq = j.seq ORDER BY j.seq DESC",
         parameters | {"before": chosen.before, "limit": chosen.limit + 1, "offset": chosen.offset},
@@ -99,7 +98,9 @@ def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str,
     """How many jobs match: from the counts that are kept, where they know it."""
     if chosen.type is not None or chosen.dead is not None:
         return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {where}", parameters)[0][0])
-    return int(tx.execute(f"SELECT coalesce(sum(jobs), 0) FROM job_counts WHERE {where}", parameters)[0][0])
+    return int(
+        tx.execute(f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {where}", parameters)[0][0]
+    )
 
 
 def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:
@@ -108,7 +109,8 @@ def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, 
     for queue in queues:
         counts: dict[str, dict[str, int]] = {}
         for name, state, jobs in tx.execute(
-            "SELECT queue, state, jobs FROM job_counts WHERE :queue IS NULL OR queue = :queue ORDER BY queue",
+            "SELECT queue, state, jobs FROM job_counts WHERE CAST(:queue AS TEXT) IS NULL OR queue = :queue "
+            "ORDER BY queue, state",
             {"queue": queue},
         ):
             counts.setdefault(name, {})[state] = jobs

@@ -29,6 +29,7 @@ def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojster
     """Insert groups of jobs; for each, return its jobs, or the refusal for which none of it was inserted."""
     given = [job.id for group in groups for job in group if job.id_is_given]
     taken = set(tx.lock_jobs(given)) if given else set()
+    tx.lock_keys({job.unique_key for group in groups for job in group if job.unique_key is not None})
     results: list[list[Pushed] | OjsterError] = []
     waiting: list[Job] = []
     for group in groups:
@@ -111,7 +112,7 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
 def _know_queues(tx: Transaction, queues: Iterable[str]) -> None:
     tx.execute_many(
         "INSERT INTO queues (name, created_at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
-        [(queue, tx.now) for queue in queues],
+        [(queue, tx.now) for queue in sorted(queues)],
     )
 
 
@@ -153,8 +154,10 @@ def _duplicates(tx: Transaction, new: NewJob) -> list[Job]:
     """The jobs that the new one duplicates, newest first."""
     policy = new.unique
     assert policy is not None
+    # Only jobs that are to be replaced are locked: a claim leaves out locked ones, as if they were not there.
+    lock = tx.for_update if policy.on_conflict.startswith("replace") else ""
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE unique_key = :key ORDER BY seq DESC" + tx.for_update,
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE unique_key = :key ORDER BY seq DESC" + lock,
         {"key": new.unique_key},
     )
     jobs = [Job(*row) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -30,6 +31,11 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     ran: int
 
 
+_SUMS: Final = ", ".join(
+    f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in ("enqueued", "completed", "failed", "waited", "ran")
+)
+
+
 def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
     """Return all queues by name, for each request."""
     rows = tx.execute("SELECT name, created_at, paused_at, max_per_second FROM queues ORDER BY name")
@@ -51,9 +57,7 @@ def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | 
             tx.execute("SELECT state, jobs FROM job_counts WHERE queue = :name", {"name": name})
         )
         (sums,) = tx.execute(
-            "SELECT coalesce(sum(enqueued), 0), coalesce(sum(completed), 0), coalesce(sum(failed), 0), "
-            "coalesce(sum(waited), 0), coalesce(sum(ran), 0) "
-            "FROM queue_minutes WHERE queue = :name AND minute > :hour_ago",
+            f"SELECT {_SUMS} FROM queue_minutes WHERE queue = :name AND minute > :hour_ago",
             {"name": name, "hour_ago": hour_ago},
         )
         results.append(QueueStatistics(Queue(*rows[0]), counts, *sums))

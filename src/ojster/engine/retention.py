@@ -27,7 +27,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
             continue
         rows = tx.execute(
             "SELECT seq, queue, state FROM jobs WHERE state = :state AND dead = :dead AND finished_at < :before "
-            "ORDER BY finished_at LIMIT :room" + tx.for_update,
+            "ORDER BY finished_at LIMIT :room" + tx.skip_locked,
             {"state": state, "dead": dead, "before": tx.now - period, "room": room},
         )
         delete_jobs(tx, [(seq, queue, state) for seq, queue, state in rows])

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
 from ojster.engine.claim import open_gates
 from ojster.engine.cron import fire_due
 from ojster.engine.outcome import fail_attempt, finish, make_available
@@ -47,7 +47,7 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
     """Do what is due for the jobs of a state; one that cannot be looked after does not keep the others from it."""
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = :state AND due_at <= :now "
-        "ORDER BY due_at LIMIT :limit" + tx.for_update,
+        "ORDER BY due_at LIMIT :limit" + tx.skip_locked,
         {"state": state, "now": tx.now, "limit": MOST_AT_ONCE},
     )
     if not rows:
@@ -56,12 +56,16 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
         with tx.savepoint():
             act(tx, [Job(*row) for row in rows])
             return
+    except TryAgain:
+        raise
     except Exception:
         log.exception("upkeep of %d %s jobs failed; they are looked after one by one", len(rows), state)
     for row in rows:
         try:
             with tx.savepoint():
                 act(tx, [Job(*row)])
+        except TryAgain:
+            raise
         except Exception:
             log.exception("the %s job %s cannot be looked after; it is tried again in a minute", state, row[1])
             tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + MINUTE, "seq": row[0]})

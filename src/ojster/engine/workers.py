@@ -144,7 +144,7 @@ def reap_silent_workers(tx: Transaction) -> int | None:
     """Give the jobs of workers that fell silent to others; return when the next one would be silent for too long."""
     deadline = tx.now - tx.settings.heartbeat_timeout
     for (worker_id,) in tx.execute(
-        "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.for_update, {"deadline": deadline}
+        "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.skip_locked, {"deadline": deadline}
     ):
         failure = Failure("worker_death", f"The worker {worker_id} held the job and fell silent.")
         for job in _jobs_held_by(tx, worker_id):

@@ -1,0 +1,455 @@
+"""How are jobs kept in PostgreSQL? Several transactions at once, each a pipeline, and one connection to wake others."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import time
+from asyncio import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from ojster.database.database import Database, topics_of
+from ojster.database.dispatcher import Dispatcher, Operation, Patience
+from ojster.database.herald import Herald
+from ojster.database.migrations import refuse_newer, scripts
+from ojster.database.pipeline import (
+    Connection,
+    ConnectionLost,
+    StatementFailed,
+    bytes_array,
+    int_array,
+    quoted,
+    text_array,
+    uuid_array,
+)
+from ojster.database.postgres_url import PostgresUrl, parse_postgres_url
+from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, Parameters, Row, Transaction, TryAgain
+from ojster.engine.settings import Settings
+from ojster.model.envelope import Job
+from ojster.model.errors import BackendUnavailable
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
+"""The environment variable with the way to the database past a pooler, for LISTEN."""
+
+SLOTS: Final = 32
+"""How many rows the counts of a queue and state are spread over, so that transactions do not wait for each other."""
+
+_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_INSERT_JOBS: Final = (
+    "WITH given AS MATERIALIZED (SELECT nextval('{schema}.jobs_seq_seq') AS seq, job.* FROM unnest(?::uuid[], "
+    "?::text[], ?::text[], ?::text[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], "
+    "?::bigint[], ?::bigint[], ?::text[], ?::text[], ?::text[], ?::bytea[]) AS job (id, type, queue, state, priority, "
+    "max_attempts, created_at, enqueued_at, expires_at, due_at, timeout, lease, unique_key, cron_name, exclusive_key, "
+    "envelope)), "
+    "inserted AS (INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, "
+    "expires_at, due_at, timeout, lease, unique_key, cron_name, exclusive_key) SELECT seq, id, type, queue, state, "
+    "priority, max_attempts, created_at, enqueued_at, expires_at, due_at, timeout, lease, unique_key, cron_name, "
+    "exclusive_key FROM given) "
+    "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
+)
+_START_JOBS: Final = (
+    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
+    "WHERE seq = ANY(?::bigint[])"
+)
+_COMPLETE_JOBS: Final = (
+    "UPDATE jobs SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result "
+    "FROM unnest(?::bigint[], ?::bigint[], ?::bytea[]) AS done (seq, finished_at, result) WHERE jobs.seq = done.seq"
+)
+_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(?::uuid[]) ORDER BY id FOR UPDATE"
+_FIND_JOBS: Final = (
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    "WHERE j.id = ANY(?::uuid[])"
+)
+_AVAILABLE_JOBS: Final = (
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    "WHERE j.queue = ? AND j.state = 'available' AND (j.due_at IS NULL OR j.due_at > ?) "
+    "AND (j.exclusive_key IS NULL OR NOT EXISTS "
+    "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
+    "ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED"
+)
+_ENVELOPES: Final = "SELECT seq, envelope FROM payloads WHERE seq = ANY(?::bigint[])"
+_LOCK_KEYS: Final = (
+    "SELECT pg_advisory_xact_lock(key) FROM "
+    "(SELECT DISTINCT hashtextextended(name, 0) AS key FROM unnest(?::text[]) AS name ORDER BY key) AS keys"
+)
+_COUNT: Final = (
+    "INSERT INTO job_count_slots (queue, state, slot, jobs) "
+    "SELECT queue, state, ?, jobs FROM unnest(?::text[], ?::text[], ?::bigint[]) AS change (queue, state, jobs) "
+    "ON CONFLICT (queue, state, slot) DO UPDATE SET jobs = job_count_slots.jobs + excluded.jobs"
+)
+_TALLY: Final = (
+    "INSERT INTO queue_minutes (queue, minute, slot, enqueued, completed, failed, waited, ran) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (queue, minute, slot) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued, "
+    "completed = queue_minutes.completed + excluded.completed, failed = queue_minutes.failed + excluded.failed, "
+    "waited = queue_minutes.waited + excluded.waited, ran = queue_minutes.ran + excluded.ran"
+)
+
+
+class PostgresTransaction(Transaction):
+    """A transaction on one PostgreSQL connection."""
+
+    for_update = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+
+    def __init__(self, connection: Connection, now: int, settings: Settings, schema: str, slot: int) -> None:
+        super().__init__(now, settings)
+        self._connection = connection
+        self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
+        self._slot = slot
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        return self._connection.execute(sql, parameters)
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        self._connection.execute_many(sql, rows)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        with super().savepoint():
+            yield
+            self._connection.answer()  # what goes wrong in here is to be undone in here
+
+    def insert_jobs(self, jobs: Sequence[Job]) -> None:
+        self.execute(
+            self._insert_jobs,
+            (
+                uuid_array([job.id for job in jobs]),
+                text_array([job.type for job in jobs]),
+                text_array([job.queue for job in jobs]),
+                text_array([job.state for job in jobs]),
+                int_array([job.priority for job in jobs]),
+                int_array([job.max_attempts for job in jobs]),
+                int_array([job.created_at for job in jobs]),
+                int_array([job.enqueued_at for job in jobs]),
+                int_array([job.expires_at for job in jobs]),
+                int_array([job.due_at for job in jobs]),
+                int_array([job.timeout for job in jobs]),
+                int_array([job.lease for job in jobs]),
+                text_array([job.unique_key for job in jobs]),
+                text_array([job.cron_name for job in jobs]),
+                text_array([job.exclusive_key for job in jobs]),
+                bytes_array([job.envelope for job in jobs]),
+            ),
+        )
+
+    def start_jobs(self, jobs: Sequence[Job]) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for job in jobs:
+            alike.setdefault((job.started_at, job.due_at, job.worker_id), []).append(job.seq)
+        for values, seqs in alike.items():
+            self.execute(_START_JOBS, (*values, int_array(seqs)))
+
+    def complete_jobs(self, jobs: Sequence[Job]) -> None:
+        if jobs:
+            self.execute(
+                _COMPLETE_JOBS,
+                (
+                    int_array([job.seq for job in jobs]),
+                    int_array([job.finished_at for job in jobs]),
+                    bytes_array([job.result for job in jobs]),
+                ),
+            )
+
+    def lock_keys(self, keys: Iterable[str]) -> None:
+        names = sorted(keys)
+        if names:
+            self.execute(_LOCK_KEYS, (text_array(names),))
+
+    def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        ids = [id for id in ids if _ID.fullmatch(id)]
+        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (uuid_array(ids),))} if ids else {}
+
+    def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        ids = [id for id in ids if _ID.fullmatch(id)]
+        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (uuid_array(ids),))} if ids else {}
+
+    def available_jobs(self, queue: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
+
+    def envelopes(self, jobs: Sequence[Job]) -> None:
+        found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (int_array([job.seq for job in jobs]),)))
+        for job in jobs:
+            job.envelope = found[job.seq]
+
+    def write_effects(self) -> None:
+        counts = sorted((queue, state, change) for (queue, state), change in self.effects.counts.items() if change)
+        if counts:
+            queues, states, changes = zip(*counts, strict=True)
+            self.execute(_COUNT, (self._slot, text_array(queues), text_array(states), int_array(changes)))
+        minute = self.now // 60_000_000
+        for queue, tally in sorted(self.effects.tallies.items()):
+            self.execute(
+                _TALLY,
+                (
+                    queue,
+                    minute,
+                    self._slot,
+                    tally.enqueued,
+                    tally.completed,
+                    tally.failed,
+                    tally.waited,
+                    tally.ran,
+                ),
+            )
+
+
+class ServerClock:
+    """The database's clock, in microseconds since the epoch, so that servers agree on the time whatever theirs say.
+
+    How far it is from this machine's steady clock is measured now and then; reading it asks nobody.
+    """
+
+    def __init__(self) -> None:
+        self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() // 1000 + self._offset
+
+    def measure(self, connection: psycopg.Connection) -> None:
+        """Ask the database what time it is."""
+        before = time.monotonic_ns() // 1000
+        row = connection.execute("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)").fetchone()
+        after = time.monotonic_ns() // 1000
+        assert row is not None
+        self._offset = int(row[0]) - (before + after) // 2
+
+
+class PostgresDatabase(Database):
+    """Jobs in a PostgreSQL database, shared by any number of processes on any number of machines.
+
+    Parameters
+    ----------
+    clock:
+        What time it is; ``None``: what the database says.
+    migrate:
+        Whether to bring the schema up to date if it is not.
+    """
+
+    kind = "postgres"
+
+    def __init__(
+        self,
+        url: str,
+        settings: Settings,
+        clock: Callable[[], int] | None,
+        synchronous: str = "FULL",
+        *,
+        migrate: bool = False,
+    ) -> None:
+        self._server_clock = ServerClock()
+        super().__init__(settings, clock or self._server_clock)
+        self.url = parse_postgres_url(url)
+        self._conninfo = self.url.conninfo
+        if synchronous == "NORMAL":
+            self._conninfo = psycopg.conninfo.make_conninfo(self._conninfo, options="-c synchronous_commit=off")
+        self._migrates = migrate
+        self._begin = f"BEGIN ISOLATION LEVEL {self.url.isolation.upper()}"
+        self._closed = False
+
+    def open(self) -> None:
+        try:
+            with self._connect() as connection:
+                check_schema(connection, self.url, migrate=self._migrates)
+                self._server_clock.measure(connection)
+        except psycopg.Error as error:
+            raise self._unavailable(error) from error
+        first_slot = secrets.randbelow(SLOTS)
+        lanes = [_Lane(self, first_slot + number) for number in range(self.url.connections)]
+        self._writer = Dispatcher([lane.write for lane in lanes], "ojster-writer")
+        reader = _Lane(self, 0)
+        self._reader = Dispatcher([reader.read], "ojster-reader")
+        self._lanes = [*lanes, reader]
+        listen_url = os.environ.get(LISTEN_VARIABLE)
+        listens = not self.url.pooled or listen_url is not None
+        conninfo = parse_postgres_url(listen_url).conninfo if listen_url else self.url.conninfo
+        channel = f"ojster_{self.url.schema}"
+        self._herald = Herald(lambda: self._connect(conninfo), channel, self.heed, self._look_around, listens=listens)
+        self._writer.start()
+        self._reader.start()
+        self._herald.start()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.close()
+        self._reader.close()
+        self._herald.close()
+        for lane in self._lanes:
+            lane.disconnect()
+
+    def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
+        return self._writer.run(operation, arguments)
+
+    def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
+        return self._writer.run(operation, (argument,), patience)
+
+    def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
+        return self._reader.run(operation, arguments)
+
+    def let_nobody_wait(self) -> None:
+        self._writer.ring(None)
+
+    def ring_fetches(self, queues: Sequence[str]) -> None:
+        self._writer.ring(queues)
+
+    def _connect(self, conninfo: str | None = None) -> psycopg.Connection:
+        return psycopg.connect(conninfo or self.url.conninfo, autocommit=True, prepare_threshold=None)
+
+    def _look_around(self, connection: psycopg.Connection) -> None:
+        """Look for what this process may not have been told."""
+        self._server_clock.measure(connection)
+        self._writer.ring_everybody()
+        self.wakeups.wake_all()
+
+    def _unavailable(self, error: Exception) -> BackendUnavailable:
+        return BackendUnavailable(f"The database {self.url.shown} cannot be used: {str(error).strip()}")
+
+
+class _Lane:
+    """One connection, opened when it is needed, and the transactions on it, one at a time."""
+
+    def __init__(self, database: PostgresDatabase, slot: int) -> None:
+        self._database = database
+        self._slot = slot % SLOTS
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        database = self._database
+        connection = self._connected()
+        tx = PostgresTransaction(connection, database.clock(), database.settings, database.url.schema, self._slot)
+        committing = False
+        try:
+            connection.execute(database._begin)
+            yield tx
+            tx.write_effects()
+            connection.execute("COMMIT")
+            committing = True
+            connection.answer()
+        except ConnectionLost as error:
+            self.disconnect()
+            if committing:
+                message = f"The connection broke while a transaction was committed; whether it was is unknown: {error}"
+                raise BackendUnavailable(message) from error
+            raise TryAgain(str(error)) from error
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, StatementFailed) and error.sqlstate[:2] in _UNUSABLE:
+                raise database._unavailable(error) from error
+            raise
+        try:  # it is committed: nothing from here on may look as if it were not
+            database.publish(tx.effects)
+            if topics := topics_of(tx.effects):
+                database._herald.ring(topics)
+        except Exception:
+            log.exception("others could not be told of a transaction")
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        database = self._database
+        connection = self._connected()
+        try:
+            yield PostgresTransaction(connection, database.clock(), database.settings, database.url.schema, self._slot)
+        except ConnectionLost as error:
+            self.disconnect()
+            raise TryAgain(str(error)) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def disconnect(self) -> None:
+        """Give up the connection; the next transaction opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            url = self._database.url
+            try:
+                self._connection = Connection(self._database._conninfo, url.schema, prepares=not url.pooled)
+            except psycopg.OperationalError as error:
+                raise self._database._unavailable(error) from error
+        return self._connection
+
+    def _roll_back(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.answer()
+        except (ConnectionLost, StatementFailed, TryAgain):
+            log.debug("what was sent before the rollback failed too")
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+                connection.answer()
+        except (ConnectionLost, StatementFailed, TryAgain):
+            self.disconnect()
+
+
+_UNUSABLE: Final = ("53", "58", "XX")
+"""Out of resources (disk full, too many connections), errors of the system, corruption: not the fault of a call."""
+
+
+def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: bool) -> int:
+    """Check that a schema is of this version, or bring it up to date; return its version.
+
+    Several processes may do so at the same time. All is done in one transaction, or nothing.
+
+    Raises
+    ------
+    BackendUnavailable
+        It is newer, or older and not to be migrated.
+    """
+    wanted = scripts("postgres")
+    version = schema_version(connection, url.schema)
+    refuse_newer(version, len(wanted))
+    if version < len(wanted) and not migrate:
+        there = f"has schema version {version}, not {len(wanted)}" if version else "has no tables of Ojster yet"
+        raise BackendUnavailable(
+            f"The database {url.shown} {there} (schema {url.schema!r}): run `ojster migrate --database URL` once, "
+            "or start with --migrate."
+        )
+    if version < len(wanted):
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"ojster:{url.schema}",))
+            version = schema_version(connection, url.schema)
+            refuse_newer(version, len(wanted))
+            name = sql.Identifier(url.schema)
+            if version == 0 and not _exists(connection, "SELECT to_regnamespace(%s)", quoted(url.schema)):
+                connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+            connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
+            for number, script in enumerate(wanted[version:], version + 1):
+                connection.execute(script.encode())
+                connection.execute("INSERT INTO migrations (version, applied_at) VALUES (%s, now())", (number,))
+    return len(wanted)
+
+
+def schema_version(connection: psycopg.Connection, schema: str) -> int:
+    """Return the version of a schema; 0 if there is none."""
+    if not _exists(connection, "SELECT to_regclass(%s)", f"{quoted(schema)}.migrations"):
+        return 0
+    query = sql.SQL("SELECT coalesce(max(version), 0) FROM {}.migrations").format(sql.Identifier(schema))
+    row = connection.execute(query).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+def _exists(connection: psycopg.Connection, query: Any, name: str) -> bool:
+    row = connection.execute(query, (name,)).fetchone()
+    return row is not None and row[0] is not None
