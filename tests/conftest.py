@@ -85,14 +85,19 @@ def postgres_tables(worker_id: str) -> str:
 @pytest.fixture
 def postgres_url(postgres_tables: str) -> str:
     """The URL of a PostgreSQL database with empty tables."""
-    parsed = parse_postgres_url(postgres_tables)
+    empty(postgres_tables)
+    isolation = os.environ.get(ISOLATION_VARIABLE)
+    return f"{postgres_tables}&isolation={isolation}" if isolation else postgres_tables
+
+
+def empty(postgres_url: str) -> None:
+    """Delete all rows of a PostgreSQL database."""
+    parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}") as connection:
         connection.execute(
             "DELETE FROM jobs; DELETE FROM payloads; DELETE FROM queues; DELETE FROM job_count_slots; "
             "DELETE FROM queue_minutes; DELETE FROM workers; DELETE FROM crons"
         )
-    isolation = os.environ.get(ISOLATION_VARIABLE)
-    return f"{postgres_tables}&isolation={isolation}" if isolation else postgres_tables
 
 
 @pytest.fixture(params=["file", "memory", "postgres"])
@@ -105,6 +110,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return "sqlite:///:memory:"
         case _:
             return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["file", "postgres"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind that several processes can use."""
+    if request.param == "file":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import msgspec
 from ojster.client.http import HttpClient
 from ojster.client.interface import Client
 from ojster.client.portal import Portal
-from ojster.database.database import open_database
+from ojster.database.database import names_a_database, open_database, without_password
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine, EnqueueMiddleware
 from ojster.engine.settings import Settings
@@ -356,12 +356,15 @@ class App:
     Parameters
     ----------
     url:
-        A database (``sqlite:///jobs.db``) or a server (``http://127.0.0.1:8080``). By default the environment
-        variable ``OJSTER_DATABASE_URL``, else ``sqlite:///ojster.db``.
+        A database (``sqlite:///jobs.db``, ``postgresql://user@host/name``) or a server (``http://127.0.0.1:8080``). By
+        default the environment variable ``OJSTER_DATABASE_URL``, else ``sqlite:///ojster.db``.
     settings:
         Defaults and limits, for a database; a server has its own.
     synchronous:
-        For SQLite: ``FULL`` survives a power loss, ``NORMAL`` only a crash of the process and is faster.
+        ``FULL`` survives a power loss, ``NORMAL`` only a crash of the process and is faster; see ``open_database``.
+    migrate:
+        Whether to bring the tables of a PostgreSQL database up to date when it is opened; by default only
+        ``ojster migrate`` does. Those of a file always are.
     headers:
         Sent with every request to a server, for example ``Authorization``.
     """
@@ -372,6 +375,7 @@ class App:
         *,
         settings: Settings = Settings(),  # noqa: B008  (it is frozen)
         synchronous: str = "FULL",
+        migrate: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
@@ -380,6 +384,7 @@ class App:
         self.crons: list[Cron] = []
         self.enqueue_middleware: list[EnqueueMiddleware] = []
         self.execution_middleware: list[ExecutionMiddleware] = []
+        self.migrate = migrate
         self._synchronous = synchronous
         self._headers = dict(headers or {})
         self._portal = Portal()
@@ -387,8 +392,11 @@ class App:
         self._opening = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._abandoned: list[object] = []
-        if not self.url.startswith(("http://", "https://", "sqlite:")):
-            raise InvalidRequest(f"The URL {self.url!r} is neither a database (sqlite:///…) nor a server (http://…).")
+        if not (names_a_database(self.url) or self.url.startswith(("http://", "https://"))):
+            raise InvalidRequest(
+                f"The URL {without_password(self.url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
+                "server (http://…)."
+            )
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
@@ -473,7 +481,7 @@ class App:
 
     def client(self) -> Client:
         """Return the client for the running event loop, connected when it is first used."""
-        if self.url.startswith("sqlite:"):
+        if names_a_database(self.url):
             return self.engine()
         loop = asyncio.get_running_loop()
         client = self._http.get(loop)
@@ -497,7 +505,9 @@ class App:
             with self._opening:  # or two threads would open it twice
                 engine = self._engine
                 if engine is None:
-                    database = open_database(self.url, self.settings, synchronous=self._synchronous)
+                    database = open_database(
+                        self.url, self.settings, synchronous=self._synchronous, migrate=self.migrate
+                    )
                     engine = self._engine = Engine(database)
                     engine.middleware = self.enqueue_middleware
         return engine

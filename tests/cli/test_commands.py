@@ -20,9 +20,9 @@ from ojster.model.ids import new_id
 class Ojster:
     """The ``ojster`` command with a database of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder}/jobs.db"
+        self.url = url
 
     def __call__(self, *arguments: str, expect: int = 0) -> str:
         done = subprocess.run(
@@ -42,8 +42,8 @@ class Ojster:
 
 
 @pytest.fixture
-def ojster(tmp_path: Path) -> Ojster:
-    return Ojster(tmp_path)
+def ojster(tmp_path: Path, shared_url: str) -> Ojster:
+    return Ojster(tmp_path, shared_url)
 
 
 def test_every_command_has_help_with_examples(ojster: Ojster) -> None:
@@ -83,14 +83,22 @@ def test_exit_codes_tell_refusals_apart(ojster: Ojster) -> None:
     ojster("jobs", "retry", ojster("push", "b").strip(), expect=1)
 
 
-def test_a_database_that_is_not_there_is_not_made_by_looking_at_it(ojster: Ojster) -> None:
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Ojster:
+    """The command with the URL of a file that does not exist."""
+    return Ojster(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
+
+
+def test_a_database_that_is_not_there_is_not_made_by_looking_at_it(nowhere: Ojster) -> None:
+    ojster = nowhere
     for command in ("jobs list", "queues list", "queues pause x", "cron list", "workers list", "dead-letter list"):
         assert "no database file" in ojster(*command.split(), expect=5)
     ojster("doctor", expect=1)
     assert not list(ojster.folder.iterdir())
 
 
-def test_refusals_are_json_too_if_that_is_asked_for(ojster: Ojster) -> None:
+def test_refusals_are_json_too_if_that_is_asked_for(nowhere: Ojster) -> None:
+    ojster = nowhere
     assert json.loads(ojster("jobs", "list", "--json", expect=5))["error"]["code"] == "backend_unavailable"
 
 
@@ -148,7 +156,8 @@ def test_a_worker_works_until_there_is_nothing_left(ojster: Ojster) -> None:
     ojster("worker", "no_such_module:app", expect=1)
 
 
-def test_migrate_and_doctor(ojster: Ojster) -> None:
+def test_migrate_and_doctor_on_a_file(nowhere: Ojster) -> None:
+    ojster = nowhere
     ojster("doctor", expect=1)
     assert ojster.json("migrate")["version"] >= 1
     findings = {one["check"]: one for one in ojster.json("doctor")["checks"]}
@@ -157,7 +166,22 @@ def test_migrate_and_doctor(ojster: Ojster) -> None:
     assert "nobody works on them" in ojster("doctor", expect=1)
 
 
-def test_the_demo_ends_well(ojster: Ojster) -> None:
+def test_migrate_and_doctor_on_postgres(tmp_path: Path, postgres_url: str) -> None:
+    other = Ojster(tmp_path, postgres_url.replace("schema=", "schema=other_"))
+    refused = other("queues", "list", expect=5)
+    assert "no tables of Ojster yet" in refused
+    assert "ojster migrate" in refused
+    assert other.json("migrate")["version"] >= 1
+    assert other("queues", "list")
+    findings = {one["check"]: one for one in json.loads(other("doctor", "--json", expect=1))["checks"]}
+    assert [name for name, one in findings.items() if not one["ok"]] == ["durability"], (
+        "the tests' server has fsync off"
+    )
+    assert findings["schema"]["finding"].endswith("has version 1")
+
+
+def test_the_demo_ends_well(nowhere: Ojster) -> None:
+    ojster = nowhere
     shown = ojster("demo", "--keep", "kept.db")
     assert "All as told." in shown
     assert "retryable" in shown

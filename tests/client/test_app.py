@@ -17,8 +17,8 @@ from ojster.model.ids import new_id
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Iterator[App]:
-    made = App(f"sqlite:///{tmp_path}/jobs.db")
+def app(shared_url: str) -> Iterator[App]:
+    made = App(shared_url)
     yield made
     made.close()
 
@@ -184,8 +184,8 @@ def test_a_forked_child_connects_anew(app: App) -> None:
 
 
 @pytest.mark.anyio
-async def test_asynchronous_code_enqueues_and_waits(tmp_path: Path) -> None:
-    app = App(f"sqlite:///{tmp_path}/jobs.db")
+async def test_asynchronous_code_enqueues_and_waits(shared_url: str) -> None:
+    app = App(shared_url)
 
     @app.job("double")
     async def double(n: int) -> int:

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
@@ -25,7 +26,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.failure import Failure
 from ojster.model.job import read_job
-from tests.conftest import Clock, request
+from tests.conftest import Clock, empty, request
 
 QUEUES = ("a", "b")
 LEASE = 30_000_000
@@ -265,4 +266,20 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestAgainstAModel = EngineMachine.TestCase
+TestInMemory = EngineMachine.TestCase
+
+
+class PostgresMachine(EngineMachine):
+    """The same on PostgreSQL."""
+
+    def __init__(self) -> None:
+        empty(self.url)
+        super().__init__()
+
+
+class TestOnPostgres(PostgresMachine.TestCase):  # type: ignore[name-defined,misc,valid-type]  # made by hypothesis
+    settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+
+    @pytest.fixture(autouse=True)
+    def _tables(self, postgres_url: str) -> None:
+        PostgresMachine.url = postgres_url

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -141,9 +140,9 @@ async def test_a_cron_job_that_is_not_there_cannot_be_removed(bench: Bench) -> N
         await bench.engine.switch_cron("c", True)
 
 
-async def test_with_many_servers_each_occurrence_fires_once(tmp_path: Path) -> None:
+async def test_with_many_servers_each_occurrence_fires_once(shared_url: str) -> None:
     clock = Clock()
-    databases = [open_database(f"sqlite:///{tmp_path}/jobs.db", clock=clock) for _ in range(4)]
+    databases = [open_database(shared_url, clock=clock) for _ in range(4)]
     try:
         from ojster.engine.engine import Engine
 

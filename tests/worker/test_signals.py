@@ -21,8 +21,8 @@ from ojster.model.envelope import Job
 class Processes:
     """A server and a worker of the test handlers, each a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/jobs.db"
+    def __init__(self, folder: Path, url: str) -> None:
+        self.url = url
         self.log = folder / "log"
         self.running: list[subprocess.Popen[bytes]] = []
 
@@ -66,8 +66,8 @@ class Processes:
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    made = Processes(tmp_path)
+def processes(tmp_path: Path, shared_url: str) -> Iterator[Processes]:
+    made = Processes(tmp_path, shared_url)
     yield made
     for process in made.running:
         process.kill()

@@ -7,7 +7,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +22,10 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["database", "server"])
-async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
-    """The handlers' application, on a file and on a server."""
+async def app(request: pytest.FixtureRequest, shared_url: str) -> AsyncIterator[App]:
+    """The handlers' application, on a database of each kind and on a server."""
     made = handlers.app
-    made.url = f"sqlite:///{tmp_path}/jobs.db"
+    made.url = shared_url
     handlers.seen.clear()
     if request.param == "database":
         yield made
@@ -318,9 +317,9 @@ async def test_a_long_job_keeps_its_lease(app: App) -> None:
     assert handle.job.attempt == 1
 
 
-async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_back(tmp_path: Path) -> None:
+async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_back(shared_url: str) -> None:
     """The worker keeps the outcome of a job until somebody takes it."""
-    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    app = App(shared_url)
 
     @app.job("once")
     async def once() -> str:

@@ -40,7 +40,19 @@ def with_url(command: Command) -> Command:
         show_default=True,
         show_envvar=True,
         metavar="URL",
-        help="Where the jobs are: a database (sqlite:///jobs.db) or a server (http://127.0.0.1:8080).",
+        help="Where the jobs are: a database (sqlite:///jobs.db, postgresql://user@host/name) "
+        "or a server (http://127.0.0.1:8080).",
+    )(command)
+
+
+def with_migrate(command: Command) -> Command:
+    """Give a command the option ``--migrate``."""
+    return click.option(
+        "--migrate",
+        is_flag=True,
+        envvar="OJSTER_MIGRATE",
+        show_envvar=True,
+        help="Bring the tables of a PostgreSQL database up to date first; those of a file always are.",
     )(command)
 
 

@@ -19,8 +19,9 @@ import click
 from rich.logging import RichHandler
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, load_app
-from ojster.cli.common import Command, examples
+from ojster.cli.common import Command, examples, with_migrate
 from ojster.cli.output import console, errors
+from ojster.database.database import without_password
 from ojster.engine.settings import Retention, Settings
 from ojster.model.duration import parse_duration
 from ojster.model.errors import InvalidRequest
@@ -66,6 +67,7 @@ def ends_with_parent(command: Command) -> Command:
 @click.command(
     epilog=examples(
         "ojster serve --database sqlite:///jobs.db",
+        "ojster serve --database postgresql://jobs@db.example.com/shop --migrate",
         "ojster serve --host 0.0.0.0 --port 9000 --cors https://dashboard.example.com",
         "ojster serve --keep-completed P7D --keep-dead-letters never",
     )
@@ -77,7 +79,7 @@ def ends_with_parent(command: Command) -> Command:
     show_default=True,
     show_envvar=True,
     metavar="URL",
-    help="The database.",
+    help="The database: sqlite:///jobs.db, or postgresql://user@host/name as libpq understands it.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port to listen at.")
@@ -95,8 +97,9 @@ def ends_with_parent(command: Command) -> Command:
     type=click.Choice(["FULL", "NORMAL"]),
     default="FULL",
     show_default=True,
-    help="FULL survives a power loss, NORMAL only a crash and is faster.",
+    help="FULL survives a power loss, NORMAL only a crash of this process, and is faster.",
 )
+@with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
 @ends_with_parent
@@ -114,6 +117,7 @@ def serve(
     keep_discarded: int | None,
     keep_dead_letters: int | None,
     synchronous: str,
+    migrate: bool,
     log_level: str,
     conformance_hooks: bool,
 ) -> None:
@@ -142,6 +146,7 @@ def serve(
         port=port,
         settings=settings,
         synchronous=synchronous,
+        migrate=migrate,
         cors_origins=cors,
         log_level=log_level,
         hooks=conformance_hooks,
@@ -163,6 +168,7 @@ def serve(
 @click.option("--lease", type=float, default=DEFAULT_LEASE, show_default=True, help="Seconds until lost jobs rerun.")
 @click.option("--label", multiple=True, help="Shown to operators; repeatable.")
 @click.option("--until-empty", is_flag=True, help="Stop when there is no job to be had.")
+@with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @ends_with_parent
 def worker(
@@ -174,6 +180,7 @@ def worker(
     lease: float,
     label: tuple[str, ...],
     until_empty: bool,
+    migrate: bool,
     log_level: str,
 ) -> None:
     """Run the jobs of APP, which is given as MODULE:NAME.
@@ -187,6 +194,7 @@ def worker(
     loaded = load_app(app)
     if url is not None:
         loaded.url = url
+    loaded.migrate = loaded.migrate or migrate
     names = [name.strip() for name in queues.split(",") if name.strip()]
     if not names:
         raise click.UsageError("--queues names no queue.")
@@ -209,7 +217,7 @@ async def _work(one: Worker, until_empty: bool) -> None:
         "worker %s runs %d types of %s, at most %d at once, queues %s",
         one.id,
         len(one.app.handlers),
-        _without_credentials(one.app.url),
+        without_password(one.app.url),
         one.concurrency,
         ", ".join(one.queues),
     )
@@ -222,11 +230,6 @@ async def _work(one: Worker, until_empty: bool) -> None:
         log.warning("%d threads did not stop when they were asked to, and end with the process", one.abandoned)
         logging.shutdown()
         os._exit(0)
-
-
-def _without_credentials(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2]
 
 
 def _run_loop(main: Callable[[], object]) -> None:
@@ -251,9 +254,9 @@ def dev(app: str, database: str, port: int, queues: str, concurrency: int, folde
 
     environment = os.environ | {URL_VARIABLE: database}
     server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
-    server_command += ["--ends-with-parent"]
+    server_command += ["--ends-with-parent", "--migrate"]
     worker_command = [sys.executable, "-m", "ojster", "worker", app, "--url", database, "--queues", queues]
-    worker_command += ["--concurrency", str(concurrency), "--grace", "2", "--ends-with-parent"]
+    worker_command += ["--concurrency", str(concurrency), "--grace", "2", "--ends-with-parent", "--migrate"]
     server = subprocess.Popen(server_command, env=environment, stdin=subprocess.PIPE)
     one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
 

@@ -43,9 +43,12 @@ class Database(ABC):
         What has happened, as far as this process has done it; ``None`` records nothing.
     next_due:
         The earliest time at which something is known to be due; whoever does the chores keeps it.
+    schema_version:
+        The version of its schema, once it is open.
     """
 
     kind: str
+    schema_version: int
 
     def __init__(self, settings: Settings, clock: Callable[[], int] = system_clock) -> None:
         self.settings = settings
@@ -184,6 +187,21 @@ def open_database(
         )
     database.open()
     return database
+
+
+def migrate_database(url: str) -> int:
+    """Bring the schema of a database up to date; return its version.
+
+    Raises
+    ------
+    InvalidRequest
+        The URL names no database that Ojster knows.
+    BackendUnavailable
+        The database cannot be reached, or its schema is newer than this version of Ojster.
+    """
+    database = open_database(url, migrate=True)
+    database.close()
+    return database.schema_version
 
 
 def names_a_database(url: str) -> bool:

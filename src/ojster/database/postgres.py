@@ -10,6 +10,7 @@ import time
 from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -263,7 +264,7 @@ class PostgresDatabase(Database):
     def open(self) -> None:
         try:
             with self._connect() as connection:
-                check_schema(connection, self.url, migrate=self._migrates)
+                self.schema_version = check_schema(connection, self.url, migrate=self._migrates)
                 self._server_clock.measure(connection)
         except psycopg.Error as error:
             raise self._unavailable(error) from error
@@ -273,11 +274,14 @@ class PostgresDatabase(Database):
         reader = _Lane(self, 0)
         self._reader = Dispatcher([reader.read], "ojster-reader")
         self._lanes = [*lanes, reader]
-        listen_url = os.environ.get(LISTEN_VARIABLE)
-        listens = not self.url.pooled or listen_url is not None
-        conninfo = parse_postgres_url(listen_url).conninfo if listen_url else self.url.conninfo
-        channel = f"ojster_{self.url.schema}"
-        self._herald = Herald(lambda: self._connect(conninfo), channel, self.heed, self._look_around, listens=listens)
+        listening = listen_conninfo(self.url)
+        self._herald = Herald(
+            lambda: self._connect(listening),
+            channel_of(self.url.schema),
+            self.heed,
+            self._look_around,
+            listens=listening is not None,
+        )
         self._writer.start()
         self._reader.start()
         self._herald.start()
@@ -401,6 +405,20 @@ class _Lane:
                 connection.answer()
         except (ConnectionLost, StatementFailed, TryAgain):
             self.disconnect()
+
+
+def listen_conninfo(url: PostgresUrl) -> str | None:
+    """Return how to connect for LISTEN; ``None`` if only a pooler is known, behind which nobody can listen."""
+    other = os.environ.get(LISTEN_VARIABLE)
+    if other:
+        return parse_postgres_url(other).conninfo
+    return None if url.pooled else url.conninfo
+
+
+def channel_of(schema: str) -> str:
+    """Return the channel on which those wake each other who share a schema. PostgreSQL's names have 63 bytes."""
+    name = f"ojster_{schema}"
+    return name if len(name.encode()) <= 63 else f"ojster_{sha256(schema.encode()).hexdigest()[:32]}"
 
 
 _UNUSABLE: Final = ("53", "58", "XX")

@@ -200,7 +200,7 @@ class SqliteDatabase(Database):
     def open(self) -> None:
         writer = self._connect()
         try:
-            migrate(writer)
+            self.schema_version = migrate(writer)
         except apsw.Error as error:
             raise BackendUnavailable(f"Cannot use the database file {self.path}: {error}.") from error
         self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")

@@ -64,6 +64,7 @@ def serve(
     port: int = 8080,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
     synchronous: str = "FULL",
+    migrate: bool = False,
     cors_origins: Sequence[str] = (),
     log_level: str = "info",
     hooks: bool = False,
@@ -73,7 +74,9 @@ def serve(
     Parameters
     ----------
     url:
-        The database, such as ``sqlite:///jobs.db``.
+        The database, such as ``sqlite:///jobs.db`` or ``postgresql://user@host/name``.
+    migrate:
+        Bring the tables of a PostgreSQL database up to date first.
     hooks:
         Add the two hooks that only the conformance suite wants.
 
@@ -83,7 +86,7 @@ def serve(
         The database cannot be opened.
     """
     be_quick()
-    engine = Engine(open_database(url, settings, synchronous=synchronous))
+    engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate))
     if hooks:
         conformance_hooks.install(engine)
     config = uvicorn.Config(

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 Count = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=0, le=3_153_600_000_000)]
-Identifier = Annotated[str, Meta(min_length=1, max_length=255)]
+Identifier = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 Timestamp = Annotated[str, Meta(description="RFC 3339, in UTC")]
 Json = Any
 
