@@ -277,7 +277,7 @@ class PostgresMachine(EngineMachine):
         super().__init__()
 
 
-class TestOnPostgres(PostgresMachine.TestCase):  # type: ignore[name-defined,misc,valid-type]  # made by hypothesis
+class TestOnPostgres(PostgresMachine.TestCase):  # type: ignore[misc,valid-type]  # made by hypothesis
     settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
 
     @pytest.fixture(autouse=True)
