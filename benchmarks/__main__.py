@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from benchmarks import backlog, floors, in_process, over_http
 from benchmarks.figure import Figure
+from benchmarks.stores import PostgresStore, SqliteStore, Store
 from ojster.version import __version__
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -26,6 +28,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="WORD", help="only figures whose name contains this")
     parser.add_argument("--backlog", type=int, default=1_000_000, help="waiting and finished jobs (default 1000000)")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each figure is measured (default 3)")
+    parser.add_argument("--store", choices=["sqlite", "postgres"], help="only figures of this database")
     parser.add_argument("--folder", help="where the databases are made (default: the current folder)")
     chosen = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
@@ -33,12 +36,18 @@ def main() -> int:
     folder = Path(chosen.folder or ".").resolve() / f".benchmark-{os.getpid()}"
     folder.mkdir()
     figures: list[Figure] = []
+    stores: list[Store] = []
     try:
-        for part in (floors, in_process, over_http, backlog):
-            for figure in part.run(folder, chosen):
-                figures.append(figure)
-                console.print(f"{figure.name:58} {figure.shown:>16}", style="bright_black")
+        if chosen.store != "postgres":
+            stores.append(SqliteStore(folder))
+        if chosen.store != "sqlite":
+            stores.append(PostgresStore())
+        for figure in _measure(stores, folder, chosen):
+            figures.append(figure)
+            console.print(f"{figure.name:74} {figure.shown:>16}", style="bright_black")
     finally:
+        for store in stores:
+            store.close()
         for file in sorted(folder.rglob("*"), reverse=True):
             file.unlink()
         folder.rmdir()
@@ -59,6 +68,14 @@ def main() -> int:
     )
     console.print(f"for machines: {RESULTS}")
     return int(any(figure.misses for figure in figures))
+
+
+def _measure(stores: list[Store], folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
+    yield from floors.run(stores, folder, chosen)
+    for store in stores:
+        yield from in_process.run(store, chosen)
+        yield from over_http.run(store, folder, chosen)
+        yield from backlog.run(store, chosen)
 
 
 def show(console: Console, figures: list[Figure]) -> None:

@@ -1,15 +1,17 @@
-"""Does it stay fast with a million waiting and a million finished jobs in the file?"""
+"""Does it stay fast with a million waiting and a million finished jobs in the database?"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import apsw
+import psycopg
 
 from benchmarks.figure import Figure
 from benchmarks.servers import Server, ojster
+from benchmarks.stores import Store, schema_of
 from ojster.database.sqlite import migrate
 from ojster.model.ids import new_id
 
@@ -19,26 +21,28 @@ ENVELOPE = (
 )
 
 
-def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
-    """Measure with an empty file and with a full one."""
+def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
+    """Measure with an empty database and with a full one."""
     if (chosen.only and chosen.only not in "backlog memory") or not chosen.backlog:
         return
-    with ojster(folder / "empty.db") as server:
+    with ojster(store.fresh()) as server:
         empty = _measure(server, chosen.seconds)
-    _fill(folder / "full.db", chosen.backlog)
-    with ojster(folder / "full.db") as server:
+    url = store.fresh()
+    _fill(url, chosen.backlog)
+    store.settle()
+    with ojster(url) as server:
         server.load("enqueue", 16, 1.0)
         full = _measure(server, chosen.seconds)
         memory = server.megabytes
     for name, rate in full.items():
         yield Figure(
-            f"{name}, with {chosen.backlog:,} waiting and as many finished",
+            f"{store.name}: {name}, with {chosen.backlog:,} waiting and as many finished",
             rate,
             floor=empty[name],
-            floor_name="empty file",
+            floor_name="empty",
             least_share=0.9,
         )
-    yield Figure("memory of the server with the full file", memory, "MiB", 120)
+    yield Figure(f"{store.name}: memory of the server with all these jobs", memory, "MiB", 120)
 
 
 def _measure(server: Server, seconds: float) -> dict[str, float]:
@@ -49,32 +53,69 @@ def _measure(server: Server, seconds: float) -> dict[str, float]:
     }
 
 
-def _fill(path: Path, count: int) -> None:
-    connection = apsw.Connection(str(path))
+def _fill(url: str, count: int) -> None:
+    """Put in ``count`` finished and ``count`` waiting jobs."""
+    if url.startswith("sqlite"):
+        _fill_file(url.removeprefix("sqlite:///"), count)
+    else:
+        _fill_postgres(url, count)
+
+
+def _jobs(count: int) -> Iterator[tuple[tuple[Any, ...], bytes]]:
+    """The rows of the jobs: what stands in ``jobs``, and the envelope."""
+    now = 1_700_000_000_000_000
+    for seq in range(1, 2 * count + 1):
+        id, finished, at = new_id(), seq <= count, now + seq
+        kept_until = 4_000_000_000_000_000 + seq if finished else None
+        state = "completed" if finished else "available"
+        row = (
+            seq,
+            id,
+            "email.send",
+            "default",
+            state,
+            0,
+            int(finished),
+            3,
+            at,
+            at,
+            at if finished else None,
+            kept_until,
+        )
+        yield row, ENVELOPE % id.encode()
+
+
+COLUMNS = (
+    "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at"
+)
+
+
+def _fill_file(path: str, count: int) -> None:
+    connection = apsw.Connection(path)
     connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF")
     migrate(connection)
-    now = 1_700_000_000_000_000
     connection.execute("BEGIN")
-    for seq in range(1, 2 * count + 1):
-        id = new_id()
-        finished = seq <= count
-        connection.execute(
-            "INSERT INTO jobs (seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, "
-            "started_at, finished_at) VALUES (?, ?, 'email.send', 'default', ?, 0, ?, 3, ?, ?, ?, ?)",
-            (
-                seq,
-                id,
-                "completed" if finished else "available",
-                int(finished),
-                now + seq,
-                now + seq,
-                now + seq if finished else None,
-                4_000_000_000_000_000 + seq if finished else None,
-            ),
-        )
-        connection.execute("INSERT INTO payloads (seq, envelope) VALUES (?, ?)", (seq, ENVELOPE % id.encode()))
+    for row, envelope in _jobs(count):
+        connection.execute(f"INSERT INTO jobs ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        connection.execute("INSERT INTO payloads (seq, envelope) VALUES (?, ?)", (row[0], envelope))
     for state in ("completed", "available"):
         connection.execute("INSERT INTO job_counts (queue, state, jobs) VALUES ('default', ?, ?)", (state, count))
-    connection.execute("INSERT INTO queues (name, created_at) VALUES ('default', ?)", (now,))
+    connection.execute("INSERT INTO queues (name, created_at) VALUES ('default', 0)")
     connection.execute("COMMIT")
     connection.close()
+
+
+def _fill_postgres(url: str, count: int) -> None:
+    conninfo, schema = schema_of(url)
+    with psycopg.connect(conninfo, options=f"-c search_path={schema}") as connection:
+        cursor = connection.cursor()
+        with cursor.copy(f"COPY jobs ({COLUMNS}) FROM STDIN") as copy:
+            for row, _ in _jobs(count):
+                copy.write_row(row)
+        with cursor.copy("COPY payloads (seq, envelope) FROM STDIN") as copy:
+            for seq in range(1, 2 * count + 1):
+                copy.write_row((seq, ENVELOPE % new_id().encode()))
+        cursor.execute("SELECT setval('jobs_seq_seq', %s)", (2 * count,))
+        for state in ("completed", "available"):
+            cursor.execute("INSERT INTO job_count_slots VALUES ('default', %s, 0, %s)", (state, count))
+        cursor.execute("INSERT INTO queues (name, created_at) VALUES ('default', 0)")

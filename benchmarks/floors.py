@@ -1,16 +1,19 @@
-"""What can the raw parts do here? The disk, SQLite's statements, and an ASGI application that does nothing."""
+"""What can the raw parts do here? The disk, the statements of each database, and an ASGI application that echoes."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import apsw
 
 from benchmarks.figure import Figure, median_rate, percentile, timed
+from benchmarks.stores import Store, schema_of
+from ojster.database.pipeline import Connection, bytes_array, int_array, text_array, uuid_array
 from ojster.database.sqlite import migrate
 from ojster.model.ids import new_id
 
@@ -20,17 +23,19 @@ FOUND: dict[str, float] = {}
 ENVELOPE = b"x" * 330
 
 
-def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
+def run(stores: Sequence[Store], folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
     """Measure the floors."""
-    if chosen.only and chosen.only not in "floor":
-        chosen = argparse.Namespace(**vars(chosen))
     writes = _forced_writes(folder)
     yield Figure("floor: a forced write of 4 KiB, median", percentile(writes, 0.5) * 1000, "ms")
-    for size in (1, 100, 1000):
-        FOUND[f"insert {size}"] = median_rate(lambda size=size: timed(lambda: _insert(folder, size)))  # type: ignore[misc]
-        yield Figure(f"floor: SQLite inserts of {size} a transaction", FOUND[f"insert {size}"])
-    FOUND["cycle 100"] = median_rate(lambda: timed(lambda: _cycle(folder, 100)))
-    yield Figure("floor: SQLite claims and completions of 100", FOUND["cycle 100"])
+    for store in stores:
+        raw_of = {"SQLite": RawSqlite, "PostgreSQL": RawPostgres}[store.name]
+        for size in (1, 100, 1000):
+            rate = median_rate(lambda store=store, raw_of=raw_of, size=size: _inserts(raw_of(store.fresh()), size))  # type: ignore[misc]
+            FOUND[f"{store.name} insert {size}"] = rate
+            yield Figure(f"floor: {store.name}, raw inserts of {size} a transaction", rate)
+        rate = median_rate(lambda store=store, raw_of=raw_of: _cycles(store, raw_of(store.fresh()), 100))  # type: ignore[misc]
+        FOUND[f"{store.name} cycle 100"] = rate
+        yield Figure(f"floor: {store.name}, raw claims and completions of 100", rate)
     from benchmarks.servers import raw
 
     with raw() as server:
@@ -49,20 +54,40 @@ def _forced_writes(folder: Path) -> list[float]:
     return times
 
 
-def _open(folder: Path) -> apsw.Connection:
-    for file in folder.glob("floor.db*"):
-        file.unlink()
-    connection = apsw.Connection(str(folder / "floor.db"))
-    connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
-    migrate(connection)
-    return connection
+class Raw(ABC):
+    """The statements that matter, by themselves, in transactions of their own."""
+
+    @abstractmethod
+    def insert(self, ids: Sequence[str]) -> None:
+        """Insert jobs with their envelopes."""
+
+    @abstractmethod
+    def claim(self, count: int) -> list[int]:
+        """Claim jobs, and return their ``seq``."""
+
+    @abstractmethod
+    def complete(self, seqs: Sequence[int]) -> None:
+        """Complete jobs."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Disconnect."""
 
 
-def _fill(connection: apsw.Connection, count: int, size: int) -> None:
-    seq = 0
-    while seq < count:
+class RawSqlite(Raw):
+    """apsw, with statements for many rows."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        self._connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
+        migrate(self._connection)
+        self._seq = 0
+
+    def insert(self, ids: Sequence[str]) -> None:
+        connection = self._connection
+        rows = [(self._seq + n, id, 0, 0) for n, id in enumerate(ids)]
+        self._seq += len(ids)
         connection.execute("BEGIN IMMEDIATE")
-        rows = [(seq + n, new_id(), 0, 0) for n in range(size)]
         connection.executemany(
             "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at) "
             "VALUES (?, ?, 'email.send', 'default', 'available', 0, 3, ?, ?)",
@@ -72,38 +97,124 @@ def _fill(connection: apsw.Connection, count: int, size: int) -> None:
             "INSERT INTO payloads (seq, envelope) VALUES (?, ?)", [(row[0], ENVELOPE) for row in rows]
         )
         connection.execute("COMMIT")
-        seq += size
 
-
-def _insert(folder: Path, size: int) -> int:
-    connection = _open(folder)
-    count = 2_000 if size == 1 else 30_000
-    _fill(connection, count, size)
-    connection.close()
-    return count
-
-
-def _cycle(folder: Path, size: int) -> int:
-    connection = _open(folder)
-    count = 20_000
-    _fill(connection, count, 1000)
-    for _ in range(count // size):
+    def claim(self, count: int) -> list[int]:
+        connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         rows = connection.execute(
             "SELECT j.seq, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
             "WHERE j.queue = 'default' AND j.state = 'available' ORDER BY j.priority DESC, j.seq LIMIT ?",
-            (size,),
+            (count,),
         ).fetchall()
         connection.executemany(
             "UPDATE jobs SET state = 'active', attempt = 1, started_at = 1, due_at = 2 WHERE seq = ?",
             [(seq,) for seq, _ in rows],
         )
         connection.execute("COMMIT")
+        return [int(seq) for seq, _ in rows]  # type: ignore[arg-type]  # a column of integers
+
+    def complete(self, seqs: Sequence[int]) -> None:
+        connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(
             "UPDATE jobs SET state = 'completed', finished_at = 1, due_at = NULL WHERE seq = ?",
-            [(seq,) for seq, _ in rows],
+            [(seq,) for seq in seqs],
         )
         connection.execute("COMMIT")
-    connection.close()
-    return count
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class RawPostgres(Raw):
+    """libpq through psycopg, in pipelines, with arrays as parameters: the best of what benchmarks.drivers compares."""
+
+    def __init__(self, url: str) -> None:
+        conninfo, schema = schema_of(url)
+        self._connection = Connection(conninfo, schema)
+        self._schema = schema
+
+    def insert(self, ids: Sequence[str]) -> None:
+        connection, count = self._connection, len(ids)
+        connection.execute("BEGIN")
+        connection.execute(
+            f"WITH given AS MATERIALIZED (SELECT nextval('{self._schema}.jobs_seq_seq') AS seq, job.* FROM unnest("
+            "?::uuid[], ?::text[], ?::text[], ?::text[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], "
+            "?::bytea[]) AS job (id, type, queue, state, priority, max_attempts, created_at, enqueued_at, envelope)), "
+            "inserted AS (INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, "
+            "enqueued_at) SELECT seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at FROM "
+            "given) INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given",
+            (
+                uuid_array(ids),
+                text_array(["email.send"] * count),
+                text_array(["default"] * count),
+                text_array(["available"] * count),
+                int_array([0] * count),
+                int_array([3] * count),
+                int_array([0] * count),
+                int_array([0] * count),
+                bytes_array([ENVELOPE] * count),
+            ),
+        )
+        connection.execute("COMMIT")
+        connection.answer()
+
+    def claim(self, count: int) -> list[int]:
+        connection = self._connection
+        connection.execute("BEGIN")
+        rows = connection.execute(
+            "SELECT j.seq, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.queue = 'default' AND "
+            "j.state = 'available' ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED",
+            (count,),
+        )
+        seqs = [row[0] for row in rows]
+        connection.execute(
+            "UPDATE jobs SET state = 'active', attempt = 1, started_at = 1, due_at = 2 WHERE seq = ANY(?::bigint[])",
+            (int_array(seqs),),
+        )
+        connection.execute("COMMIT")
+        connection.answer()
+        return seqs
+
+    def complete(self, seqs: Sequence[int]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN")
+        connection.execute(
+            "UPDATE jobs SET state = 'completed', finished_at = 1, due_at = NULL WHERE seq = ANY(?::bigint[])",
+            (int_array(seqs),),
+        )
+        connection.execute("COMMIT")
+        connection.answer()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _inserts(raw: Raw, size: int) -> float:
+    count = 2_000 if size == 1 else 30_000
+    groups = [[new_id() for _ in range(size)] for _ in range(count // size)]
+
+    def work() -> int:
+        for ids in groups:
+            raw.insert(ids)
+        return count
+
+    rate = timed(work)
+    raw.close()
+    return rate
+
+
+def _cycles(store: Store, raw: Raw, size: int) -> float:
+    count = 20_000
+    for _ in range(count // 1000):
+        raw.insert([new_id() for _ in range(1000)])
+    store.settle()
+
+    def work() -> int:
+        for _ in range(count // size):
+            raw.complete(raw.claim(size))
+        return count
+
+    rate = timed(work)
+    raw.close()
+    return rate

@@ -7,13 +7,13 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import uvloop
 
 from benchmarks.figure import Figure, percentile
 from benchmarks.floors import FOUND
+from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
 from ojster.server.run import be_quick
 
@@ -22,51 +22,57 @@ R = TypeVar("R")
 ROUNDS = 3
 
 
-def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
+GOALS = {
+    "SQLite": {"bulk": 50_000, "single": 15_000, "process": 15_000},
+    "PostgreSQL": {"bulk": 60_000, "process": 16_000},
+}
+
+
+def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     """Measure the figures of one process."""
     be_quick()
+    goals = GOALS[store.name]
 
     def wanted(name: str) -> bool:
         return not chosen.only or chosen.only in name
 
     if wanted("bulk enqueue"):
         yield Figure(
-            "bulk enqueue of 1,000, in process",
-            _median(folder, _bulk),
-            goal=50_000,
-            floor=FOUND.get("insert 1000"),
-            floor_name="SQLite",
+            f"{store.name}: bulk enqueue of 1,000, in process",
+            _median(store, _bulk),
+            goal=goals["bulk"],
+            floor=FOUND.get(f"{store.name} insert 1000"),
+            floor_name="raw",
+            least_share=0.5 if store.name == "PostgreSQL" else None,
         )
     if wanted("single enqueue"):
         yield Figure(
-            "single enqueue from 50 coroutines, in process",
-            _median(folder, _single),
-            goal=15_000,
-            floor=FOUND.get("insert 100"),
-            floor_name="SQLite by 100",
+            f"{store.name}: single enqueue from 50 coroutines, in process",
+            _median(store, _single),
+            goal=goals.get("single"),
+            floor=FOUND.get(f"{store.name} insert 100"),
+            floor_name="raw by 100",
         )
     if wanted("processed"):
         yield Figure(
-            "no-op jobs processed, one worker, in process",
-            _median(folder, _process),
-            goal=15_000,
-            floor=FOUND.get("cycle 100"),
-            floor_name="SQLite by 100",
+            f"{store.name}: no-op jobs processed, one worker, in process",
+            _median(store, _process),
+            goal=goals["process"],
+            floor=FOUND.get(f"{store.name} cycle 100"),
+            floor_name="raw by 100",
         )
     if wanted("latency"):
-        latencies = uvloop.run(_with_app(folder, _latencies))
-        yield Figure("enqueue to start, idle, in process, p50", percentile(latencies, 0.5), "ms", 2)
-        yield Figure("enqueue to start, idle, in process, p99", percentile(latencies, 0.99), "ms", 10)
+        latencies = uvloop.run(_with_app(store, _latencies))
+        yield Figure(f"{store.name}: enqueue to start, idle, in process, p50", percentile(latencies, 0.5), "ms", 2)
+        yield Figure(f"{store.name}: enqueue to start, idle, in process, p99", percentile(latencies, 0.99), "ms", 10)
 
 
-def _median(folder: Path, measure: Callable[[App], Awaitable[float]]) -> float:
-    return statistics.median(uvloop.run(_with_app(folder, measure)) for _ in range(ROUNDS))
+def _median(store: Store, measure: Callable[[App], Awaitable[float]]) -> float:
+    return statistics.median(uvloop.run(_with_app(store, measure)) for _ in range(ROUNDS))
 
 
-async def _with_app(folder: Path, measure: Callable[[App], Awaitable[R]]) -> R:
-    for file in folder.glob("in-process.db*"):
-        file.unlink()
-    app = App(f"sqlite:///{folder}/in-process.db")
+async def _with_app(store: Store, measure: Callable[[App], Awaitable[R]]) -> R:
+    app = App(store.fresh())
     try:
         return await measure(app)
     finally:

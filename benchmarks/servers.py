@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -59,9 +58,9 @@ def raw() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def ojster(database: Path) -> Iterator[Server]:
-    """Ojster's server on a database file."""
-    command = [sys.executable, "-m", "ojster", "serve", "--database", f"sqlite:///{database}", "--port", "{port}"]
+def ojster(database: str) -> Iterator[Server]:
+    """Ojster's server on a database."""
+    command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", "{port}"]
     with _serving([*command, "--log-level", "warning"]) as server:
         yield server
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 from benchmarks.servers import ojster
 
@@ -23,7 +22,7 @@ def main() -> int:
     chosen = parser.parse_args()
     rounds = 20
     jobs, memory = 0.0, []
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder, ojster(Path(folder) / "soak.db") as server:
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder, ojster(f"sqlite:///{folder}/soak.db") as server:
         started = time.monotonic()
         for index in range(rounds):
             until = started + (index + 1) * chosen.minutes * 60 / rounds

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import select
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -175,8 +175,11 @@ class Connection:
         What libpq is to connect to.
     schema:
         The schema of the tables.
+    settings:
+        Settings of the server for this connection.
     prepares:
-        Whether statements are prepared once and then run by name; a pooler may not allow it.
+        Whether statements are prepared once and then run by name, and settings are made once; behind a pooler that
+        hands a connection on after each transaction, neither lasts.
 
     Raises
     ------
@@ -184,8 +187,15 @@ class Connection:
         The database cannot be reached.
     """
 
-    def __init__(self, conninfo: str, schema: str, *, prepares: bool = True) -> None:
+    def __init__(
+        self, conninfo: str, schema: str, settings: Mapping[str, str] | None = None, *, prepares: bool = True
+    ) -> None:
         self._owner = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        self._settings = dict(settings or {})
+        if prepares and self._settings:
+            calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
+            values = [part for pair in self._settings.items() for part in pair]
+            self._owner.execute(f"SELECT {calls}".encode(), values)
         self._libpq = self._owner.pgconn
         self._libpq.nonblocking = 1
         self._libpq.enter_pipeline_mode()
@@ -211,6 +221,13 @@ class Connection:
     def close(self) -> None:
         """Disconnect."""
         self._owner.close()
+
+    def set_for_transaction(self) -> None:
+        """Make the settings for the transaction that has begun, if they do not last longer."""
+        if self._names is None and self._settings:
+            calls = ", ".join(["set_config(?, ?, true)"] * len(self._settings))
+            values = [part for pair in self._settings.items() for part in pair]
+            self._send(translate(f"SELECT {calls}", self._schema), values)
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Send a statement; if it returns rows, wait for them.

@@ -44,6 +44,10 @@ R = TypeVar("R")
 LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
 """The environment variable with the way to the database past a pooler, for LISTEN."""
 
+PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "jit": "off"}
+"""What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty: it would then
+read whole tables until autovacuum has counted their rows."""
+
 SLOTS: Final = 32
 """How many rows the counts of a queue and state are spread over, so that transactions do not wait for each other."""
 
@@ -62,8 +66,9 @@ _INSERT_JOBS: Final = (
     "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
 )
 _START_JOBS: Final = (
-    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
-    "WHERE seq = ANY(?::bigint[])"
+    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = started.at, due_at = started.due_at, "
+    "worker_id = started.worker_id FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[]) "
+    "AS started (seq, at, due_at, worker_id) WHERE jobs.seq = started.seq"
 )
 _COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result "
@@ -148,11 +153,15 @@ class PostgresTransaction(Transaction):
         )
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        for job in jobs:
-            alike.setdefault((job.started_at, job.due_at, job.worker_id), []).append(job.seq)
-        for values, seqs in alike.items():
-            self.execute(_START_JOBS, (*values, int_array(seqs)))
+        self.execute(
+            _START_JOBS,
+            (
+                int_array([job.seq for job in jobs]),
+                int_array([job.started_at for job in jobs]),
+                int_array([job.due_at for job in jobs]),
+                text_array([job.worker_id for job in jobs]),
+            ),
+        )
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
         if jobs:
@@ -254,9 +263,7 @@ class PostgresDatabase(Database):
         self._server_clock = ServerClock()
         super().__init__(settings, clock or self._server_clock)
         self.url = parse_postgres_url(url)
-        self._conninfo = self.url.conninfo
-        if synchronous == "NORMAL":
-            self._conninfo = psycopg.conninfo.make_conninfo(self._conninfo, options="-c synchronous_commit=off")
+        self._session = PLANNER_SETTINGS | ({"synchronous_commit": "off"} if synchronous == "NORMAL" else {})
         self._migrates = migrate
         self._begin = f"BEGIN ISOLATION LEVEL {self.url.isolation.upper()}"
         self._closed = False
@@ -340,6 +347,7 @@ class _Lane:
         committing = False
         try:
             connection.execute(database._begin)
+            connection.set_for_transaction()
             yield tx
             tx.write_effects()
             connection.execute("COMMIT")
@@ -386,7 +394,9 @@ class _Lane:
         if self._connection is None:
             url = self._database.url
             try:
-                self._connection = Connection(self._database._conninfo, url.schema, prepares=not url.pooled)
+                self._connection = Connection(
+                    url.conninfo, url.schema, self._database._session, prepares=not url.pooled
+                )
             except psycopg.OperationalError as error:
                 raise self._database._unavailable(error) from error
         return self._connection

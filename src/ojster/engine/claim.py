@@ -51,6 +51,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     """
     gates = _gates(tx, {queue for request in claims for queue in request.queues})
     results: dict[int, list[Job]] = {}
+    started: list[Job] = []
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
         alike.setdefault(request.queues, []).append(index)
@@ -62,6 +63,9 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
             results[index] = jobs[position : position + min(request.count, MOST_CLAIMED)]
             position += len(results[index])
             _start(tx, results[index], request)
+            started += results[index]
+    if started:
+        tx.start_jobs(started)
     return [results[index] for index in range(len(claims))]
 
 
@@ -107,7 +111,6 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         effects.available[job.queue].discard(job.id)
         effects.tallies[job.queue].waited += now - (job.enqueued_at or now)
         tx.emit("job.started", job, attempt=job.attempt, worker_id=request.worker_id)
-    tx.start_jobs(jobs)
 
 
 def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> int:
