@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
+from ojster.database.inbox import Inbox
 from ojster.database.transaction import EVERY_JOB, Transaction, TryAgain
 from ojster.database.waiting import WaitingRoom
 from ojster.model.errors import BackendError, BackendUnavailable, OjsterError
@@ -128,8 +128,8 @@ class _Ring:
         self.queues = queues
 
 
-_Item = list[Call] | _Ring | None
-"""What a thread is handed: calls, a ring, or (``None``) the end."""
+_Item = Call | _Ring
+"""What a thread is handed."""
 
 
 class Dispatcher:
@@ -144,7 +144,7 @@ class Dispatcher:
     """
 
     def __init__(self, transactions: Sequence[OpenTransaction], name: str) -> None:
-        self._inbox: SimpleQueue[_Item] = SimpleQueue()
+        self._inbox: Inbox[_Item] = Inbox(len(transactions), MOST_ARGUMENTS)
         self._ports: dict[asyncio.AbstractEventLoop, _Port] = {}
         self._room = WaitingRoom()
         self._threads = [
@@ -164,8 +164,7 @@ class Dispatcher:
         with self._closing:
             if not self._closed:
                 self._closed = True
-                for _ in self._threads:
-                    self._inbox.put(None)
+                self._inbox.close()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
@@ -200,7 +199,7 @@ class Dispatcher:
         """Take the calls of one turn of an event loop; for its port."""
         with self._closing:
             if not self._closed:
-                self._inbox.put(calls)
+                self._inbox.put([(call, len(call.arguments)) for call in calls])
                 return
         for call in calls:
             call.error = BackendUnavailable("The database is closed.")
@@ -211,35 +210,27 @@ class Dispatcher:
         if queues is not None:
             queues = self._room.announce(queues)
         if queues is None or queues:
-            self._inbox.put(_Ring(queues))
+            self._inbox.put([(_Ring(queues), 0)])
 
     def ring_everybody(self) -> None:
         """Let all who wait look again, from any thread: something may have been missed."""
         self.ring(self._room.queues())
 
     def _run(self, transaction: OpenTransaction) -> None:
-        inbox = self._inbox
-        item: _Item = []
-        while item is not None:
-            item = inbox.get()
-            items = []
-            count = 0
-            while item is not None:
-                items.append(item)
-                count += sum(len(call.arguments) for call in item) if isinstance(item, list) else 0
-                if count >= MOST_ARGUMENTS:
-                    break
-                try:
-                    item = inbox.get_nowait()
-                except Empty:
-                    break
-            rings = [item.queues for item in items if isinstance(item, _Ring)]
-            if None in rings:
-                _deliver(self._room.give_up())
-            rung = {queue: EVERY_JOB for queues in rings if queues is not None for queue in queues}
-            calls = [call for item in items if isinstance(item, list) for call in item]
-            if calls or rung:
-                self._execute(transaction, calls, rung)
+        while items := self._inbox.take():
+            try:
+                self._work_off(transaction, items)
+            finally:
+                self._inbox.finish()
+
+    def _work_off(self, transaction: OpenTransaction, items: list[_Item]) -> None:
+        rings = [item.queues for item in items if isinstance(item, _Ring)]
+        if None in rings:
+            _deliver(self._room.give_up())
+        rung = {queue: EVERY_JOB for queues in rings if queues is not None for queue in queues}
+        calls = [item for item in items if isinstance(item, Call)]
+        if calls or rung:
+            self._execute(transaction, calls, rung)
 
     def _execute(self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int]) -> None:
         """Run calls in one transaction, serve those who wait for what it makes available, and answer who is done."""
@@ -270,7 +261,7 @@ class Dispatcher:
         in_vain = [call for call in done if call.in_vain]
         kept = self._room.keep(in_vain, since)
         if kept.again:
-            self._inbox.put(kept.again)
+            self._inbox.put([(call, 1) for call in kept.again])
         # Others may have come to wait meanwhile for what is committed now, unless it was looked for in vain.
         exhausted = {queue for call in in_vain for queue in _queues_of(call)}
         self.ring([queue for queue in effects.fetchable if queue not in exhausted])
