@@ -13,7 +13,7 @@ import apsw
 
 from benchmarks.figure import Figure, median_rate, percentile, timed
 from benchmarks.stores import Store, schema_of
-from ojster.database.pipeline import Connection, bytes_array, int_array, text_array, uuid_array
+from ojster.database.pipeline import Connection, blobs, ints, texts, unnest, uuids
 from ojster.database.sqlite import migrate
 from ojster.model.ids import new_id
 
@@ -137,23 +137,18 @@ class RawPostgres(Raw):
     def insert(self, ids: Sequence[str]) -> None:
         connection, count = self._connection, len(ids)
         connection.execute("BEGIN")
+        names = "id, type, queue, state, priority, max_attempts, created_at, enqueued_at"
+        rows = unnest("uuid", "text", "text", "text", "bigint", "bigint", "bigint", "bigint", "bytea")
         connection.execute(
-            f"WITH given AS MATERIALIZED (SELECT nextval('{self._schema}.jobs_seq_seq') AS seq, job.* FROM unnest("
-            "?::uuid[], ?::text[], ?::text[], ?::text[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], "
-            "?::bytea[]) AS job (id, type, queue, state, priority, max_attempts, created_at, enqueued_at, envelope)), "
-            "inserted AS (INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, "
-            "enqueued_at) SELECT seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at FROM "
-            "given) INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given",
+            f"WITH given AS MATERIALIZED (SELECT nextval('{self._schema}.jobs_seq_seq') AS seq, job.* "
+            f"FROM {rows} AS job ({names}, envelope)), "
+            f"inserted AS (INSERT INTO jobs (seq, {names}) SELECT seq, {names} FROM given) "
+            "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given",
             (
-                uuid_array(ids),
-                text_array(["email.send"] * count),
-                text_array(["default"] * count),
-                text_array(["available"] * count),
-                int_array([0] * count),
-                int_array([3] * count),
-                int_array([0] * count),
-                int_array([0] * count),
-                bytes_array([ENVELOPE] * count),
+                uuids(ids),
+                *(texts([value] * count) for value in ("email.send", "default", "available")),
+                *(ints([value] * count) for value in (0, 3, 0, 0)),
+                blobs([ENVELOPE] * count),
             ),
         )
         connection.execute("COMMIT")
@@ -169,8 +164,8 @@ class RawPostgres(Raw):
         )
         seqs = [row[0] for row in rows]
         connection.execute(
-            "UPDATE jobs SET state = 'active', attempt = 1, started_at = 1, due_at = 2 WHERE seq = ANY(?::bigint[])",
-            (int_array(seqs),),
+            "UPDATE jobs SET state = 'active', attempt = 1, started_at = 1, due_at = 2 WHERE seq = ANY(?)",
+            (ints(seqs),),
         )
         connection.execute("COMMIT")
         connection.answer()
@@ -180,8 +175,8 @@ class RawPostgres(Raw):
         connection = self._connection
         connection.execute("BEGIN")
         connection.execute(
-            "UPDATE jobs SET state = 'completed', finished_at = 1, due_at = NULL WHERE seq = ANY(?::bigint[])",
-            (int_array(seqs),),
+            "UPDATE jobs SET state = 'completed', finished_at = 1, due_at = NULL WHERE seq = ANY(?)",
+            (ints(seqs),),
         )
         connection.execute("COMMIT")
         connection.answer()

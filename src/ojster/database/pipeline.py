@@ -14,7 +14,7 @@ import select
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import psycopg
 from psycopg import pq
@@ -23,9 +23,6 @@ from psycopg.pq.abc import PGresult
 
 from ojster.database.transaction import Parameters, Row, TryAgain
 from ojster.model.errors import InvalidRequest
-
-Value = str | bytes | int | None
-"""What a parameter can be. Bytes go as they are: a bytea, or an array that ``int_array`` and its like have made."""
 
 LONGEST_ANSWER: Final = 60.0
 """How long to wait for an answer, in seconds, before the connection is taken for lost."""
@@ -98,34 +95,61 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def int_array(values: Sequence[int | None]) -> bytes | None:
-    """Return integers as the bytes of a ``bigint[]``; ``None`` if there is none among them, which ``unnest`` pads."""
-    if None in values:
-        packed = [None if value is None else value.to_bytes(8, "big", signed=True) for value in values]
-        return _array(_INT8_OID, packed) if any(packed) else None
-    count = len(values)
-    flat: list[int | None] = [8] * (2 * count)
-    flat[1::2] = values
-    return struct.pack(f">iiiii{'iq' * count}", 1, 0, _INT8_OID, count, 1, *flat)
+ArrayType = Literal["bigint", "text", "bytea", "uuid"]
 
 
-def text_array(values: Sequence[str | None]) -> bytes | None:
-    """Return strings as the bytes of a ``text[]``; ``None`` if there is none among them."""
-    if not any(value is not None for value in values):
-        return None
-    return _array(_TEXT_OID, [None if value is None else _text(value) for value in values])
+class Array(NamedTuple):
+    """Values as one parameter; ``unnest`` makes rows of them again."""
+
+    type: ArrayType
+    values: Sequence[Any]
+
+    def encode(self) -> bytes | None:
+        """Return the array as PostgreSQL reads it, in binary; ``None`` if no value is there, which ``unnest`` pads."""
+        values = self.values
+        if not any(value is not None for value in values):
+            return None
+        match self.type:
+            case "bigint" if None not in values:
+                count = len(values)
+                flat = [8] * (2 * count)
+                flat[1::2] = values
+                return struct.pack(f">iiiii{'iq' * count}", 1, 0, _INT8_OID, count, 1, *flat)
+            case "bigint":
+                return _array(
+                    _INT8_OID, [None if one is None else one.to_bytes(8, "big", signed=True) for one in values]
+                )
+            case "text":
+                return _array(_TEXT_OID, [None if one is None else _text(one) for one in values])
+            case "bytea":
+                return _array(_BYTEA_OID, values)
+            case "uuid":
+                return _array(_UUID_OID, [bytes.fromhex(one.replace("-", "")) for one in values])
 
 
-def bytes_array(values: Sequence[bytes | None]) -> bytes | None:
-    """Return byte strings as the bytes of a ``bytea[]``; ``None`` if there is none among them."""
-    if not any(value is not None for value in values):
-        return None
-    return _array(_BYTEA_OID, values)
+def ints(values: Sequence[int | None]) -> Array:
+    """Return integers as a parameter of type ``bigint[]``."""
+    return Array("bigint", values)
 
 
-def uuid_array(values: Sequence[str]) -> bytes:
-    """Return UUIDs as the bytes of a ``uuid[]``."""
-    return _array(_UUID_OID, [bytes.fromhex(value.replace("-", "")) for value in values])
+def texts(values: Sequence[str | None]) -> Array:
+    """Return strings as a parameter of type ``text[]``."""
+    return Array("text", values)
+
+
+def blobs(values: Sequence[bytes | None]) -> Array:
+    """Return byte strings as a parameter of type ``bytea[]``."""
+    return Array("bytea", values)
+
+
+def uuids(values: Sequence[str]) -> Array:
+    """Return UUIDs as a parameter of type ``uuid[]``."""
+    return Array("uuid", values)
+
+
+def unnest(*types: ArrayType) -> str:
+    """Return the SQL that makes rows of as many arrays, as positional parameters."""
+    return f"unnest({', '.join(f'CAST(? AS {type}[])' for type in types)})"
 
 
 def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
@@ -164,6 +188,10 @@ class _Context:
 
 
 _CONTEXT: Final = _Context()
+
+
+Value = str | bytes | int | Array | None
+"""What a parameter can be."""
 
 
 class Connection:
@@ -256,11 +284,15 @@ class Connection:
         encoded: list[bytes | None] = []
         formats: list[int] = []
         for value in values:
-            formats.append(isinstance(value, bytes))
             if value is None or isinstance(value, bytes):
                 encoded.append(value)
+                formats.append(pq.Format.BINARY)
+            elif isinstance(value, Array):
+                encoded.append(value.encode())
+                formats.append(pq.Format.BINARY)
             else:
                 encoded.append(_text(value) if isinstance(value, str) else b"%d" % value)
+                formats.append(pq.Format.TEXT)
         libpq = self._libpq
         try:
             if self._names is None:

@@ -11,6 +11,7 @@ from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -21,14 +22,17 @@ from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.herald import Herald
 from ojster.database.migrations import refuse_newer, scripts
 from ojster.database.pipeline import (
+    Array,
+    ArrayType,
     Connection,
     ConnectionLost,
     StatementFailed,
-    bytes_array,
-    int_array,
+    blobs,
+    ints,
     quoted,
-    text_array,
-    uuid_array,
+    texts,
+    unnest,
+    uuids,
 )
 from ojster.database.postgres_url import PostgresUrl, parse_postgres_url
 from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, Parameters, Row, Transaction, TryAgain
@@ -53,31 +57,46 @@ SLOTS: Final = 32
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
+_NEW_JOB: Final[dict[str, ArrayType]] = {
+    "id": "uuid",
+    "type": "text",
+    "queue": "text",
+    "state": "text",
+    "priority": "bigint",
+    "max_attempts": "bigint",
+    "created_at": "bigint",
+    "enqueued_at": "bigint",
+    "expires_at": "bigint",
+    "due_at": "bigint",
+    "timeout": "bigint",
+    "lease": "bigint",
+    "unique_key": "text",
+    "cron_name": "text",
+    "exclusive_key": "text",
+}
+"""What is written of a new job, beside its envelope."""
+
+_NEW_COLUMNS: Final = ", ".join(_NEW_JOB)
+_NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in _NEW_JOB.items()]
 _INSERT_JOBS: Final = (
-    "WITH given AS MATERIALIZED (SELECT nextval('{schema}.jobs_seq_seq') AS seq, job.* FROM unnest(?::uuid[], "
-    "?::text[], ?::text[], ?::text[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], "
-    "?::bigint[], ?::bigint[], ?::text[], ?::text[], ?::text[], ?::bytea[]) AS job (id, type, queue, state, priority, "
-    "max_attempts, created_at, enqueued_at, expires_at, due_at, timeout, lease, unique_key, cron_name, exclusive_key, "
-    "envelope)), "
-    "inserted AS (INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, "
-    "expires_at, due_at, timeout, lease, unique_key, cron_name, exclusive_key) SELECT seq, id, type, queue, state, "
-    "priority, max_attempts, created_at, enqueued_at, expires_at, due_at, timeout, lease, unique_key, cron_name, "
-    "exclusive_key FROM given) "
+    f"WITH given AS MATERIALIZED (SELECT nextval('{{schema}}.jobs_seq_seq') AS seq, job.* "
+    f"FROM {unnest(*_NEW_JOB.values(), 'bytea')} AS job ({_NEW_COLUMNS}, envelope)), "
+    f"inserted AS (INSERT INTO jobs (seq, {_NEW_COLUMNS}) SELECT seq, {_NEW_COLUMNS} FROM given) "
     "INSERT INTO payloads (seq, envelope) SELECT seq, envelope FROM given"
 )
 _START_JOBS: Final = (
     "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = started.at, due_at = started.due_at, "
-    "worker_id = started.worker_id FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::text[]) "
+    f"worker_id = started.worker_id FROM {unnest('bigint', 'bigint', 'bigint', 'text')} "
     "AS started (seq, at, due_at, worker_id) WHERE jobs.seq = started.seq"
 )
 _COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result "
-    "FROM unnest(?::bigint[], ?::bigint[], ?::bytea[]) AS done (seq, finished_at, result) WHERE jobs.seq = done.seq"
+    f"FROM {unnest('bigint', 'bigint', 'bytea')} AS done (seq, finished_at, result) WHERE jobs.seq = done.seq"
 )
-_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(?::uuid[]) ORDER BY id FOR UPDATE"
+_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
 _FIND_JOBS: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.id = ANY(?::uuid[])"
+    "WHERE j.id = ANY(CAST(? AS uuid[]))"
 )
 _AVAILABLE_JOBS: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
@@ -86,14 +105,14 @@ _AVAILABLE_JOBS: Final = (
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED"
 )
-_ENVELOPES: Final = "SELECT seq, envelope FROM payloads WHERE seq = ANY(?::bigint[])"
+_ENVELOPES: Final = "SELECT seq, envelope FROM payloads WHERE seq = ANY(CAST(? AS bigint[]))"
 _LOCK_KEYS: Final = (
     "SELECT pg_advisory_xact_lock(key) FROM "
-    "(SELECT DISTINCT hashtextextended(name, 0) AS key FROM unnest(?::text[]) AS name ORDER BY key) AS keys"
+    "(SELECT DISTINCT hashtextextended(name, 0) AS key FROM unnest(CAST(? AS text[])) AS name ORDER BY key) AS keys"
 )
 _COUNT: Final = (
-    "INSERT INTO job_count_slots (queue, state, slot, jobs) "
-    "SELECT queue, state, ?, jobs FROM unnest(?::text[], ?::text[], ?::bigint[]) AS change (queue, state, jobs) "
+    "INSERT INTO job_count_slots (queue, state, slot, jobs) SELECT queue, state, CAST(? AS bigint), jobs "
+    f"FROM {unnest('text', 'text', 'bigint')} AS change (queue, state, jobs) "
     "ON CONFLICT (queue, state, slot) DO UPDATE SET jobs = job_count_slots.jobs + excluded.jobs"
 )
 _TALLY: Final = (
@@ -130,36 +149,17 @@ class PostgresTransaction(Transaction):
             self._connection.answer()  # what goes wrong in here is to be undone in here
 
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
-        self.execute(
-            self._insert_jobs,
-            (
-                uuid_array([job.id for job in jobs]),
-                text_array([job.type for job in jobs]),
-                text_array([job.queue for job in jobs]),
-                text_array([job.state for job in jobs]),
-                int_array([job.priority for job in jobs]),
-                int_array([job.max_attempts for job in jobs]),
-                int_array([job.created_at for job in jobs]),
-                int_array([job.enqueued_at for job in jobs]),
-                int_array([job.expires_at for job in jobs]),
-                int_array([job.due_at for job in jobs]),
-                int_array([job.timeout for job in jobs]),
-                int_array([job.lease for job in jobs]),
-                text_array([job.unique_key for job in jobs]),
-                text_array([job.cron_name for job in jobs]),
-                text_array([job.exclusive_key for job in jobs]),
-                bytes_array([job.envelope for job in jobs]),
-            ),
-        )
+        columns = [Array(type, [value(job) for job in jobs]) for type, value in _NEW_VALUES]
+        self.execute(self._insert_jobs, (*columns, blobs([job.envelope for job in jobs])))
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         self.execute(
             _START_JOBS,
             (
-                int_array([job.seq for job in jobs]),
-                int_array([job.started_at for job in jobs]),
-                int_array([job.due_at for job in jobs]),
-                text_array([job.worker_id for job in jobs]),
+                ints([job.seq for job in jobs]),
+                ints([job.started_at for job in jobs]),
+                ints([job.due_at for job in jobs]),
+                texts([job.worker_id for job in jobs]),
             ),
         )
 
@@ -168,30 +168,30 @@ class PostgresTransaction(Transaction):
             self.execute(
                 _COMPLETE_JOBS,
                 (
-                    int_array([job.seq for job in jobs]),
-                    int_array([job.finished_at for job in jobs]),
-                    bytes_array([job.result for job in jobs]),
+                    ints([job.seq for job in jobs]),
+                    ints([job.finished_at for job in jobs]),
+                    blobs([job.result for job in jobs]),
                 ),
             )
 
     def lock_keys(self, keys: Iterable[str]) -> None:
         names = sorted(keys)
         if names:
-            self.execute(_LOCK_KEYS, (text_array(names),))
+            self.execute(_LOCK_KEYS, (texts(names),))
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]
-        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (uuid_array(ids),))} if ids else {}
+        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (uuids(ids),))} if ids else {}
 
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]
-        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (uuid_array(ids),))} if ids else {}
+        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (uuids(ids),))} if ids else {}
 
     def available_jobs(self, queue: str, limit: int) -> list[Job]:
         return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
 
     def envelopes(self, jobs: Sequence[Job]) -> None:
-        found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (int_array([job.seq for job in jobs]),)))
+        found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (ints([job.seq for job in jobs]),)))
         for job in jobs:
             job.envelope = found[job.seq]
 
@@ -199,7 +199,7 @@ class PostgresTransaction(Transaction):
         counts = sorted((queue, state, change) for (queue, state), change in self.effects.counts.items() if change)
         if counts:
             queues, states, changes = zip(*counts, strict=True)
-            self.execute(_COUNT, (self._slot, text_array(queues), text_array(states), int_array(changes)))
+            self.execute(_COUNT, (self._slot, texts(queues), texts(states), ints(changes)))
         minute = self.now // 60_000_000
         for queue, tally in sorted(self.effects.tallies.items()):
             self.execute(
