@@ -17,6 +17,7 @@ from ojster.model.errors import (
     Duplicate,
     InvalidRequest,
     NotFound,
+    NotInTransaction,
     OjsterError,
     PayloadTooLarge,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "JobState",
     "JobType",
     "NotFound",
+    "NotInTransaction",
     "OjsterError",
     "PayloadTooLarge",
     "Retention",

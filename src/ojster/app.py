@@ -20,16 +20,18 @@ import msgspec
 from ojster.client.http import HttpClient
 from ojster.client.interface import Client
 from ojster.client.portal import Portal
-from ojster.database.database import names_a_database, open_database, without_password
+from ojster.database.database import POSTGRES, names_a_database, open_database, without_password
+from ojster.database.transaction import Transaction
 from ojster.engine.cron import Cron
-from ojster.engine.engine import Engine, EnqueueMiddleware
+from ojster.engine.engine import Engine, EnqueueMiddleware, accepted, through_middleware
+from ojster.engine.push import push
 from ojster.engine.settings import Settings
 from ojster.job import JobCancelled, JobContext, JobFailed
 from ojster.model.cron import OverlapPolicy
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest
 from ojster.model.ids import new_id
-from ojster.model.job import Members, read_options, read_type
+from ojster.model.job import Members, read_job, read_options, read_type
 from ojster.model.states import FINISHED, JobState
 from ojster.model.timestamps import format_timestamp
 
@@ -331,6 +333,46 @@ class JobType(Generic[P, R]):
         pushed = await self.app.client().enqueue(requests) if requests else []
         return [JobHandle(self.app, one.job) for one in pushed]
 
+    def enqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
+        """Enqueue a job inside the transaction of ``connection``: there is a job if, and only if, that commits.
+
+        Parameters
+        ----------
+        connection:
+            A connection to the PostgreSQL database that the ``App`` has as its URL, with a transaction open: a
+            ``psycopg.Connection``, an SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
+
+        Raises
+        ------
+        TypeError
+            As ``enqueue`` does; or this is no such connection.
+        Duplicate
+            The job is unique, and there is one already. The transaction can go on.
+        NotInTransaction
+            No transaction is open.
+        InvalidRequest
+            The application's jobs are not in PostgreSQL.
+        """
+        (handle,) = self.app._enqueue_in(connection, [self.request(args, kwargs)])
+        return handle
+
+    async def aenqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
+        """Enqueue a job inside the transaction of ``connection``. See ``enqueue_in``.
+
+        ``connection`` may also be a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
+        ``AsyncConnection`` or ``AsyncSession``.
+        """
+        (handle,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs)])
+        return handle
+
+    def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
+        """Enqueue one job for each list of arguments inside the transaction of ``connection``. See ``enqueue_in``."""
+        return self.app._enqueue_in(connection, [self.request(args, {}) for args in calls])
+
+    async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
+        """Enqueue one job for each list of arguments inside the transaction of ``connection``. See ``aenqueue_in``."""
+        return await self.app._aenqueue_in(connection, [self.request(args, {}) for args in calls])
+
     def request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Members:
         """Return the enqueue request for these arguments."""
         if kwargs:
@@ -525,6 +567,43 @@ class App:
     async def afind(self, job_id: str) -> JobHandle:
         """Return the handle of a job that was enqueued before. See ``find``."""
         return JobHandle(self, await self.client().find(job_id))
+
+    def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
+        from ojster.database import guest
+
+        schema = self._schema()
+        if not requests:
+            return []
+        execute = guest.executes(connection)
+        prepared = self._portal.call(self._prepare(requests)) if self.enqueue_middleware else requests
+        jobs = guest.run_as_guest(execute, lambda tx: self._push(tx, prepared), self.settings, schema)
+        return [JobHandle(self, job) for job in jobs]
+
+    async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
+        from ojster.database import guest
+
+        schema = self._schema()
+        if not requests:
+            return []
+        prepared = await self._prepare(requests)
+        jobs = await guest.run_as_guest_of(connection, lambda tx: self._push(tx, prepared), self.settings, schema)
+        return [JobHandle(self, job) for job in jobs]
+
+    async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
+        return [await through_middleware(self.enqueue_middleware, members) for members in requests]
+
+    def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
+        jobs = [read_job(members, tx.now, largest=self.settings.largest_job) for members in requests]
+        (pushed,) = push(tx, [jobs])
+        return [one.job for one in accepted(pushed)]
+
+    def _schema(self) -> str:
+        """The schema of the application's tables, where a caller's own transaction can reach them."""
+        if not self.url.startswith(POSTGRES):
+            raise InvalidRequest("Only jobs that are kept in PostgreSQL can be enqueued in a transaction of your own.")
+        from ojster.database.postgres_url import parse_postgres_url
+
+        return parse_postgres_url(self.url).schema
 
     def close(self) -> None:
         """Disconnect. The application can be used again afterwards."""

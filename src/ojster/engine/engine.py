@@ -116,8 +116,7 @@ class Engine:
         InvalidRequest, InvalidPolicy, PayloadTooLarge
             The request is malformed.
         """
-        if self.middleware:
-            members = await self._through_middleware(members)
+        members = await through_middleware(self.middleware, members)
         return read_job(members, self.database.clock(), largest=self.database.settings.largest_job)
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
@@ -366,16 +365,6 @@ class Engine:
 
     # Inside
 
-    async def _through_middleware(self, members: Members) -> Members:
-        async def enqueue(request: JobRequest) -> JobRequest:
-            return request
-
-        chain: Enqueue = enqueue
-        for layer in reversed(self.middleware):
-            chain = _wrap(layer, chain)
-        request = await chain(msgspec.json.decode(msgspec.json.encode(members)))
-        return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
-
     async def _keep_up(self) -> None:
         database = self.database
         with database.wakeups.waiter(DUE) as waiter:
@@ -401,6 +390,21 @@ class Engine:
             except OjsterError as error:
                 log.error("retention failed, and is tried again later: %s", error)
             await asyncio.sleep(0.02 if deleted == retention.BATCH else RETENTION_INTERVAL)
+
+
+async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: Members) -> Members:
+    """Return an enqueue request as the middleware, the first outermost, has changed it, unless it raises to refuse."""
+    if not middleware:
+        return members
+
+    async def enqueue(request: JobRequest) -> JobRequest:
+        return request
+
+    chain: Enqueue = enqueue
+    for layer in reversed(middleware):
+        chain = _wrap(layer, chain)
+    request = await chain(msgspec.json.decode(msgspec.json.encode(members)))
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
 
 
 def _in_vain(jobs: Sequence[Job]) -> bool:

@@ -132,3 +132,10 @@ class BackendUnavailable(OjsterError):
 
 class BackendError(OjsterError):
     """Something failed that is not the caller's fault."""
+
+
+class NotInTransaction(RuntimeError):
+    """A caller's connection has no transaction open, so each statement on it would be committed by itself."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(f"A job can be enqueued with this connection only inside a transaction: {how}.")
