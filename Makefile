@@ -42,7 +42,7 @@ bench: $(READY) ## Measure, beside what the raw parts can do: a table, and bench
 	$(BIN)/python -m benchmarks
 
 conformance: $(READY) ## Run the Open Job Spec conformance suite, if SUITE says where its runner is
-	$(BIN)/python tests/conformance/run.py $(SUITE)
+	$(BIN)/python -m tests.conformance.run $(SUITE)
 
 clean: ## Remove what was installed and built
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

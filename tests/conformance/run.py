@@ -1,67 +1,131 @@
 """Run the official conformance suite against servers of our own, officially and strictly.
 
-    python tests/conformance/run.py FOLDER
+    python -m tests.conformance.run FOLDER
 
-FOLDER is where the suite's ``run.py`` and ``suites`` are. Each mode gets a server on a fresh database. Exits with 0 if
-every test of levels 0, 1, 2 and 4 passes but L1-RTR-014, which asks for values that it never sends.
+FOLDER is where the suite's ``run.py`` and ``suites`` are. The servers keep their jobs in a SQLite file, in PostgreSQL,
+and in PostgreSQL with two servers that get the requests in turn; each mode gets a fresh database. Exits with 0 if every
+test of levels 0, 1, 2 and 4 passes but L1-RTR-014, which asks for values that it never sends.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tests.postgres import PostgresServer, free_port
 
 SUITES = ("level-0-core", "level-1-reliable", "level-2-scheduled", "level-4-advanced")
 IMPOSSIBLE = {"L1-RTR-014"}
-PARALLEL = 8
+PARALLEL = 4
+SETUPS = {"a file": 1, "PostgreSQL": 1, "PostgreSQL, two servers": 2}
+"""What is tried, and how many servers it has."""
 
 
 def main() -> int:
-    """Run the suite in both modes; return the exit status."""
+    """Run the suite in all setups and modes; return the exit status."""
     if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "run.py").exists():
         print(__doc__)
         return 2
-    failed = False
-    for mode in ((), ("--strict",)):
-        with tempfile.TemporaryDirectory(prefix="ojster-conformance-") as folder:
-            failed |= not conforms(Path(sys.argv[1]).resolve(), Path(folder), mode)
-    return int(failed)
-
-
-def conforms(suite: Path, folder: Path, mode: tuple[str, ...]) -> bool:
-    """Tell whether a fresh server conforms in this mode."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url, database = f"http://127.0.0.1:{port}", os.environ.get("OJSTER_CONFORMANCE_URL", f"sqlite:///{folder}/jobs.db")
-    command = ["serve", "--database", database, "--port", str(port), "--log-level", "warning", "--conformance-hooks"]
-    server = subprocess.Popen([sys.executable, "-m", "ojster", *command])
+    suite = Path(sys.argv[1]).resolve()
+    postgres = PostgresServer(fsync="off")
     try:
-        wait_for(url)
-        report = folder / "report.json"
-        arguments = ["--url", url, "--cleanup", "--jobs", str(PARALLEL), "--json", str(report), *mode]
+        postgres.start()
+        well = True
+        for mode in ("official", "strict"):
+            with ThreadPoolExecutor(len(SETUPS)) as pool:  # they wait more than they work
+                verdicts = [pool.submit(conforms, suite, setup, mode, postgres) for setup in SETUPS]
+            well = all(verdict.result() for verdict in verdicts) and well
+        return int(not well)
+    finally:
+        postgres.remove()
+
+
+def conforms(suite: Path, setup: str, mode: str, postgres: PostgresServer) -> bool:
+    """Tell whether fresh servers conform in this setup and mode."""
+    with tempfile.TemporaryDirectory(prefix="ojster-conformance-") as folder, ExitStack() as stack:
+        database = f"sqlite:///{folder}/jobs.db"
+        if setup != "a file":
+            database = f"{postgres.url}&schema=conformance_{mode}_{SETUPS[setup]}"
+        servers = [stack.enter_context(serving(database)) for _ in range(SETUPS[setup])]
+        url = servers[0] if len(servers) == 1 else stack.enter_context(taking_turns(servers))
+        report = Path(folder) / "report.json"
+        arguments = ["--url", url, "--cleanup", "--jobs", str(PARALLEL), "--json", str(report)]
         for name in SUITES:
             arguments += ["--suite", name]
         for test in sorted(IMPOSSIBLE):
             arguments += ["--skip", test]
-        subprocess.run([sys.executable, str(suite / "run.py"), *arguments], stderr=subprocess.DEVNULL, check=False)
-        results = json.loads(report.read_text())
+        if mode == "strict":
+            arguments.append("--strict")
+        done = subprocess.run(
+            [sys.executable, str(suite / "run.py"), *arguments], capture_output=True, text=True, check=False
+        )
+        broken = {test["test_id"] for test in failures(json.loads(report.read_text()))}
+    verdict = "FAILED " + ", ".join(sorted(broken)) if broken else "ok"
+    print(f"{done.stdout}conformance {mode}, {setup}: {verdict}\n", flush=True)
+    return not broken
+
+
+@contextmanager
+def serving(database: str) -> Iterator[str]:
+    """A server on a database; its URL."""
+    port = free_port()
+    command = ["serve", "--database", database, "--migrate", "--port", str(port)]
+    command += ["--log-level", "error", "--conformance-hooks"]
+    server = subprocess.Popen([sys.executable, "-m", "ojster", *command])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(url)
+        yield url
     finally:
         server.terminate()
         server.wait(30)
-    broken = {test["test_id"] for test in failures(results)}
-    print(
-        f"conformance {'strict' if mode else 'official'}: {'FAILED ' + ', '.join(sorted(broken)) if broken else 'ok'}"
-    )
-    return not broken
+
+
+@contextmanager
+def taking_turns(urls: list[str]) -> Iterator[str]:
+    """A server that passes each request on to one of the others, in turn."""
+    turn = itertools.cycle(urls)
+    client = httpx.AsyncClient(timeout=120)
+
+    async def forward(request: Request) -> Response:
+        target = next(turn) + request.url.path + ("?" + request.url.query if request.url.query else "")
+        headers = [pair for pair in request.headers.raw if pair[0] not in (b"host", b"content-length", b"connection")]
+        answer = await client.request(request.method, target, headers=headers, content=await request.body())
+        passed = Response(answer.content, answer.status_code)
+        passed.raw_headers = [
+            (name.lower(), value) for name, value in answer.headers.raw if name.lower() not in (b"date", b"connection")
+        ]
+        return passed
+
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    app = Starlette(routes=[Route("/{path:path}", forward, methods=methods)])
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", date_header=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(url)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(10)
 
 
 def failures(results: dict[str, object]) -> list[dict[str, str]]:

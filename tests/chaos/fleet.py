@@ -1,0 +1,182 @@
+"""Servers and workers as real processes, clients that push all the time, and what must hold when all is quiet again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ojster.app import App, JobOptions, Retry, request_of
+from ojster.client.http import HttpClient
+from ojster.engine.inspect import JobFilter
+from ojster.model.envelope import Job
+from ojster.model.errors import OjsterError
+from ojster.model.states import STATE_NAMES
+from tests.postgres import free_port
+
+CLIENTS = 6
+
+OPTIONS = JobOptions(retry=Retry(max_attempts=1000, initial_interval=0.05, max_interval=0.2))
+
+HANDLERS = """
+import asyncio, random
+from ojster import App
+app = App()
+@app.job("work")
+async def work(n):
+    await asyncio.sleep(random.random() * 0.02)
+    if random.random() < 0.05:
+        raise ConnectionError("now and then")
+    return n
+@app.job("work.thread")
+def work_thread(n):
+    return n
+@app.job("work.long")
+async def work_long(n):
+    await asyncio.sleep(1.0)
+    return n
+"""
+
+SKEW = """
+import os, time
+skew = int(os.environ.get("SKEW_SECONDS", "0"))
+real_time, real_time_ns = time.time, time.time_ns
+time.time = lambda: real_time() + skew
+time.time_ns = lambda: real_time_ns() + skew * 1_000_000_000
+"""
+"""Python runs a module of the name ``sitecustomize`` first."""
+
+
+class Fleet:
+    """Processes of one database.
+
+    Parameters
+    ----------
+    folder:
+        Where handlers and logs are.
+    database:
+        The database's URL.
+    """
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self.folder = folder
+        self.database = database
+        (folder / "chaos_handlers.py").write_text(HANDLERS)
+        (folder / "sitecustomize.py").write_text(SKEW)
+        self.ports: dict[str, int] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, tuple[tuple[str, ...], int]] = {}
+        self.kills = 0
+
+    def server(self, name: str, database: str | None = None, *, skew: int = 0) -> None:
+        """Start a server; its clock goes wrong by ``skew`` seconds."""
+        self.ports[name] = free_port()
+        where = ("--database", database or self.database, "--port", str(self.ports[name]))
+        self._start(name, ("serve", *where, "--heartbeat-timeout", "PT3S"), skew)
+
+    def worker(self, name: str, url: str, *, skew: int = 0) -> None:
+        """Start a worker with leases of two seconds; ``url`` is that of a database, or the name of a server."""
+        url = self.url_of(url) if url in self.ports else url
+        self._start(name, ("worker", "chaos_handlers:app", "--url", url, "--lease", "2"), skew)
+
+    def url_of(self, server: str) -> str:
+        return f"http://127.0.0.1:{self.ports[server]}"
+
+    def kill(self, name: str) -> None:
+        """Kill a process with SIGKILL."""
+        process = self.processes[name]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.kills += 1
+
+    def revive(self, name: str) -> None:
+        """Start a process again that was killed."""
+        self._start(name, *self._commands[name])
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-3000:]}" for log in self.folder.glob("*.log"))
+
+    def _start(self, name: str, command: tuple[str, ...], skew: int) -> None:
+        self._commands[name] = (command, skew)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "ojster", *command, "--log-level", "warning"],
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": str(self.folder), "SKEW_SECONDS": str(skew)},
+            )
+
+
+class Load:
+    """Clients that push, singly and in batches, and note what was acknowledged."""
+
+    def __init__(self, fleet: Fleet, servers: list[str], *, direct: float = 0.2) -> None:
+        self.acknowledged: set[str] = set()
+        self.refused = 0
+        self._fleet = fleet
+        self._stop = asyncio.Event()
+        self._direct = direct
+        self._tasks = [asyncio.create_task(self._push(seed, servers[seed % len(servers)])) for seed in range(CLIENTS)]
+
+    async def stop(self) -> None:
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _push(self, seed: int, server: str) -> None:
+        chance = random.Random(seed)
+        app = App(self._fleet.database)
+        http = HttpClient(self._fleet.url_of(server), patience=20)
+        number = 0
+        while not self._stop.is_set():
+            count = chance.choice([1, 1, 1, 20])
+            type = chance.choice(["work", "work", "work.thread"])
+            requests = [request_of(type, [number + n], OPTIONS) for n in range(count)]
+            number += count
+            try:
+                client = app.client() if chance.random() < self._direct else http
+                self.acknowledged.update(pushed.job.id for pushed in await client.enqueue(requests))
+            except OjsterError:
+                self.refused += 1
+            await asyncio.sleep(chance.random() * 0.03)
+        with contextlib.suppress(OjsterError):
+            await http.close()
+        await app.aclose()
+
+
+async def settle(database: str, acknowledged: set[str], seconds: float = 120) -> dict[str, Job]:
+    """Wait until all jobs are completed, check that none is missing and that the counts are right; return them."""
+    app = App(database)
+    engine = app.engine()
+    deadline = time.monotonic() + seconds
+    while True:
+        counts = (await engine.count_jobs()).get("default", {})
+        unfinished = {state: n for state, n in counts.items() if n and state != "completed"}
+        if not unfinished and counts:
+            break
+        assert time.monotonic() < deadline, unfinished
+        await asyncio.sleep(0.2)
+    jobs: dict[str, Job] = {}
+    before = None
+    while True:
+        page = await engine.list_jobs(JobFilter(limit=200, before=before))
+        jobs |= {job.id: job for job in page.jobs}
+        before = page.next_before
+        if before is None:
+            break
+    await app.aclose()
+    assert acknowledged <= jobs.keys(), "an acknowledged push was lost"
+    assert {job.state for job in jobs.values()} <= STATE_NAMES
+    assert all(job.state == "completed" for job in jobs.values())
+    assert sum(counts.values()) == len(jobs), "the counts are right"
+    return jobs
