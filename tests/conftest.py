@@ -16,7 +16,7 @@ from ojster.database.database import Database, open_database
 from ojster.database.dispatcher import Operation
 from ojster.database.postgres_url import parse_postgres_url
 from ojster.engine.engine import Engine
-from ojster.engine.events import EventLog
+from ojster.engine.events import EventFilter
 from ojster.engine.settings import Settings
 from ojster.engine.upkeep import upkeep
 from ojster.model.duration import SECOND
@@ -96,7 +96,8 @@ def empty(postgres_url: str) -> None:
     with psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}") as connection:
         connection.execute(
             "DELETE FROM jobs; DELETE FROM payloads; DELETE FROM queues; DELETE FROM job_count_slots; "
-            "DELETE FROM queue_minutes; DELETE FROM workers; DELETE FROM crons"
+            "DELETE FROM queue_minutes; DELETE FROM workers; DELETE FROM crons; "
+            "DELETE FROM event_batches"
         )
 
 
@@ -128,7 +129,7 @@ def engine_settings() -> Settings:
 @pytest.fixture
 def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Database]:
     opened = open_database(url, engine_settings, clock)
-    opened.events = EventLog()
+    opened.records_events = True
     yield opened
     opened.close()
 
@@ -189,10 +190,9 @@ class Bench:
         self.clock.advance(after)
         return await self.engine.database.run(upkeep, None)
 
-    def events(self) -> list[str]:
-        log = self.engine.database.events
-        assert log is not None
-        return [event["type"] for event in log.select(limit=10_000).events]
+    async def events(self) -> list[str]:
+        page = await self.engine.database.select_events(EventFilter(limit=10_000))
+        return [event["type"] for event in page.events]
 
 
 @pytest.fixture

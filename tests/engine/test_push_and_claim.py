@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from ojster.engine.claim import Claim
+from ojster.engine.events import EventFilter
 from ojster.engine.outcome import Acknowledgement
 from ojster.model.errors import Duplicate
 from ojster.model.ids import new_id
@@ -253,8 +254,11 @@ async def test_events_tell_what_happened(bench: Bench) -> None:
     job = await bench.fetch_one("q")
     bench.clock.advance(1.5)
     await bench.ack(job)
-    assert bench.events() == ["job.enqueued", "job.started", "job.completed"]
-    log = bench.engine.database.events
-    assert log is not None
-    (event,) = log.select(types=["job.completed"], queues=["q"]).events
+    assert (await bench.events()) == ["job.enqueued", "job.started", "job.completed"]
+    chosen = EventFilter(types=("job.completed",), queues=("q",))
+    page = await bench.engine.database.select_events(chosen)
+    (event,) = page.events
+    assert page.cursor == event["id"]
+    after = EventFilter(after=int(event["id"].removeprefix("evt_")))
+    assert (await bench.engine.database.select_events(after)).events == []
     assert event["data"] == {"attempt": 1, "duration_ms": 1500, "job_id": job.id, "job_type": "test.job", "queue": "q"}

@@ -122,7 +122,7 @@ async def test_a_batch_with_a_duplicate_leaves_no_trace(bench: Bench) -> None:
     assert refusal.value.details["index"] == 2
     assert (await bench.find(victim)).state == "available"
     assert await bench.engine.count_jobs() == {"default": {"available": 1}}
-    assert bench.events() == ["job.enqueued"]
+    assert (await bench.events()) == ["job.enqueued"]
 
 
 async def test_uniqueness_is_looked_at_only_when_a_job_is_pushed(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
 from ojster.database.wakeups import DUE, FINISHED, Wakeups, job_topic
-from ojster.engine.events import EventLog
+from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
 from ojster.model.timestamps import system_clock
@@ -39,8 +39,8 @@ class Database(ABC):
         Its kind, as the manifest names it.
     wakeups:
         Who waits in this process.
-    events:
-        What has happened, as far as this process has done it; ``None`` records nothing.
+    records_events:
+        Whether what happens in this process is recorded for ``select_events``.
     next_due:
         The earliest time at which something is known to be due; whoever does the chores keeps it.
     schema_version:
@@ -54,7 +54,7 @@ class Database(ABC):
         self.settings = settings
         self.clock = clock
         self.wakeups = Wakeups()
-        self.events: EventLog | None = None
+        self.records_events = False
         self.next_due: int | None = None
 
     @abstractmethod
@@ -96,13 +96,15 @@ class Database(ABC):
         return (await self.read_many(operation, (argument,)))[0]
 
     @abstractmethod
+    async def select_events(self, chosen: EventFilter) -> EventPage:
+        """Return a page of what has happened lately, as far as it was recorded."""
+
+    @abstractmethod
     def ring_fetches(self, queues: Sequence[str]) -> None:
         """Let those look again who wait for jobs of these queues."""
 
     def publish(self, effects: Effects) -> None:
         """Tell this process what a transaction has brought about. Called once it is committed, from any thread."""
-        if self.events is not None and effects.events:
-            self.events.extend(effects.events)
         wakeups = self.wakeups
         if effects.finished and wakeups.waits_for("job:"):
             for job_id in effects.finished:

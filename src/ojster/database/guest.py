@@ -58,7 +58,7 @@ def run_as_guest(execute: Execute, function: Callable[[PostgresTransaction], R],
     """Run a transaction function in a caller's transaction, and tell others when that commits."""
     guest: Any = _GuestConnection(execute, schema)
     ((now,),) = guest.execute(_NOW)
-    tx = PostgresTransaction(guest, int(now), settings, schema, secrets.randbelow(SLOTS))
+    tx = PostgresTransaction(guest, int(now), settings, schema, secrets.randbelow(SLOTS), records_events=True)
     result = function(tx)
     tx.write_effects()
     if topics := topics_of(tx.effects):

@@ -32,7 +32,7 @@ _INT8_OID: Final = 20
 _TEXT_OID: Final = 25
 _BYTEA_OID: Final = 17
 
-_TABLES: Final = "jobs|payloads|queues|job_counts|job_count_slots|queue_minutes|workers|crons|migrations"
+_TABLES: Final = "jobs|payloads|queues|job_counts|job_count_slots|queue_minutes|workers|crons|event_batches|migrations"
 _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
 _RETURNS_ROWS: Final = re.compile(r"^SELECT\b|\bRETURNING\b")

@@ -14,6 +14,7 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+import msgspec
 import psycopg
 from psycopg import sql
 
@@ -36,7 +37,9 @@ from ojster.database.pipeline import (
 )
 from ojster.database.postgres_url import PostgresUrl, parse_postgres_url
 from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, Parameters, Row, Transaction, TryAgain
+from ojster.engine.events import Event, EventFilter, EventPage, page_of_events
 from ojster.engine.settings import Settings
+from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
 
@@ -51,6 +54,17 @@ LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
 PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "jit": "off"}
 """What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty: it would then
 read whole tables until autovacuum has counted their rows."""
+
+EVENTS_IN_BATCH: Final = 1_000_000
+"""How many numbers the events of a transaction take: more than it can have."""
+
+BATCHES_AT_ONCE: Final = 200
+KEEP_EVENTS: Final = 10 * MINUTE
+KEEP_EVENT_BATCHES: Final = 10_000
+"""Events are kept for so long, and those of so many transactions however old they are."""
+
+SETTLED_AFTER: Final = 2 * MINUTE
+"""After how long a transaction of ours has ended in any case, whatever other transactions are open."""
 
 SLOTS: Final = 32
 """How many rows the counts of a queue and state are spread over, so that transactions do not wait for each other."""
@@ -123,6 +137,18 @@ _TALLY: Final = (
     "waited = queue_minutes.waited + excluded.waited, ran = queue_minutes.ran + excluded.ran"
 )
 
+_RECORD: Final = "INSERT INTO event_batches (at, events) VALUES (?, ?)"
+_EVENTS: Final = (
+    "SELECT seq, events, transaction_id < pg_snapshot_xmin(pg_current_snapshot()) OR at < ? FROM event_batches "
+    "WHERE seq > ? ORDER BY seq LIMIT ?"
+)
+_FORGET_EVENTS: Final = (
+    "DELETE FROM event_batches WHERE at < ? AND seq <= (SELECT max(seq) FROM event_batches) - CAST(? AS bigint)"
+)
+
+encode: Final = msgspec.json.Encoder().encode
+decode_events: Final = msgspec.json.Decoder(list[Event]).decode
+
 
 class PostgresTransaction(Transaction):
     """A transaction on one PostgreSQL connection."""
@@ -130,8 +156,11 @@ class PostgresTransaction(Transaction):
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
 
-    def __init__(self, connection: Connection, now: int, settings: Settings, schema: str, slot: int) -> None:
+    def __init__(
+        self, connection: Connection, now: int, settings: Settings, schema: str, slot: int, *, records_events: bool
+    ) -> None:
         super().__init__(now, settings)
+        self._records_events = records_events
         self._connection = connection
         self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
         self._slot = slot
@@ -195,11 +224,34 @@ class PostgresTransaction(Transaction):
         for job in jobs:
             job.envelope = found[job.seq]
 
+    def forget_events(self) -> None:
+        self.execute(_FORGET_EVENTS, (self.now - KEEP_EVENTS, KEEP_EVENT_BATCHES))
+
+    def select_events(self, chosen: EventFilter) -> EventPage:
+        """Return a page of the events that servers have recorded."""
+        events: list[tuple[int, Event]] = []
+        settled, last = chosen.after, chosen.after // EVENTS_IN_BATCH - 1
+        gap = False
+        while True:
+            rows = self.execute(_EVENTS, (self.now - SETTLED_AFTER, last, BATCHES_AT_ONCE))
+            for seq, body, is_settled in rows:
+                batch = decode_events(body)
+                events += [(seq * EVENTS_IN_BATCH + place, event) for place, event in enumerate(batch)]
+                gap = gap or not is_settled
+                if not gap:
+                    settled = events[-1][0]
+                last = seq
+            page = page_of_events(events, chosen, settled)
+            if page.has_more or len(rows) < BATCHES_AT_ONCE:
+                return page
+
     def write_effects(self) -> None:
         counts = sorted((queue, state, change) for (queue, state), change in self.effects.counts.items() if change)
         if counts:
             queues, states, changes = zip(*counts, strict=True)
             self.execute(_COUNT, (self._slot, texts(queues), texts(states), ints(changes)))
+        if self._records_events and self.effects.events:
+            self.execute(_RECORD, (self.now, encode(self.effects.events)))
         minute = self.now // 60_000_000
         for queue, tally in sorted(self.effects.tallies.items()):
             self.execute(
@@ -315,6 +367,9 @@ class PostgresDatabase(Database):
     def let_nobody_wait(self) -> None:
         self._writer.ring(None)
 
+    async def select_events(self, chosen: EventFilter) -> EventPage:
+        return await self.read(select_events, chosen)
+
     def ring_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)
 
@@ -331,6 +386,12 @@ class PostgresDatabase(Database):
         return BackendUnavailable(f"The database {self.url.shown} cannot be used: {str(error).strip()}")
 
 
+def select_events(tx: Transaction, chosen: Sequence[EventFilter]) -> list[EventPage]:
+    """Return a page of events for each filter."""
+    assert isinstance(tx, PostgresTransaction)
+    return [tx.select_events(one) for one in chosen]
+
+
 class _Lane:
     """One connection, opened when it is needed, and the transactions on it, one at a time."""
 
@@ -343,7 +404,7 @@ class _Lane:
     def write(self) -> Iterator[Transaction]:
         database = self._database
         connection = self._connected()
-        tx = PostgresTransaction(connection, database.clock(), database.settings, database.url.schema, self._slot)
+        tx = self._transaction(connection)
         committing = False
         try:
             connection.execute(database._begin)
@@ -373,16 +434,26 @@ class _Lane:
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
-        database = self._database
         connection = self._connected()
         try:
-            yield PostgresTransaction(connection, database.clock(), database.settings, database.url.schema, self._slot)
+            yield self._transaction(connection)
         except ConnectionLost as error:
             self.disconnect()
             raise TryAgain(str(error)) from error
         except BaseException:
             self._roll_back()
             raise
+
+    def _transaction(self, connection: Connection) -> PostgresTransaction:
+        database = self._database
+        return PostgresTransaction(
+            connection,
+            database.clock(),
+            database.settings,
+            database.url.schema,
+            self._slot,
+            records_events=database.records_events,
+        )
 
     def disconnect(self) -> None:
         """Give up the connection; the next transaction opens another."""

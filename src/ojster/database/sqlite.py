@@ -18,6 +18,7 @@ from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.doorbell import Doorbell
 from ojster.database.migrations import refuse_newer, scripts
 from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, Parameters, Row, Transaction
+from ojster.engine.events import EventFilter, EventLog, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
@@ -196,6 +197,7 @@ class SqliteDatabase(Database):
         self._checkpointing = threading.Lock()
         self._closing = False
         self._log_pages = 0
+        self._events = EventLog()
 
     def open(self) -> None:
         writer = self._connect()
@@ -238,6 +240,9 @@ class SqliteDatabase(Database):
     def let_nobody_wait(self) -> None:
         self._writer.ring(None)
 
+    async def select_events(self, chosen: EventFilter) -> EventPage:
+        return self._events.select(chosen)
+
     def ring_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)
 
@@ -275,6 +280,8 @@ class SqliteDatabase(Database):
             raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
         try:  # it is committed: nothing from here on may look as if it were not
             self.publish(tx.effects)
+            if self.records_events and tx.effects.events:
+                self._events.extend(tx.effects.events)
             if self._doorbell is not None and (topics := topics_of(tx.effects)):
                 self._doorbell.ring(topics)
             if self._log_pages > LARGEST_LOG_PAGES:

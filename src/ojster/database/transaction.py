@@ -189,6 +189,10 @@ class Transaction(ABC):
     def envelopes(self, jobs: Sequence[Job]) -> None:
         """Give each job its envelope."""
 
+    def forget_events(self) -> None:
+        """Delete recorded events that are too old, where they are in the database."""
+        return
+
     def write_effects(self) -> None:
         """Write the counts and tallies of ``effects``; the last thing that a transaction does."""
         counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]

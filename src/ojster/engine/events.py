@@ -1,4 +1,4 @@
-"""What has happened? The lifecycle events of a server (ojs-events.md), newest last, in a bounded memory.
+"""What has happened? The lifecycle events of the servers of a database (ojs-events.md), newest last, the last ones.
 
 An event is recorded as a cheap tuple when it happens and written out as JSON only if somebody asks for it.
 """
@@ -15,6 +15,7 @@ import msgspec
 from ojster.model.timestamps import format_timestamp
 
 DEFAULT_MEMORY: Final = 10_000
+SOURCE: Final = "ojs://ojster"
 MOST_EVENTS: Final = 1_000
 
 
@@ -49,11 +50,48 @@ class EventPage(msgspec.Struct, frozen=True):
     has_more: bool
 
 
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events to list: those after number ``after`` that match every filter which is not empty."""
+
+    after: int = 0
+    types: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()
+    limit: int = 100
+
+
+def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter, settled: int | None = None) -> EventPage:
+    """Return a page of numbered events, oldest first.
+
+    Parameters
+    ----------
+    settled:
+        Up to which number no event can come in between any more. The cursor goes no further, so that nobody who goes
+        on from it misses one; what is behind it is seen again. ``None``: numbers are given in order.
+    """
+    found: list[dict[str, Any]] = []
+    cursor = None
+    for number, event in events:
+        type, _, _, queue, job_type, _ = event
+        if (
+            number <= chosen.after
+            or (chosen.types and type not in chosen.types)
+            or (chosen.queues and queue not in chosen.queues)
+            or (chosen.job_types and job_type not in chosen.job_types)
+        ):
+            continue
+        if len(found) == chosen.limit:
+            return EventPage(found, cursor, True)
+        found.append(describe(event, number, SOURCE))
+        if settled is None or number <= settled:
+            cursor = f"evt_{number}"
+    return EventPage(found, cursor, False)
+
+
 class EventLog:
     """The last events of this process, numbered without gaps. Filled by one thread, read by any."""
 
-    def __init__(self, source: str = "ojs://ojster", memory: int = DEFAULT_MEMORY) -> None:
-        self.source = source
+    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
         self._events: deque[Event] = deque(maxlen=memory)
         self._count = 0
         self._lock = threading.Lock()
@@ -64,32 +102,8 @@ class EventLog:
             self._events.extend(events)
             self._count += len(events)
 
-    def select(
-        self,
-        *,
-        after: int = 0,
-        types: Iterable[str] = (),
-        queues: Iterable[str] = (),
-        job_types: Iterable[str] = (),
-        limit: int = 100,
-    ) -> EventPage:
-        """Return events after number ``after`` that match every filter which is not empty."""
+    def select(self, chosen: EventFilter) -> EventPage:
+        """Return a page of events."""
         with self._lock:
             kept, count = list(self._events), self._count
-        wanted_types, wanted_queues, wanted_jobs = frozenset(types), frozenset(queues), frozenset(job_types)
-        found: list[dict[str, Any]] = []
-        cursor = None
-        for number, event in enumerate(kept, count - len(kept) + 1):
-            type, _, _, queue, job_type, _ = event
-            if (
-                number <= after
-                or (wanted_types and type not in wanted_types)
-                or (wanted_queues and queue not in wanted_queues)
-                or (wanted_jobs and job_type not in wanted_jobs)
-            ):
-                continue
-            if len(found) == limit:
-                return EventPage(found, cursor, True)
-            found.append(describe(event, number, self.source))
-            cursor = f"evt_{number}"
-        return EventPage(found, cursor, False)
+        return page_of_events(enumerate(kept, count - len(kept) + 1), chosen)

@@ -14,7 +14,7 @@ import msgspec
 from ojster.database.transaction import Transaction
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
-from ojster.model.failure import Failure, append_failure
+from ojster.model.failure import Failure, append_failure, clean
 from ojster.model.retry import Verdict, judge
 from ojster.model.states import FINISHED, JobState
 from ojster.model.timestamps import format_timestamp
@@ -199,7 +199,7 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     )
     job.errors = append_failure(job.errors, failure, job.attempt, tx.now)
     tx.effects.tallies[job.queue].failed += 1
-    error = {"type": failure.type, "message": failure.message[:1000], "code": failure.code}
+    error = {"type": clean(failure.type), "message": clean(failure.message[:1000]), "code": clean(failure.code)}
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
     if verdict != Verdict.RETRY:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)

@@ -32,5 +32,6 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
         )
         delete_jobs(tx, [(seq, queue, state) for seq, queue, state in rows])
         room -= len(rows)
+    tx.forget_events()
     tx.execute("DELETE FROM queue_minutes WHERE minute < :before", {"before": tx.now // 60_000_000 - KEEP_MINUTES})
     return [BATCH - room for _ in requests]

@@ -17,7 +17,6 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ojster.engine.engine import Engine
-from ojster.engine.events import EventLog
 from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError, Unsupported
 from ojster.server import openapi
 from ojster.server.exchange import Answer, Endpoint, Exchange, encode, refuse
@@ -68,8 +67,7 @@ class Application:
         self.metrics = Metrics()
         self._largest_body = largest_body or max(32 * engine.database.settings.largest_job, MOST_IN_BATCH * 1024)
         self._described = openapi.document(ROUTES)
-        if engine.database.events is None:
-            engine.database.events = EventLog()
+        engine.database.records_events = True
         routes = [*ROUTES, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
         by_path: dict[str, _Methods] = {}

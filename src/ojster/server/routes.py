@@ -13,7 +13,7 @@ from msgspec import UNSET
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
-from ojster.engine.events import MOST_EVENTS
+from ojster.engine.events import MOST_EVENTS, EventFilter
 from ojster.engine.inspect import JobFilter
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue
@@ -529,16 +529,14 @@ def _cron(cron: Cron) -> dict[str, Any]:
 
 
 async def list_events(exchange: Exchange) -> Answer:
-    """List what this server has done lately, oldest first, by ``types``, ``queues`` and ``job_types``."""
-    query, log = exchange.query, exchange.engine.database.events
+    """List what has been done lately, oldest first, by ``types``, ``queues`` and ``job_types``."""
+    query, database = exchange.query, exchange.engine.database
     limit, _, _ = page_of(query, default=100, largest=MOST_EVENTS)
     after = query.get("after", "evt_0").removeprefix("evt_")
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
-    if log is None:
-        raise Unsupported("This server keeps no events.")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
-    page = log.select(after=int(after), limit=limit, **filters)
+    page = await database.select_events(EventFilter(after=int(after), limit=limit, **filters))
     return Answer(encode(page))
 
 

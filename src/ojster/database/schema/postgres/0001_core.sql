@@ -125,3 +125,13 @@ CREATE TABLE crons (
 );
 
 CREATE INDEX crons_next ON crons (next_run_at) WHERE next_run_at IS NOT NULL;
+
+-- What has happened, for those who want to follow it: the events of each transaction, as a JSON array. They may be lost
+-- when the database crashes.
+CREATE UNLOGGED TABLE event_batches (
+    seq            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at             BIGINT NOT NULL,
+    transaction_id XID8   NOT NULL DEFAULT pg_current_xact_id(),
+    events         BYTEA  NOT NULL
+);
+ALTER TABLE event_batches ALTER COLUMN events SET STORAGE EXTERNAL;
