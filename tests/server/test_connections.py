@@ -12,7 +12,7 @@ import uvicorn
 from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.server.app import Application
-from ojster.server.protocol import CorkedHttpProtocol
+from ojster.server.protocol import QuickHttpProtocol
 from tests.conftest import request
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def port(engine: Engine) -> AsyncIterator[int]:
-    config = uvicorn.Config(Application(engine), port=0, log_level="error", http=CorkedHttpProtocol, lifespan="off")
+    config = uvicorn.Config(
+        Application(engine), port=0, log_level="error", http=QuickHttpProtocol, lifespan="off", proxy_headers=False
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:
@@ -67,5 +69,84 @@ async def test_what_is_no_http_is_refused_like_everything_else(port: int) -> Non
     assert head.startswith(b"HTTP/1.1 400")
     assert b"ojs-version: 1.0" in head
     assert json.loads(body)["error"]["code"] == "invalid_request"
+    writer.close()
+    await writer.wait_closed()
+
+
+def push_of(body: bytes, *headers: bytes, version: bytes = b"1.1") -> bytes:
+    lines = [b"POST /ojs/v1/jobs HTTP/" + version, b"Host: x", *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+async def answers_of(reader: asyncio.StreamReader, count: int) -> list[tuple[int, dict[str, str], bytes]]:
+    """Read so many responses with a known length."""
+    found = []
+    for _ in range(count):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        found.append((int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))))
+    return found
+
+
+BODY = b'{"type":"a","args":[]}'
+LENGTH = b"Content-Length: %d" % len(BODY)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [LENGTH],
+        [b"Expect: 100-continue", LENGTH],
+        [b"Transfer-Encoding: chunked"],
+        [LENGTH, b"Connection: close"],
+    ],
+)
+async def test_every_way_of_asking_is_answered_alike(port: int, headers: list[bytes]) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    chunked = any(b"chunked" in header for header in headers)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY) if chunked else BODY
+    writer.write(push_of(body, *headers))
+    if any(b"100-continue" in header for header in headers):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+    ((status, answered, content),) = await answers_of(reader, 1)
+    assert (status, json.loads(content)["job"]["type"]) == (201, "a")
+    assert answered["content-type"] == "application/openjobspec+json"
+    assert answered["ojs-version"] == "1.0"
+    assert {"date", "x-request-id", "location"} <= answered.keys()
+    if b"Connection: close" in headers:
+        assert answered["connection"] == "close"
+        assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_requests_that_are_sent_together_are_answered_in_their_order(port: int, engine: Engine) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    bodies = [b'{"type":"t%d","args":[]}' % number for number in range(20)]
+    writer.write(b"".join(push_of(body, b"Content-Length: %d" % len(body)) for body in bodies))
+    answers = await answers_of(reader, 20)
+    assert [json.loads(content)["job"]["type"] for _, _, content in answers] == [f"t{n}" for n in range(20)]
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_request_may_come_byte_by_byte(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(2):
+        for byte in push_of(BODY, LENGTH, b"X-Request-Id: mine"):
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        ((status, headers, _),) = await answers_of(reader, 1)
+        assert (status, headers["x-request-id"]) == (201, "mine")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_query_reaches_the_endpoint(port: int, engine: Engine) -> None:
+    await engine.enqueue([request(queue="q"), request(queue="other")])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /ojs/v1/jobs?queue=q HTTP/1.1\r\nHost: x\r\n\r\n")
+    ((status, _, content),) = await answers_of(reader, 1)
+    assert (status, len(json.loads(content)["jobs"])) == (200, 1)
     writer.close()
     await writer.wait_closed()

@@ -93,6 +93,8 @@ class Application:
             )
             self._direct = {}
         self._app = app
+        self.direct = {(method.encode(), path.encode()): endpoint for (method, path), endpoint in self._direct.items()}
+        """The endpoints that a protocol may call by itself, by method and path, without middleware in between."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -133,7 +135,7 @@ class Application:
             refusal = Unsupported(f"This server does not serve {request.url.path}; /ojs/manifest says what it can do.")
         else:
             refusal = NotFound(f"There is nothing at {request.url.path}.", resource_type="path")
-        exchange = Exchange(self.engine, self._largest_body, request.scope, request.receive)
+        exchange = Exchange(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)
         answer = refuse(refusal, exchange.request_id)
         headers = {"OJS-Version": "1.0", "X-Request-Id": exchange.request_id, **dict(error.headers or {})}
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -37,7 +37,7 @@ Header = tuple[bytes, bytes]
 
 MEDIA_TYPE: Final = b"application/openjobspec+json"
 _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, b"application/json", b""})
-_VERSION_HEADER: Final = (b"ojs-version", SPEC_VERSION.encode())
+COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()),)
 _LONGEST_REQUEST_ID: Final = 200
 
 _REQUEST_PREFIX: Final = f"req_{new_id()}-"
@@ -59,31 +59,50 @@ class Answer:
         self.headers = headers
         self.content_type = content_type
 
+    def all_headers(self, request_id: str) -> list[Header]:
+        """Return the headers of the response, those among them that every response has (section 6.5)."""
+        return [
+            (b"content-type", self.content_type),
+            (b"x-request-id", request_id.encode("latin-1")),
+            (b"content-length", b"%d" % len(self.body)),
+            *self.headers,
+        ]
+
 
 class Exchange:
-    """One request, and what an endpoint may want to know of it."""
+    """One request, and what an endpoint may want to know of it. ``path`` has the parameters in its path."""
 
     __slots__ = (
+        "_query_string",
         "_receive",
-        "_scope",
         "content_length",
         "content_type",
         "engine",
         "largest_body",
+        "path",
         "request_id",
         "version",
     )
 
-    def __init__(self, engine: Engine, largest_body: int, scope: Scope, receive: Receive) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        largest_body: int,
+        headers: Iterable[Header],
+        query_string: bytes,
+        path: Mapping[str, str],
+        receive: Receive,
+    ) -> None:
         self.engine = engine
         self.largest_body = largest_body
-        self._scope = scope
+        self.path = path
+        self._query_string = query_string
         self._receive = receive
         self.content_type = b""
         self.content_length = b""
         self.version = b""
         request_id = b""
-        for name, value in scope["headers"]:
+        for name, value in headers:
             if name == b"content-type":
                 self.content_type = value
             elif name == b"content-length":
@@ -98,15 +117,9 @@ class Exchange:
         self.request_id = request_id.decode() if usable else f"{_REQUEST_PREFIX}{next(_request_numbers):x}"
 
     @property
-    def path(self) -> dict[str, str]:
-        """The parameters in the path."""
-        found: dict[str, str] = self._scope.get("path_params", {})
-        return found
-
-    @property
     def query(self) -> dict[str, str]:
         """The parameters behind the question mark; of those that stand there twice, the last."""
-        return dict(parse_qsl(self._scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
 
     def check_version(self) -> None:
         """Refuse a request for a version of the specification that this server does not speak (section 3.2)."""
@@ -205,12 +218,25 @@ class Endpoint:
         self._handler = handler
         self._engine = engine
         self._metrics = metrics
-        self._largest_body = largest_body
+        self.largest_body = largest_body
         self._name = handler.__name__
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = self.exchange(scope["headers"], scope["query_string"], scope.get("path_params", {}), receive)
+        answer = await self.answer(exchange)
+        headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    def exchange(
+        self, headers: Iterable[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
+    ) -> Exchange:
+        """Return a request to this endpoint."""
+        return Exchange(self._engine, self.largest_body, headers, query_string, path, receive)
+
+    async def answer(self, exchange: Exchange) -> Answer:
+        """Answer a request, and count it."""
         started = time.perf_counter()
-        exchange = Exchange(self._engine, self._largest_body, scope, receive)
         try:
             if exchange.version:
                 exchange.check_version()
@@ -222,27 +248,14 @@ class Endpoint:
             answer = refuse(
                 BackendError(f"The server failed; its log says more under {exchange.request_id}."), exchange.request_id
             )
-        await respond(send, answer, exchange.request_id)
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
+        return answer
 
 
 def refuse(error: OjsterError, request_id: str) -> Answer:
     """Return the answer that tells of an error (section 16)."""
     headers = [(b"retry-after", b"1")] if error.status in (429, 503) else []
     return Answer(encode({"error": error.to_wire(request_id)}), error.status, headers)
-
-
-async def respond(send: Send, answer: Answer, request_id: str) -> None:
-    """Send an answer with the headers that every response has (section 6.5)."""
-    headers: list[Header] = [
-        (b"content-type", answer.content_type),
-        _VERSION_HEADER,
-        (b"x-request-id", request_id.encode("latin-1")),
-        (b"content-length", b"%d" % len(answer.body)),
-        *answer.headers,
-    ]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
 
 
 def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:

@@ -17,7 +17,7 @@ from ojster.engine.engine import Engine
 from ojster.engine.settings import Settings
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
-from ojster.server.protocol import CorkedHttpProtocol
+from ojster.server.protocol import QuickHttpProtocol
 
 GRACE: Final = 25
 """How many seconds requests under way have to finish after a signal to stop."""
@@ -95,7 +95,7 @@ def serve(
         port=port,
         log_level=log_level,
         access_log=False,
-        http=CorkedHttpProtocol,
+        http=QuickHttpProtocol,
         ws="none",
         proxy_headers=False,
         server_header=False,
