@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test quick check format bench conformance clean
+.PHONY: help install demo test quick check format bench bench-peers conformance clean
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -41,8 +41,11 @@ format: $(READY) ## Format the code and mend what can be mended
 bench: $(READY) ## Measure, beside what the raw parts can do: a table, and benchmarks/results.json
 	$(BIN)/python -m benchmarks
 
+bench-peers: $(READY) ## Measure the same job through other task queues, in environments of their own
+	$(BIN)/python -m benchmarks.peers
+
 conformance: $(READY) ## Run the Open Job Spec conformance suite, if SUITE says where its runner is
 	$(BIN)/python -m tests.conformance.run $(SUITE)
 
 clean: ## Remove what was installed and built
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

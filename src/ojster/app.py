@@ -21,7 +21,7 @@ from ojster.client.http import HttpClient
 from ojster.client.interface import Client
 from ojster.client.portal import Portal
 from ojster.database.database import POSTGRES, names_a_database, open_database, without_password
-from ojster.database.transaction import Transaction
+from ojster.database.transaction import Later, Transaction
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine, EnqueueMiddleware, accepted, through_middleware
 from ojster.engine.push import push
@@ -595,6 +595,7 @@ class App:
     def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
         jobs = [read_job(members, tx.now, largest=self.settings.largest_job) for members in requests]
         (pushed,) = push(tx, [jobs])
+        assert not isinstance(pushed, Later), "a guest waits for keys itself"
         return [one.job for one in accepted(pushed)]
 
     def _schema(self) -> str:

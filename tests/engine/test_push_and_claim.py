@@ -262,3 +262,13 @@ async def test_events_tell_what_happened(bench: Bench) -> None:
     after = EventFilter(after=int(event["id"].removeprefix("evt_")))
     assert (await bench.engine.database.select_events(after)).events == []
     assert event["data"] == {"attempt": 1, "duration_ms": 1500, "job_id": job.id, "job_type": "test.job", "queue": "q"}
+
+
+async def test_fetches_of_overlapping_queues_that_are_merged_share_no_job(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push(queue="a")
+    fetches = [bench.fetch(*queues) for queues in (("a", "b"), ("a",), ("b", "a"), ("b", "a", "c"))]
+    jobs = [job.id for found in await asyncio.gather(*fetches) for job in found]
+    assert len(jobs) == len(set(jobs)) == 3
+    counts = (await bench.engine.count_jobs())["a"]
+    assert {state: n for state, n in counts.items() if n} == {"active": 3}

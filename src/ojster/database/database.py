@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
+from urllib.parse import unquote
 
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
@@ -118,7 +120,8 @@ class Database(ABC):
             self.ring_fetches(queues)
         for topic in topics:
             if topic.startswith(_DUE):
-                self.expect(int(topic.removeprefix(_DUE)))
+                with contextlib.suppress(ValueError):  # anybody may write to the channel
+                    self.expect(int(topic.removeprefix(_DUE)))
             elif not topic.startswith(_QUEUE):
                 self.wakeups.wake(topic)
 
@@ -213,5 +216,10 @@ def names_a_database(url: str) -> bool:
 
 def without_password(url: str) -> str:
     """Return a URL as people, logs and errors may see it."""
-    hidden = re.sub(r"(?<=//)([^:@/?#]*):.*@", r"\1:***@", url)
-    return re.sub(r"(?i)\b(password|sslpassword)=[^&]*", r"\1=***", hidden)
+    place, mark, query = re.sub(r"(?<=//)([^:@/?#]*):.*@", r"\1:***@", url).partition("?")
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    shown = [f"{name}=***" if _SECRET.search(unquote(name)) else name + equals + value for name, equals, value in pairs]
+    return place + mark + "&".join(shown)
+
+
+_SECRET: Final = re.compile("password|secret|token", re.IGNORECASE)

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 from ojster.database.inbox import Inbox
-from ojster.database.transaction import EVERY_JOB, Transaction, TryAgain
+from ojster.database.transaction import EVERY_JOB, Later, Transaction, TryAgain
 from ojster.database.waiting import WaitingRoom
 from ojster.model.errors import BackendError, BackendUnavailable, OjsterError
 
@@ -43,6 +43,14 @@ MOST_TRIES: Final = 12
 FIRST_PAUSE: Final = 0.002
 LONGEST_PAUSE: Final = 1.0
 """How long to wait before it is run again, in seconds: doubled each time, and varied."""
+
+
+TRIES_ALONE: Final = 4
+"""The same for a call that was in a transaction which failed so often; it is then run alone."""
+
+LONGEST_POSTPONED: Final = 30.0
+LONGEST_POSTPONEMENT: Final = 0.1
+"""How long a call is made again and again that has to wait for somebody else, and the longest pause, in seconds."""
 
 
 class Patience:
@@ -71,7 +79,18 @@ class Patience:
 class Call:
     """One call that waits for its results, one for each of its arguments. A patient call has one argument."""
 
-    __slots__ = ("arguments", "error", "future", "has_waited", "operation", "patience", "port", "results")
+    __slots__ = (
+        "arguments",
+        "error",
+        "future",
+        "has_waited",
+        "operation",
+        "patience",
+        "port",
+        "postponed_at",
+        "results",
+        "vain_results",
+    )
 
     def __init__(
         self, port: _Port, operation: Operation[Any, Any], arguments: Sequence[Any], patience: Patience | None
@@ -82,7 +101,10 @@ class Call:
         self.patience = patience
         self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
+        self.vain_results: Sequence[Any] = ()
+        """What it had got in vain, before it waited."""
         self.error: OjsterError | None = None
+        self.postponed_at: float | None = None
         self.has_waited = False
 
     @property
@@ -220,6 +242,8 @@ class Dispatcher:
         while items := self._inbox.take():
             try:
                 self._work_off(transaction, items)
+            except Exception:
+                log.exception("a thread of the database stumbled, and goes on")
             finally:
                 self._inbox.finish()
 
@@ -232,46 +256,74 @@ class Dispatcher:
         if calls or rung:
             self._execute(transaction, calls, rung)
 
-    def _execute(self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int]) -> None:
+    def _execute(
+        self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int], tries: int = MOST_TRIES
+    ) -> None:
         """Run calls in one transaction, serve those who wait for what it makes available, and answer who is done."""
-        for attempt in range(MOST_TRIES):
+        for attempt in range(tries):
             since = self._room.moment()
             woken = self._room.take(rung)
             try:
                 if not calls and not woken:
                     return
                 with transaction() as tx:
-                    self._apply(tx, calls + woken)
+                    self._apply(tx, woken + calls)
                     if fetchable := tx.effects.fetchable:
+                        looked = woken + calls
                         waiting = self._room.take(fetchable)
                         woken += waiting
                         # Those who looked before it was made available look again, behind those who waited.
-                        self._apply(tx, waiting + [call for call in calls if call.in_vain])
+                        self._apply(tx, waiting + [call for call in looked if call.in_vain])
                     effects = tx.effects
             except Exception as error:
-                _deliver(self._room.keep(woken, self._room.moment()).given_up)
-                if isinstance(error, TryAgain) and attempt < MOST_TRIES - 1:
+                for call in woken:
+                    call.results = call.vain_results
+                self._keep(woken, since)
+                if isinstance(error, TryAgain) and attempt < tries - 1:
                     log.debug("a transaction is run again: %s", error)
                     time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0))
                     continue
                 self._refuse(transaction, calls, error)
                 return
             break
-        done = [*calls, *woken]
+        done = [call for call in (*calls, *woken) if not self._is_postponed(call)]
         in_vain = [call for call in done if call.in_vain]
-        kept = self._room.keep(in_vain, since)
-        if kept.again:
-            self._inbox.put([(call, 1) for call in kept.again])
+        self._keep(in_vain, since)
         # Others may have come to wait meanwhile for what is committed now, unless it was looked for in vain.
         exhausted = {queue for call in in_vain for queue in _queues_of(call)}
         self.ring([queue for queue in effects.fetchable if queue not in exhausted])
-        _deliver([call for call in done if not call.in_vain] + kept.given_up)
+        _deliver(call for call in done if not call.in_vain)
+
+    def _keep(self, calls: list[Call], since: int) -> None:
+        """Keep calls that looked in vain after the moment ``since``; those that missed something look again."""
+        kept = self._room.keep(calls, since)
+        if kept.again:
+            self._inbox.put([(call, 1) for call in kept.again])
+        _deliver(kept.given_up)
+
+    def _is_postponed(self, call: Call) -> bool:
+        """Whether a call is to be made again later; it is then on its way."""
+        if not any(isinstance(result, Later) for result in call.results):
+            return False
+        now = time.monotonic()
+        call.postponed_at = call.postponed_at or now
+        waited = now - call.postponed_at
+        if waited > LONGEST_POSTPONED:
+            return False
+        pause = min(LONGEST_POSTPONEMENT, max(FIRST_PAUSE, waited / 4))
+        try:
+            call.port.loop.call_soon_threadsafe(call.port.loop.call_later, pause, call.port.put, call)
+        except RuntimeError:
+            log.debug("an event loop was closed while a call was postponed")
+        return True
 
     def _refuse(self, transaction: OpenTransaction, calls: list[Call], error: Exception) -> None:
         """Refuse calls whose transaction failed; of several, each gets its own, so that none spoils the others."""
+        if isinstance(error, TryAgain) and error.lost:
+            error = BackendUnavailable(f"The connection to the database breaks again and again: {error}")
         if len(calls) > 1 and not isinstance(error, BackendUnavailable):
             for call in calls:
-                self._execute(transaction, [call], {})
+                self._execute(transaction, [call], {}, TRIES_ALONE)
             return
         for call in calls:
             call.error = _as_ojster_error(error, call)
@@ -322,6 +374,8 @@ def _deliver_all(calls: list[Call]) -> None:
 def _as_ojster_error(error: Exception, call: Call) -> OjsterError:
     if isinstance(error, OjsterError):
         return error
+    if isinstance(error, TryAgain):
+        return BackendUnavailable(f"Others were in the way too often; it may succeed if it is tried again: {error}")
     name = getattr(call.operation, "__name__", str(call.operation))
     log.error("%s failed", name, exc_info=error)
     return BackendError(f"{name} failed unexpectedly: {type(error).__name__}. The server's log has the details.")

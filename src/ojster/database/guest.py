@@ -10,26 +10,55 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence, Set
 from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import tuple_row
 
 from ojster.database.database import topics_of
 from ojster.database.herald import messages
-from ojster.database.pipeline import Array, Value, translate
-from ojster.database.postgres import SLOTS, PostgresTransaction, channel_of
-from ojster.database.transaction import Parameters, Row
+from ojster.database.pipeline import Array, Value, texts, translate, unnest
+from ojster.database.postgres import NOW, SLOTS, PostgresTransaction, channel_of
+from ojster.database.transaction import Parameters, Row, Transaction
 from ojster.engine.settings import Settings
-from ojster.model.errors import NotInTransaction
+from ojster.model.errors import InvalidRequest, NotInTransaction
 
 R = TypeVar("R")
 
-Execute = Callable[[str, Sequence[Value]], list[Row]]
-"""Runs a statement with parameters ``$1``, ``$2``, … on a caller's connection, and returns its rows."""
+Execute = Callable[[str, Sequence[Value], bool], list[Row]]
+"""Runs a statement with parameters ``$1``, ``$2``, … on a caller's connection, and returns its rows, if it has any."""
 
-ExecuteLater = Callable[[str, Sequence[Value]], Coroutine[Any, Any, list[Row]]]
+ExecuteLater = Callable[[str, Sequence[Value], bool], Coroutine[Any, Any, list[Row]]]
 
 _NUMBERED: Final = re.compile(r"\$(\d+)")
-_NOW: Final = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
+_LOCK_KEYS: Final = (
+    "SELECT count(pg_advisory_xact_lock(key)) FROM "
+    f"(SELECT DISTINCT hashtextextended(name, 0) AS key FROM {unnest('text')} AS name ORDER BY key) AS keys"
+)
+
+
+class GuestTransaction(PostgresTransaction):
+    """A transaction that its caller ends, perhaps much later. It holds no lock that others wait for but unique keys."""
+
+    isolation = "read committed"
+
+    def lock_keys(self, keys: Iterable[str]) -> Set[str]:
+        """Wait for keys: on the caller's own connection, nobody else has to."""
+        names = sorted(keys)
+        if names and self.isolation != "read committed":
+            raise InvalidRequest(
+                f"Unique jobs cannot be enqueued in a transaction with the isolation level {self.isolation}: it would "
+                "not see jobs that others have just enqueued."
+            )
+        if names:
+            self.execute(_LOCK_KEYS, (texts(names),))
+        return frozenset()
+
+    def know_queues(self, names: Iterable[str]) -> None:
+        """Leave it to the chores: others would wait for the row of a new queue."""
+        return
 
 
 class _GuestConnection:
@@ -43,8 +72,7 @@ class _GuestConnection:
         statement = translate(sql, self._schema)
         if isinstance(parameters, dict):
             parameters = [parameters[name] for name in statement.names]
-        rows = self._execute(statement.sql.decode(), list(parameters))
-        return rows if statement.returns_rows else []
+        return self._execute(statement.sql.decode(), list(parameters), statement.returns_rows)
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[Value]]) -> None:
         for values in rows:
@@ -54,11 +82,13 @@ class _GuestConnection:
         return []
 
 
-def run_as_guest(execute: Execute, function: Callable[[PostgresTransaction], R], settings: Settings, schema: str) -> R:
+def run_as_guest(execute: Execute, function: Callable[[Transaction], R], settings: Settings, schema: str) -> R:
     """Run a transaction function in a caller's transaction, and tell others when that commits."""
     guest: Any = _GuestConnection(execute, schema)
-    ((now,),) = guest.execute(_NOW)
-    tx = PostgresTransaction(guest, int(now), settings, schema, secrets.randbelow(SLOTS), records_events=True)
+    ((now, isolation),) = guest.execute(f"SELECT {NOW}, current_setting('transaction_isolation')")
+    slot = SLOTS + secrets.randbits(62)  # nobody else's, so that nobody waits for it; the chores add it up
+    tx = GuestTransaction(guest, int(now), settings, schema, slot, records_events=True)
+    tx.isolation = isolation
     result = function(tx)
     tx.write_effects()
     if topics := topics_of(tx.effects):
@@ -102,9 +132,7 @@ def executes(connection: Any) -> Execute:
     )
 
 
-async def run_as_guest_of(
-    connection: Any, function: Callable[[PostgresTransaction], R], settings: Settings, schema: str
-) -> R:
+async def run_as_guest_of(connection: Any, function: Callable[[Transaction], R], settings: Settings, schema: str) -> R:
     """Run a transaction function in the transaction of a connection that is awaited, or of one that is not.
 
     Parameters
@@ -132,12 +160,14 @@ async def run_as_guest_of(
             raise NotInTransaction("use `async with connection.transaction():`")
         later = _asyncpg_later(connection)
     else:
+        if hasattr(connection, "in_atomic_block"):  # it would be another one in another thread
+            raise TypeError("Django's connection belongs to its thread: use sync_to_async(job.enqueue_in).")
         execute = executes(connection)
         return await _to_the_end(asyncio.to_thread(run_as_guest, execute, function, settings, schema))
     loop = asyncio.get_running_loop()
 
-    def call(sql: str, values: Sequence[Value]) -> list[Row]:
-        return asyncio.run_coroutine_threadsafe(later(sql, values), loop).result()
+    def call(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
+        return asyncio.run_coroutine_threadsafe(later(sql, values, returns_rows), loop).result()
 
     return await _to_the_end(asyncio.to_thread(run_as_guest, call, function, settings, schema))
 
@@ -163,20 +193,21 @@ def _plain(value: Value) -> Any:
 
 
 def _psycopg(connection: Any) -> Execute:
-    def execute(sql: str, values: Sequence[Value]) -> list[Row]:
-        cursor = connection.execute(*_formatted(sql, values))
-        return cursor.fetchall() if cursor.description else []
+    def execute(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(*_formatted(sql, values))
+            return _rows(cursor.fetchall()) if returns_rows else []
 
-    return _with_tuples(execute)
+    return execute
 
 
 def _django(connection: Any) -> Execute:
-    def execute(sql: str, values: Sequence[Value]) -> list[Row]:
+    def execute(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
         with connection.cursor() as cursor:
             cursor.execute(*_formatted(sql, values))
-            return list(cursor.fetchall()) if cursor.description else []
+            return _rows(cursor.fetchall()) if returns_rows else []
 
-    return _with_tuples(execute)
+    return execute
 
 
 def _sqlalchemy(connection: Any) -> Execute:
@@ -195,11 +226,13 @@ def _sqlalchemy(connection: Any) -> Execute:
     }
 
     def type_of(value: Value) -> Any:
+        if value is None:
+            return sqlalchemy.types.NullType()
         if isinstance(value, Array):
             return ARRAY(types[value.type])
         return types["bytea" if isinstance(value, bytes) else "bigint" if isinstance(value, int) else "text"]
 
-    def execute(sql: str, values: Sequence[Value]) -> list[Row]:
+    def execute(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
         statement = sqlalchemy.text(_NUMBERED.sub(r":p\1", sql)).bindparams(
             *(
                 sqlalchemy.bindparam(f"p{number}", _plain(value), type_=type_of(value))
@@ -207,22 +240,23 @@ def _sqlalchemy(connection: Any) -> Execute:
             )
         )
         result = connection.execute(statement)
-        return [tuple(row) for row in result] if result.returns_rows else []
+        return _rows(result) if returns_rows else []
 
-    return _with_tuples(execute)
+    return execute
 
 
 def _psycopg_later(connection: Any) -> ExecuteLater:
-    async def execute(sql: str, values: Sequence[Value]) -> list[Row]:
-        cursor = await connection.execute(*_formatted(sql, values))
-        return [_tuple(row) for row in await cursor.fetchall()] if cursor.description else []
+    async def execute(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
+        async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(*_formatted(sql, values))
+            return _rows(await cursor.fetchall()) if returns_rows else []
 
     return execute
 
 
 def _asyncpg_later(connection: Any) -> ExecuteLater:
-    async def execute(sql: str, values: Sequence[Value]) -> list[Row]:
-        return [_tuple(row) for row in await connection.fetch(sql, *map(_plain, values))]
+    async def execute(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
+        return _rows(await connection.fetch(sql, *map(_plain, values)))
 
     return execute
 
@@ -233,14 +267,12 @@ def _formatted(sql: str, values: Sequence[Value]) -> tuple[str, dict[str, Any]]:
     return _NUMBERED.sub(r"%(p\1)s", sql.replace("%", "%%")), named
 
 
-def _with_tuples(execute: Execute) -> Execute:
-    return lambda sql, values: [_tuple(row) for row in execute(sql, values)]
-
-
-def _tuple(row: Any) -> Row:
-    """A row as the engine knows it, whatever the caller's connection makes of rows and UUIDs."""
-    values = row.values() if hasattr(row, "values") and callable(row.values) else row
-    return tuple(
-        str(value) if type(value).__name__ == "UUID" else bytes(value) if isinstance(value, memoryview) else value
-        for value in values
-    )
+def _rows(rows: Iterable[Iterable[Any]]) -> list[Row]:
+    """Rows as the engine knows them, whatever a driver makes of UUIDs and bytes."""
+    return [
+        tuple(
+            str(value) if isinstance(value, UUID) else bytes(value) if isinstance(value, memoryview) else value
+            for value in row
+        )
+        for row in rows
+    ]

@@ -80,6 +80,7 @@ class Herald:
         self._lock = threading.Lock()
         self._topics: dict[str, None] = {}
         self._heard_at = float("-inf")
+        self._met_somebody = False
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._bell, False)
         self._closing = False
@@ -116,6 +117,7 @@ class Herald:
     def _run(self) -> None:
         failures = 0
         while not self._closing:
+            pause = LONGEST_PAUSE
             try:
                 with self._connect() as connection:
                     if self._listens:
@@ -127,10 +129,10 @@ class Herald:
             except psycopg.Error as error:
                 failures += 1
                 log.warning("the connection that wakes this process is lost, and is opened again: %s", error)
-                self._rest(min(LONGEST_PAUSE, 0.1 * 2 ** min(failures, 10)))
+                pause = min(LONGEST_PAUSE, 0.1 * 2 ** min(failures, 10))
             except Exception:
                 log.exception("the herald stumbled, and goes on")
-                self._rest(LONGEST_PAUSE)
+            self._rest(pause)
 
     def _serve(self, connection: psycopg.Connection) -> None:
         poll = select.poll()
@@ -143,12 +145,14 @@ class Herald:
                 next_beat = now + self._interval
                 if now - self._heard_at < ALONE_AFTER:
                     self._say([_HERE])
-            poll.poll(max(0.0, next_beat - time.monotonic()) * 1000)
-            self._listen(connection)
-            self._empty_bell()
             self._send(connection)
             if self._closing:
                 return
+            poll.poll(max(0.0, next_beat - time.monotonic()) * 1000)
+            self._listen(connection)
+            if self._met_somebody:  # who may have acted before hearing of us
+                self._met_somebody = False
+                next_beat = 0.0
 
     def _listen(self, connection: psycopg.Connection) -> None:
         libpq = connection.pgconn
@@ -163,6 +167,7 @@ class Herald:
         sender, _, rest = message.partition("\n")
         if sender == self._name:
             return
+        self._met_somebody = self._met_somebody or time.monotonic() - self._heard_at > ALONE_AFTER
         self._heard_at = time.monotonic()
         topics = rest.split("\n")
         if _HELLO in topics:
@@ -170,6 +175,7 @@ class Herald:
         self._on_ring(topics)
 
     def _send(self, connection: psycopg.Connection) -> None:
+        self._empty_bell()
         with self._lock:
             topics, self._topics = list(self._topics), {}
         if not topics or not self._listens:
@@ -192,8 +198,10 @@ class Herald:
 
     def _rest(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
         while not self._closing and (left := deadline - time.monotonic()) > 0:
-            select.select([self._bell], [], [], left)
+            poll.poll(left * 1000)
             self._empty_bell()
 
 

@@ -41,12 +41,19 @@ _RUN_AGAIN: Final = frozenset({"40001", "40P01", "55P03", "23505", "23P01"})
 """Serialization failures, deadlocks, locks not to be had, and what another transaction has inserted meanwhile: when the
 transaction is run again, it sees what the other has done."""
 
-_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "08P01", "25006"})
-"""The database shuts down, has crashed, is starting up, hangs up, or has become one that cannot be written to."""
+_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "08P01", "26000"})
+"""The database shuts down, has crashed, is starting up or hangs up; or a pooler has handed us another's connection."""
 
 
 class ConnectionLost(Exception):
-    """The connection is gone, and with it the transaction, unless its commit was on the way."""
+    """The connection is gone, and with it the transaction, unless its commit was on the way.
+
+    ``undone`` tells that it certainly is: the database has refused something before the commit.
+    """
+
+    def __init__(self, why: str, *, undone: bool = False) -> None:
+        super().__init__(why)
+        self.undone = undone
 
 
 class StatementFailed(Exception):
@@ -240,6 +247,8 @@ class Connection:
         self._readable.register(socket, select.POLLIN)
         self._usable.register(socket, select.POLLIN | select.POLLOUT)
         self._rows = Transformer(_CONTEXT)
+        self.last_command: bytes | None = None
+        """What the database said of the last statement that went well."""
 
     @property
     def in_transaction(self) -> bool:
@@ -314,19 +323,22 @@ class Connection:
         """Wait until all that was sent is answered; return the rows of the last statement that has any."""
         libpq = self._libpq
         failed: PGresult | None = None
+        undone = False
         rows: PGresult | None = None
         try:
             libpq.pipeline_sync()
             while libpq.flush():
                 self._wait(self._usable)
-            for wanted in self._answers:
+            for place, wanted in enumerate(self._answers, 1):
                 result = self._result()
                 if result is None:
                     raise ConnectionLost("The connection was closed by the database.")
                 if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+                    undone = undone or place < len(self._answers)
                     failed = failed or result
-                elif wanted:
-                    rows = result
+                else:
+                    self.last_command = result.command_status
+                    rows = result if wanted else rows
                 self._result()  # the end of this statement's answers
             self._answers.clear()
             synced = self._result()
@@ -339,7 +351,7 @@ class Connection:
                 del self._names[sql]  # type: ignore[union-attr]  # it has prepared
         self._new_names.clear()
         if failed is not None:
-            raise _failure(failed)
+            raise _failure(failed, undone=undone)
         if rows is None:
             return []
         self._rows.set_pgresult(rows)
@@ -357,11 +369,11 @@ class Connection:
         self._libpq.consume_input()
 
 
-def _failure(result: PGresult) -> Exception:
+def _failure(result: PGresult, *, undone: bool) -> Exception:
     sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message).decode()
     if sqlstate in _RUN_AGAIN:
         return TryAgain(f"{message} ({sqlstate})")
     if sqlstate in _LOST:
-        return ConnectionLost(message)
+        return ConnectionLost(message, undone=undone)
     return StatementFailed(sqlstate, message)

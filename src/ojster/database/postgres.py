@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from asyncio import Future
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from hashlib import sha256
 from operator import attrgetter
@@ -41,7 +41,7 @@ from ojster.engine.events import Event, EventFilter, EventPage, page_of_events
 from ojster.engine.settings import Settings
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
-from ojster.model.errors import BackendUnavailable
+from ojster.model.errors import BackendUnavailable, InvalidRequest
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +121,7 @@ _AVAILABLE_JOBS: Final = (
 )
 _ENVELOPES: Final = "SELECT seq, envelope FROM payloads WHERE seq = ANY(CAST(? AS bigint[]))"
 _LOCK_KEYS: Final = (
-    "SELECT pg_advisory_xact_lock(key) FROM "
-    "(SELECT DISTINCT hashtextextended(name, 0) AS key FROM unnest(CAST(? AS text[])) AS name ORDER BY key) AS keys"
+    f"SELECT name FROM {unnest('text')} AS name WHERE NOT pg_try_advisory_xact_lock(hashtextextended(name, 0))"
 )
 _COUNT: Final = (
     "INSERT INTO job_count_slots (queue, state, slot, jobs) SELECT queue, state, CAST(? AS bigint), jobs "
@@ -137,6 +136,25 @@ _TALLY: Final = (
     "waited = queue_minutes.waited + excluded.waited, ran = queue_minutes.ran + excluded.ran"
 )
 
+_FOLD_COUNTS: Final = (
+    "WITH folded AS (DELETE FROM job_count_slots WHERE (queue, state, slot) IN (SELECT queue, state, slot "
+    "FROM job_count_slots WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, state, jobs) "
+    "INSERT INTO job_count_slots (queue, state, slot, jobs) "
+    "SELECT queue, state, CAST(? AS bigint), sum(jobs) FROM folded GROUP BY queue, state ORDER BY queue, state "
+    "ON CONFLICT (queue, state, slot) DO UPDATE SET jobs = job_count_slots.jobs + excluded.jobs"
+)
+_FOLD_MINUTES: Final = (
+    "WITH folded AS (DELETE FROM queue_minutes WHERE (queue, minute, slot) IN (SELECT queue, minute, slot "
+    "FROM queue_minutes WHERE slot >= ? LIMIT 1000 FOR UPDATE SKIP LOCKED) RETURNING queue, minute, enqueued) "
+    "INSERT INTO queue_minutes (queue, minute, slot, enqueued, completed, failed, waited, ran) "
+    "SELECT queue, minute, CAST(? AS bigint), sum(enqueued), 0, 0, 0, 0 FROM folded GROUP BY queue, minute "
+    "ORDER BY queue, minute ON CONFLICT (queue, minute, slot) "
+    "DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued"
+)
+_NEW_QUEUES: Final = (
+    "INSERT INTO queues (name, created_at) SELECT DISTINCT queue, CAST(? AS bigint) FROM job_count_slots "
+    "WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = job_count_slots.queue) ON CONFLICT (name) DO NOTHING"
+)
 _RECORD: Final = "INSERT INTO event_batches (at, events) VALUES (?, ?)"
 _EVENTS: Final = (
     "SELECT seq, events, transaction_id < pg_snapshot_xmin(pg_current_snapshot()) OR at < ? FROM event_batches "
@@ -203,14 +221,17 @@ class PostgresTransaction(Transaction):
                 ),
             )
 
-    def lock_keys(self, keys: Iterable[str]) -> None:
+    def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         names = sorted(keys)
-        if names:
-            self.execute(_LOCK_KEYS, (texts(names),))
+        return {name for (name,) in self.execute(_LOCK_KEYS, (texts(names),))} if names else frozenset()
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]
-        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (uuids(ids),))} if ids else {}
+        jobs = {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (uuids(ids),))} if ids else {}
+        for job in jobs.values():
+            if job.state == "available":  # whoever has passed it over because it is locked may look again afterwards
+                self.effects.opened.add(job.queue)
+        return jobs
 
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]
@@ -222,7 +243,15 @@ class PostgresTransaction(Transaction):
     def envelopes(self, jobs: Sequence[Job]) -> None:
         found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (ints([job.seq for job in jobs]),)))
         for job in jobs:
+            if job.seq not in found:
+                raise TryAgain(f"The job {job.id} was deleted meanwhile.")
             job.envelope = found[job.seq]
+
+    def tidy(self) -> None:
+        """Add up what guests have counted in slots of their own, and note the queues that they have used."""
+        self.execute(_FOLD_COUNTS, (SLOTS, self._slot))
+        self.execute(_FOLD_MINUTES, (SLOTS, self._slot))
+        self.execute(_NEW_QUEUES, (self.now,))
 
     def forget_events(self) -> None:
         self.execute(_FORGET_EVENTS, (self.now - KEEP_EVENTS, KEEP_EVENT_BATCHES))
@@ -269,6 +298,13 @@ class PostgresTransaction(Transaction):
             )
 
 
+NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
+"""The database's time, in microseconds since the epoch."""
+
+LONGEST_ROUND_TRIP: Final = 100_000
+"""An answer that took longer, in microseconds, does not say well enough what time it is."""
+
+
 class ServerClock:
     """The database's clock, in microseconds since the epoch, so that servers agree on the time whatever theirs say.
 
@@ -277,17 +313,23 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+        self._measured = False
 
     def __call__(self) -> int:
         return time.monotonic_ns() // 1000 + self._offset
 
     def measure(self, connection: psycopg.Connection) -> None:
         """Ask the database what time it is."""
-        before = time.monotonic_ns() // 1000
-        row = connection.execute("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)").fetchone()
-        after = time.monotonic_ns() // 1000
-        assert row is not None
-        self._offset = int(row[0]) - (before + after) // 2
+        for _ in range(3):
+            before = time.monotonic_ns() // 1000
+            row = connection.execute(f"SELECT {NOW}").fetchone()
+            after = time.monotonic_ns() // 1000
+            assert row is not None
+            if after - before < LONGEST_ROUND_TRIP or not self._measured:
+                self._offset = int(row[0]) - (before + after) // 2
+                self._measured = True
+            if after - before < LONGEST_ROUND_TRIP:
+                return
 
 
 class PostgresDatabase(Database):
@@ -414,16 +456,25 @@ class _Lane:
             connection.execute("COMMIT")
             committing = True
             connection.answer()
+            if connection.last_command != b"COMMIT":
+                raise TryAgain("The database has rolled the transaction back.")
         except ConnectionLost as error:
             self.disconnect()
-            if committing:
+            if committing and not error.undone:
                 message = f"The connection broke while a transaction was committed; whether it was is unknown: {error}"
                 raise BackendUnavailable(message) from error
-            raise TryAgain(str(error)) from error
-        except BaseException as error:
+            raise TryAgain(str(error), lost=True) from error
+        except StatementFailed as error:
             self._roll_back()
-            if isinstance(error, StatementFailed) and error.sqlstate[:2] in _UNUSABLE:
+            if error.sqlstate == READ_ONLY:
+                self.disconnect()  # the database that can be written to may be another by now
+            if error.sqlstate == READ_ONLY or error.sqlstate[:2] in _UNUSABLE:
                 raise database._unavailable(error) from error
+            if error.sqlstate[:2] == _BAD_VALUE:
+                raise InvalidRequest(f"The database refuses a value: {error}.") from error
+            raise
+        except BaseException:
+            self._roll_back()
             raise
         try:  # it is committed: nothing from here on may look as if it were not
             database.publish(tx.effects)
@@ -439,7 +490,7 @@ class _Lane:
             yield self._transaction(connection)
         except ConnectionLost as error:
             self.disconnect()
-            raise TryAgain(str(error)) from error
+            raise TryAgain(str(error), lost=True) from error
         except BaseException:
             self._roll_back()
             raise
@@ -502,6 +553,8 @@ def channel_of(schema: str) -> str:
     return name if len(name.encode()) <= 63 else f"ojster_{sha256(schema.encode()).hexdigest()[:32]}"
 
 
+READ_ONLY: Final = "25006"
+_BAD_VALUE: Final = "22"
 _UNUSABLE: Final = ("53", "58", "XX")
 """Out of resources (disk full, too many connections), errors of the system, corruption: not the fault of a call."""
 
@@ -531,7 +584,8 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
             version = schema_version(connection, url.schema)
             refuse_newer(version, len(wanted))
             name = sql.Identifier(url.schema)
-            if version == 0 and not _exists(connection, "SELECT to_regnamespace(%s)", quoted(url.schema)):
+            known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (url.schema,)).fetchone()
+            if known is None:  # or its owner has made it, and we may not
                 connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
             connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
             for number, script in enumerate(wanted[version:], version + 1):
@@ -542,13 +596,14 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
 
 def schema_version(connection: psycopg.Connection, schema: str) -> int:
     """Return the version of a schema; 0 if there is none."""
-    if not _exists(connection, "SELECT to_regclass(%s)", f"{quoted(schema)}.migrations"):
+    # Asked of the catalogue's tables: to_regclass may answer from what this session remembers.
+    there = connection.execute(
+        "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = 'migrations'",
+        (schema,),
+    ).fetchone()
+    if there is None:
         return 0
     query = sql.SQL("SELECT coalesce(max(version), 0) FROM {}.migrations").format(sql.Identifier(schema))
     row = connection.execute(query).fetchone()
     return int(row[0]) if row is not None else 0
-
-
-def _exists(connection: psycopg.Connection, query: Any, name: str) -> bool:
-    row = connection.execute(query, (name,)).fetchone()
-    return row is not None and row[0] is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import psycopg
@@ -23,7 +23,8 @@ DEFAULTS: Final = {
 }
 """What libpq is told unless the URL says otherwise: a connection that is cut is noticed within half a minute."""
 
-ISOLATIONS: Final = ("read committed", "repeatable read", "serializable")
+ISOLATIONS: Final = ("read committed", "serializable")
+"""At "repeatable read", a transaction that has waited for another would not see what that one has inserted."""
 
 MOST_CONNECTIONS: Final = 64
 
@@ -65,7 +66,12 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         It says something that neither libpq nor Ojster understands.
     """
     shown = without_password(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InvalidRequest(
+            f"The database URL {shown!r} cannot be read; are all special characters escaped?"
+        ) from None
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -73,15 +79,16 @@ def parse_postgres_url(url: str) -> PostgresUrl:
             ours[name] = value
         else:
             theirs.append((name, value))
-    rest = urlunsplit(parts._replace(query=urlencode(theirs)))
+    rest = urlunsplit(parts._replace(query=urlencode(theirs, quote_via=quote)))
     if not parts.netloc and not rest.startswith(f"{parts.scheme}://"):  # urlunsplit drops an empty host
         rest = rest.replace(f"{parts.scheme}:", f"{parts.scheme}://", 1)
     try:
         given = conninfo_to_dict(rest)
         conninfo = make_conninfo(rest, **{name: value for name, value in DEFAULTS.items() if name not in given})
     except psycopg.Error as error:
-        reason = str(error).strip().replace(parts.password or "\0", "***")
-        raise InvalidRequest(f"The database URL {shown!r} cannot be read: {reason}.") from None
+        # libpq's words may have a part of the password in them.
+        reason = "are all special characters of the password escaped?" if "***" in shown else str(error).strip()
+        raise InvalidRequest(f"The database URL {shown!r} cannot be read: {reason}") from None
     schema = ours.get("schema", "ojster")
     if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_"):
         raise InvalidRequest(f"{schema!r} cannot be the name of a schema.")

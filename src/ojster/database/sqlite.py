@@ -6,7 +6,7 @@ import logging
 import threading
 from array import array
 from asyncio import Future
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -147,8 +147,8 @@ class SqliteTransaction(Transaction):
         for values, seqs in alike.items():
             self._cursor.execute(_COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
 
-    def lock_keys(self, keys: Iterable[str]) -> None:
-        return  # there is no other transaction
+    def lock_keys(self, keys: Iterable[str]) -> Set[str]:
+        return frozenset()  # there is no other transaction
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = _without_nul(ids)

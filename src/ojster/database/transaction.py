@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from ojster.engine.events import Event
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
+from ojster.model.errors import BackendUnavailable
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -32,7 +33,21 @@ EVERY_JOB: Final = 1_000_000
 
 
 class TryAgain(Exception):
-    """The database has undone a transaction through no fault of its own; it may succeed if it is run again."""
+    """The database has undone a transaction through no fault of its own; it may succeed if it is run again.
+
+    Parameters
+    ----------
+    lost:
+        Whether the connection was lost, which is no call's fault.
+    """
+
+    def __init__(self, why: str, *, lost: bool = False) -> None:
+        super().__init__(why)
+        self.lost = lost
+
+
+class Later(BackendUnavailable):
+    """The refusal of a call that has to wait for somebody else: it is made again for a while before anybody is told."""
 
 
 class Tally:
@@ -167,8 +182,19 @@ class Transaction(ABC):
         )
 
     @abstractmethod
-    def lock_keys(self, keys: Iterable[str]) -> None:
-        """Let no other transaction push jobs with these unique keys until this one has ended."""
+    def lock_keys(self, keys: Iterable[str]) -> Set[str]:
+        """Let no other transaction have these keys until this one has ended; return those that another one has."""
+
+    def know_queues(self, names: Iterable[str]) -> None:
+        """Note that there are queues of these names."""
+        self.execute_many(
+            "INSERT INTO queues (name, created_at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+            [(name, self.now) for name in sorted(names)],
+        )
+
+    def tidy(self) -> None:
+        """Put in order what other transactions have left for the chores, where there is something of that kind."""
+        return
 
     @abstractmethod
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:

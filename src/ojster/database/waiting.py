@@ -61,6 +61,7 @@ class WaitingRoom:
                 else:
                     waiting.append(call)
             for call in waiting:
+                call.vain_results = call.results
                 if not call.has_waited:
                     self._add(call, last=True)
             for call in reversed(waiting):

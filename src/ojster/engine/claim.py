@@ -13,6 +13,9 @@ from ojster.model.envelope import Job
 
 MOST_CLAIMED: Final = 1_000
 
+LOCKED_GATE: Final = 20_000
+"""When to try again to open a gate that somebody else is at, in microseconds."""
+
 
 class Claim(msgspec.Struct, frozen=True):
     """A worker's request for jobs.
@@ -51,21 +54,21 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     """
     gates = _gates(tx, {queue for request in claims for queue in request.queues})
     results: dict[int, list[Job]] = {}
-    started: list[Job] = []
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
         alike.setdefault(request.queues, []).append(index)
     for queues, indices in alike.items():
         jobs = _take(tx, queues, sum(min(claims[index].count, MOST_CLAIMED) for index in indices), gates)
         position = 0
+        started: list[Job] = []
         for index in indices:
             request = claims[index]
             results[index] = jobs[position : position + min(request.count, MOST_CLAIMED)]
             position += len(results[index])
             _start(tx, results[index], request)
             started += results[index]
-    if started:
-        tx.start_jobs(started)
+        if started:  # before others look into the same queues
+            tx.start_jobs(started)
     return [results[index] for index in range(len(claims))]
 
 
@@ -93,6 +96,8 @@ def _available(tx: Transaction, queue: str, limit: int) -> list[Job]:
         if not any(keys):
             return found
         chosen = [job for place, job in enumerate(found) if keys[place] is None or keys[place] not in keys[:place]]
+        if len(chosen) < len(found):
+            tx.effects.opened.add(queue)  # those left out were locked, and somebody else may have passed them over
         if len(chosen) >= limit or len(found) < asked:
             return chosen[:limit]
         asked *= 2  # some were left out; there may be others behind them
@@ -137,9 +142,12 @@ def _gates(tx: Transaction, wanted: Set[str]) -> dict[str, _Gate]:
 
 def _read_window(tx: Transaction, queue: str, limit: int, gate: _Gate) -> None:
     """Find out how many jobs a rate-limited queue may hand out now; no other transaction may until this one ends."""
-    ((started_at, used),) = tx.execute(
-        "SELECT window_started_at, window_used FROM queues WHERE name = :queue" + tx.for_update, {"queue": queue}
-    )
+    window = "SELECT window_started_at, window_used FROM queues WHERE name = :queue"
+    ((started_at, used),) = tx.execute(window, {"queue": queue})
+    if tx.now - started_at < SECOND and used >= limit:
+        gate.allowance = 0  # without a lock, which might keep the chores from opening the gate in time
+        return
+    ((started_at, used),) = tx.execute(window + tx.for_update, {"queue": queue})
     if tx.now - started_at >= SECOND:
         started_at, used = tx.now, 0
     gate.window_started_at, gate.window_used = started_at, used
@@ -160,14 +168,18 @@ def _write_window(tx: Transaction, queue: str, gate: _Gate, used: int) -> None:
 
 def open_gates(tx: Transaction) -> int | None:
     """Let those who wait for a rate-limited queue look again when its window is over; return when the next one is."""
-    soonest = None
+    moments = []
     for name, started_at in tx.execute(
-        "SELECT name, window_started_at FROM queues "
-        "WHERE max_per_second IS NOT NULL AND window_used > 0" + tx.skip_locked
+        "SELECT name, window_started_at FROM queues WHERE max_per_second IS NOT NULL AND window_used > 0"
     ):
-        if started_at + SECOND <= tx.now:
+        if started_at + SECOND > tx.now:
+            moments.append(started_at + SECOND)
+        elif tx.execute(
+            "SELECT name FROM queues WHERE name = :queue AND window_started_at = :started_at" + tx.skip_locked,
+            {"queue": name, "started_at": started_at},
+        ):
             tx.execute("UPDATE queues SET window_used = 0 WHERE name = :queue", {"queue": name})
             tx.effects.opened.add(name)
         else:
-            soonest = min(soonest or started_at + SECOND, started_at + SECOND)
-    return soonest
+            moments.append(tx.now + LOCKED_GATE)
+    return min(moments, default=None)

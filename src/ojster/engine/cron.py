@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.database.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 from ojster.engine.outcome import cancel_job
 from ojster.engine.push import push
 from ojster.model.cron import CronSchedule
@@ -62,6 +62,8 @@ def register(tx: Transaction, crons: Sequence[Cron]) -> list[tuple[Cron, bool]]:
 
 
 def _register(tx: Transaction, cron: Cron) -> tuple[Cron, bool]:
+    if tx.lock_keys({"cron:" + cron.name}):
+        raise TryAgain(f"The cron job {cron.name} is being registered by somebody else.")
     known = _find(tx, cron.name, tx.for_update)
     next_run_at = cron.schedule.next_after(tx.now) if cron.enabled else None
     if known is None:
@@ -135,7 +137,9 @@ def fire_due(tx: Transaction) -> int | None:
 
 def _fire(tx: Transaction, cron: Cron) -> None:
     scheduled_for = cron.next_run_at or tx.now
-    unfinished = _unfinished_jobs(tx, cron.name) if cron.overlap_policy != "allow" else []
+    # Only jobs that are to be cancelled are locked: a fetch would pass over locked ones, and nobody would tell it.
+    lock = tx.for_update if cron.overlap_policy == "cancel_previous" else ""
+    unfinished = _unfinished_jobs(tx, cron.name, lock) if cron.overlap_policy != "allow" else []
     facts: dict[str, Any] = {
         "cron_name": cron.name,
         "cron_expression": cron.expression,
@@ -153,6 +157,8 @@ def _fire(tx: Transaction, cron: Cron) -> None:
             (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
         except OjsterError as error:
             pushed = error
+        if isinstance(pushed, Later):
+            raise TryAgain(pushed.message)
         if isinstance(pushed, OjsterError):
             log.warning("the cron job %s did not fire: %s", cron.name, pushed)
             facts |= {"reason": pushed.code, "message": pushed.message}
@@ -191,9 +197,9 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     return job
 
 
-def _unfinished_jobs(tx: Transaction, name: str) -> list[Job]:
+def _unfinished_jobs(tx: Transaction, name: str, lock: str) -> list[Job]:
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE cron_name = :name AND finished_at IS NULL ORDER BY seq" + tx.for_update,
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE cron_name = :name AND finished_at IS NULL ORDER BY seq" + lock,
         {"name": name},
     )
     return [Job(*row) for row in rows]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.database.transaction import JOB_COLUMNS, Later, Transaction
 from ojster.engine.outcome import cancel_job
 from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, OjsterError
@@ -25,14 +25,17 @@ class Pushed:
         self.existing = existing
 
 
-def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError]:
+def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
     """Insert groups of jobs; for each, return its jobs, or the refusal for which none of it was inserted."""
     given = [job.id for group in groups for job in group if job.id_is_given]
-    taken = set(tx.lock_jobs(given)) if given else set()
-    tx.lock_keys({job.unique_key for group in groups for job in group if job.unique_key is not None})
-    results: list[list[Pushed] | OjsterError] = []
+    taken = set(tx.find_jobs(given)) if given else set()
+    held = tx.lock_keys({job.unique_key for group in groups for job in group if job.unique_key is not None})
+    results: list[list[Pushed] | OjsterError | Later] = []
     waiting: list[Job] = []
     for group in groups:
+        if held and any(job.unique_key in held for job in group):
+            results.append(Later("Another transaction that pushes a job with the same unique key does not end."))
+            continue
         try:
             _check_ids(group, taken)
             if any(job.unique_key for job in group):
@@ -82,7 +85,7 @@ def _admit(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> Job
     else:
         job.enqueued_at = now
         job.due_at = new.expires_at
-    if new.rate_limit is not None:
+    if new.rate_limit is not None and _rate_limit(tx, new.queue) != new.rate_limit:
         tx.execute(
             "INSERT INTO queues (name, created_at, max_per_second) VALUES (:queue, :now, :limit) "
             "ON CONFLICT (name) DO UPDATE SET max_per_second = excluded.max_per_second",
@@ -106,14 +109,13 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
             tx.emit("job.enqueued", job)
         elif job.state == "scheduled":
             tx.emit("job.scheduled", job, scheduled_at=job.due_at)
-    _know_queues(tx, {job.queue for job in jobs})
+    tx.know_queues({job.queue for job in jobs})
 
 
-def _know_queues(tx: Transaction, queues: Iterable[str]) -> None:
-    tx.execute_many(
-        "INSERT INTO queues (name, created_at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
-        [(queue, tx.now) for queue in sorted(queues)],
-    )
+def _rate_limit(tx: Transaction, queue: str) -> int | None:
+    """The limit of a queue in force. It is written only to change it: that keeps others from the queue for a moment."""
+    rows = tx.execute("SELECT max_per_second FROM queues WHERE name = :queue", {"queue": queue})
+    return rows[0][0] if rows else None
 
 
 def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:

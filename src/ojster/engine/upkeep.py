@@ -24,11 +24,15 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 500
 """How many jobs of a state are looked after in one transaction, which bounds how long it takes."""
 
+PAUSE: Final = 100_000
+"""When to look again, in microseconds, if what is due is locked by another transaction."""
+
 _WAITING: Final = (JobState.SCHEDULED, JobState.RETRYABLE, JobState.AVAILABLE, JobState.PENDING, JobState.ACTIVE)
 
 
 def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     """Do all that is due at ``tx.now``; return when the next thing is due, at the latest ``tx.now`` if much is left."""
+    more = False
     for state, act in (
         ("scheduled", _promote),
         ("retryable", _promote),
@@ -36,26 +40,32 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         ("pending", _expire),
         ("active", _end_overdue),
     ):
-        _look_after(tx, state, act)
+        more = _look_after(tx, state, act) or more
+    tx.tidy()
     moments = [fire_due(tx), reap_silent_workers(tx), open_gates(tx), _next_due(tx)]
-    known = [moment for moment in moments if moment is not None]
-    next_due = min(known) if known else None
+    next_due = min((moment for moment in moments if moment is not None), default=None)
+    if next_due is not None and next_due <= tx.now and not more:
+        next_due = tx.now + PAUSE  # somebody else is at what is due
     return [next_due for _ in requests]
 
 
-def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None]) -> None:
-    """Do what is due for the jobs of a state; one that cannot be looked after does not keep the others from it."""
+def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None]) -> bool:
+    """Do what is due for the jobs of a state, and tell whether there may be more.
+
+    One job that cannot be looked after does not keep the others from it.
+    """
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = :state AND due_at <= :now "
         "ORDER BY due_at LIMIT :limit" + tx.skip_locked,
         {"state": state, "now": tx.now, "limit": MOST_AT_ONCE},
     )
+    more = len(rows) == MOST_AT_ONCE
     if not rows:
-        return
+        return more
     try:
         with tx.savepoint():
             act(tx, [Job(*row) for row in rows])
-            return
+            return more
     except TryAgain:
         raise
     except Exception:
@@ -69,6 +79,7 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
         except Exception:
             log.exception("the %s job %s cannot be looked after; it is tried again in a minute", state, row[1])
             tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + MINUTE, "seq": row[0]})
+    return more
 
 
 def _promote(tx: Transaction, jobs: list[Job]) -> None:

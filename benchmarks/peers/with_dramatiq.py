@@ -1,0 +1,36 @@
+"""Dramatiq on Redis, with its usual middleware."""
+
+import counter
+import dramatiq
+from common import BIN, REDIS, flush
+from dramatiq.brokers.redis import RedisBroker
+
+dramatiq.set_broker(RedisBroker(url=REDIS))
+
+
+@dramatiq.actor
+def add(a, b):
+    counter.tick()
+
+
+@dramatiq.actor
+def probe(enqueued_at):
+    counter.note(enqueued_at)
+
+
+def enqueue(count):
+    for _ in range(count):
+        add.send(1, 2)
+
+
+def probe_once(now):
+    probe.send(now)
+
+
+def worker(processes, threads):
+    return [[str(BIN / "dramatiq"), "with_dramatiq", "-p", str(processes), "-t", str(threads)]]
+
+
+bulk = None
+clear = flush
+WORKERS = {"2 processes of 8 threads": worker(2, 8), "2 processes of 2 threads": worker(2, 2)}

@@ -1,0 +1,65 @@
+"""Ojster, on PostgreSQL or (PEERS_OJSTER=sqlite) on a SQLite file; workers use the database themselves."""
+
+import asyncio
+import os
+
+import apsw
+import counter
+import psycopg
+import uvloop
+from common import BIN, POSTGRES, side_by_side
+
+from ojster import App
+
+on_file = os.environ.get("PEERS_OJSTER") == "sqlite"
+url = f"sqlite:///{counter.FOLDER}/ojster.db" if on_file else POSTGRES
+app = App(url, migrate=True)
+
+
+@app.job("add", queue="default")
+async def add(a, b):
+    counter.tick()
+
+
+@app.job("probe")
+async def probe(enqueued_at):
+    counter.note(enqueued_at)
+
+
+loop = uvloop.new_event_loop() if __name__ == "with_ojster" else asyncio.new_event_loop()
+
+
+def enqueue(count):
+    loop.run_until_complete(side_by_side(lambda: add.aenqueue(1, 2), count, 50))
+
+
+def bulk(count):
+    for _ in range(count // 1000):
+        loop.run_until_complete(add.aenqueue_many([(1, 2)] * 1000))
+
+
+def probe_once(now):
+    loop.run_until_complete(probe.aenqueue(now))
+
+
+def clear():
+    loop.run_until_complete(app.aclose())
+    if on_file:
+        app.engine()
+        connection = apsw.Connection(str(counter.FOLDER / "ojster.db"))
+        connection.set_busy_timeout(10_000)
+        connection.execute("DELETE FROM jobs; DELETE FROM payloads; DELETE FROM job_counts; DELETE FROM queue_minutes")
+        connection.close()
+    else:
+        app.engine()
+        with psycopg.connect(POSTGRES, autocommit=True) as connection:
+            connection.execute(
+                "TRUNCATE ojster.jobs, ojster.payloads, ojster.job_count_slots, ojster.queue_minutes, ojster.queues"
+            )
+
+
+def worker(concurrency):
+    return [str(BIN / "ojster"), "worker", "with_ojster:app", "--concurrency", str(concurrency), "--log-level", "error"]
+
+
+WORKERS = {"1 process": [worker(500)], "2 processes": [worker(500)] * 2}
