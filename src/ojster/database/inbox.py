@@ -39,6 +39,8 @@ class Inbox(Generic[T]):
         self._size = 0
         self._since = 0.0
         self._busy = 0
+        self._watched = False
+        """Whether a free thread watches, from time to time, that nothing waits too long for those that are busy."""
         self._closed = False
 
     def put(self, items: Sequence[tuple[T, int]]) -> None:
@@ -48,7 +50,8 @@ class Inbox(Generic[T]):
                 self._since = time.monotonic()
             self._items += items
             self._size += sum(size for _, size in items)
-            self._changed.notify()
+            if not self._busy or not self._watched or self._urgent():
+                self._changed.notify()
 
     def close(self) -> None:
         """Let those who take get what is left, and then nothing."""
@@ -65,8 +68,12 @@ class Inbox(Generic[T]):
             while not self._items or (self._busy and not self._urgent()):
                 if not self._items and self._closed:
                     return []
-                left = self._since + TOO_LONG - time.monotonic() if self._items else None
-                self._changed.wait(None if left is None else max(0.0, left))
+                if self._busy and not self._watched:
+                    self._watched = True
+                    self._changed.wait(TOO_LONG)
+                    self._watched = False
+                else:
+                    self._changed.wait()
             share = max(MUCH, self._size // (self._threads - self._busy))
             self._busy += 1
             count = size = 0
@@ -85,9 +92,7 @@ class Inbox(Generic[T]):
     def finish(self) -> None:
         """Say that what was taken is done."""
         with self._changed:
-            self._busy -= 1
-            if self._items:
-                self._changed.notify()
+            self._busy -= 1  # who says so takes next what is there
 
     def _urgent(self) -> bool:
         return self._closed or self._size >= MUCH or time.monotonic() - self._since >= TOO_LONG
