@@ -62,7 +62,6 @@ def clock() -> Clock:
 
 
 SERVER_VARIABLE = "OJSTER_TEST_POSTGRES"
-ISOLATION_VARIABLE = "OJSTER_TEST_ISOLATION"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,8 +85,7 @@ def postgres_tables(worker_id: str) -> str:
 def postgres_url(postgres_tables: str) -> str:
     """The URL of a PostgreSQL database with empty tables."""
     empty(postgres_tables)
-    isolation = os.environ.get(ISOLATION_VARIABLE)
-    return f"{postgres_tables}&isolation={isolation}" if isolation else postgres_tables
+    return postgres_tables
 
 
 def empty(postgres_url: str) -> None:
@@ -101,7 +99,7 @@ def empty(postgres_url: str) -> None:
         )
 
 
-@pytest.fixture(params=["file", "memory", "postgres"])
+@pytest.fixture(params=["file", "memory", "postgres", "serializable"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of each kind; every test of the engine runs on all of them."""
     match request.param:
@@ -109,6 +107,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return f"sqlite:///{tmp_path}/jobs.db"
         case "memory":
             return "sqlite:///:memory:"
+        case "serializable":
+            return f"{request.getfixturevalue('postgres_url')}&isolation=serializable"
         case _:
             return str(request.getfixturevalue("postgres_url"))
 

@@ -31,13 +31,19 @@ if __name__ == "__main__":
     uvloop.run(work(int(sys.argv[1])))
     sys.exit()
 
+
+async def connect():
+    pool = await asyncpg.create_pool(POSTGRES, min_size=4, max_size=10)
+    queries = Queries(AsyncpgPoolDriver(pool))
+    try:
+        await queries.install()
+    except asyncpg.PostgresError:
+        pass  # it is there already
+    return pool, queries
+
+
 loop = uvloop.new_event_loop()
-pool = loop.run_until_complete(asyncpg.create_pool(POSTGRES, min_size=4, max_size=10))
-queries = Queries(AsyncpgPoolDriver(pool))
-try:
-    loop.run_until_complete(queries.install())
-except asyncpg.PostgresError:
-    pass  # it is there already
+pool, queries = loop.run_until_complete(connect())
 
 
 def enqueue(count):
