@@ -48,7 +48,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
 def _measure(server: Server, seconds: float) -> dict[str, float]:
     return {
         "single enqueue": server.load("enqueue", 64, seconds)["rate"],
-        "whole jobs, single": server.load("whole1", 64, seconds)["rate"] / 3,
+        "whole jobs, single calls": server.load("whole1", 64, seconds)["rate"] / 3,
         "whole jobs, by 100": server.load("whole100", 4, seconds)["rate"] / 3 * 100,
     }
 

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import uvloop
 
 from benchmarks.figure import Figure, percentile
@@ -28,6 +31,8 @@ async def noop(n): return n
 
 
 GOALS = {"SQLite": {"whole1": 4_000, "whole100": 18_000}, "PostgreSQL": {"whole1": 3_000, "whole100": 15_000}}
+CLIENTS = {"SQLite": {"whole1": 64, "whole100": 4}, "PostgreSQL": {"whole1": 128, "whole100": 16}}
+"""How many connections load the server: as many as keep it busy, and the database behind it."""
 
 
 def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
@@ -48,20 +53,36 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
         batch = server.load("batch100", 4, chosen.seconds)
         yield Figure(f"{store.name}: enqueue over HTTP in batches of 100", batch["rate"] * 100)
     with ojster(store.fresh()) as server:
-        whole = server.load("whole1", 64, chosen.seconds)
-        yield Figure(
-            f"{store.name}: whole jobs over HTTP as three single calls",
-            whole["rate"] / 3,
-            goal=GOALS[store.name]["whole1"],
-        )
-        whole = server.load("whole100", 4, chosen.seconds)
-        yield Figure(
-            f"{store.name}: whole jobs over HTTP in batches of 100",
-            whole["rate"] / 3 * 100,
-            goal=GOALS[store.name]["whole100"],
-        )
+        for scenario, size, words in (("whole1", 1, "as three single calls"), ("whole100", 100, "in batches of 100")):
+            clients = CLIENTS[store.name][scenario]
+            whole = server.load(scenario, clients, chosen.seconds)
+            name = f"{store.name}: whole jobs over HTTP {words}, {clients} connections"
+            yield Figure(name, whole["rate"] / 3 * size, goal=GOALS[store.name][scenario])
         yield Figure(f"{store.name}: memory of the server afterwards", server.megabytes, "MiB", 120)
+    if store.name == "PostgreSQL":
+        yield from _two_servers(store, chosen.seconds)
     yield from _across_processes(store, folder)
+
+
+def _two_servers(store: Store, seconds: float) -> Iterator[Figure]:
+    """One server and two on the same database, loaded alike, and how busy the machine's processors are meanwhile."""
+    url = store.fresh()
+    rates = {}
+    for count in (1, 2):
+        with ExitStack() as stack:
+            servers = [stack.enter_context(ojster(url)) for _ in range(count)]
+            with ThreadPoolExecutor(count) as pool:
+                psutil.cpu_percent()
+                loads = [pool.submit(server.load, "whole1", 128 // count, seconds) for server in servers]
+                rates[count] = sum(load.result()["rate"] for load in loads) / 3
+                busy = psutil.cpu_percent()
+        words = "one server" if count == 1 else "two servers"
+        yield Figure(
+            f"PostgreSQL: whole jobs, single calls, {words} ({busy:.0f} % of all processors)",
+            rates[count],
+            floor=rates[1] if count == 2 else None,
+            floor_name="one server",
+        )
 
 
 def _across_processes(store: Store, folder: Path) -> Iterator[Figure]:

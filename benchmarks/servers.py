@@ -60,7 +60,7 @@ def raw() -> Iterator[Server]:
 @contextlib.contextmanager
 def ojster(database: str) -> Iterator[Server]:
     """Ojster's server on a database."""
-    command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", "{port}"]
+    command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--migrate", "--port", "{port}"]
     with _serving([*command, "--log-level", "warning"]) as server:
         yield server
 
