@@ -286,7 +286,7 @@ class Dispatcher:
                 self._refuse(transaction, calls, error)
                 return
             break
-        done = [call for call in (*calls, *woken) if not self._is_postponed(call)]
+        done = [call for call in (*calls, *woken) if not self._postponed(call)]
         in_vain = [call for call in done if call.in_vain]
         self._keep(in_vain, since)
         # Others may have come to wait meanwhile for what is committed now, unless it was looked for in vain.
@@ -301,9 +301,9 @@ class Dispatcher:
             self._inbox.put([(call, 1) for call in kept.again])
         _deliver(kept.given_up)
 
-    def _is_postponed(self, call: Call) -> bool:
-        """Whether a call is to be made again later; it is then on its way."""
-        if not any(isinstance(result, Later) for result in call.results):
+    def _postponed(self, call: Call) -> bool:
+        """Send a call round again if it is refused only for now; tell whether that is so. Only single calls can be."""
+        if len(call.results) != 1 or not isinstance(call.results[0], Later) or call.future.done():
             return False
         now = time.monotonic()
         call.postponed_at = call.postponed_at or now
