@@ -78,6 +78,9 @@ class _GuestConnection:
         for values in rows:
             self.execute(sql, values)
 
+    def flush(self) -> None:
+        return
+
     def answer(self) -> list[Row]:
         return []
 

@@ -319,6 +319,13 @@ class Connection:
             raise ConnectionLost(str(error)) from error
         self._answers.append(statement.returns_rows)
 
+    def flush(self) -> None:
+        """Let the database begin with what was sent; its answers are read later."""
+        try:
+            self._libpq.flush()
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(str(error)) from error
+
     def answer(self) -> list[Row]:
         """Wait until all that was sent is answered; return the rows of the last statement that has any."""
         libpq = self._libpq

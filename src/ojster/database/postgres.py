@@ -66,6 +66,9 @@ KEEP_EVENT_BATCHES: Final = 10_000
 SETTLED_AFTER: Final = 2 * MINUTE
 """After how long a transaction of ours has ended in any case, whatever other transactions are open."""
 
+INSERTED_AT_ONCE: Final = 250
+"""How many jobs a statement inserts."""
+
 SLOTS: Final = 32
 """How many rows the counts of a queue and state are spread over, so that transactions do not wait for each other."""
 
@@ -197,8 +200,11 @@ class PostgresTransaction(Transaction):
             self._connection.answer()  # what goes wrong in here is to be undone in here
 
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
-        columns = [Array(type, [value(job) for job in jobs]) for type, value in _NEW_VALUES]
-        self.execute(self._insert_jobs, (*columns, blobs([job.envelope for job in jobs])))
+        for first in range(0, len(jobs), INSERTED_AT_ONCE):  # the database inserts some while we encode the next
+            some = jobs[first : first + INSERTED_AT_ONCE]
+            columns = [Array(type, [value(job) for job in some]) for type, value in _NEW_VALUES]
+            self.execute(self._insert_jobs, (*columns, blobs([job.envelope for job in some])))
+            self._connection.flush()
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         self.execute(
