@@ -192,6 +192,11 @@ class Dispatcher:
                 thread.join()
         _deliver(self._room.give_up())
 
+    @property
+    def busy(self) -> int:
+        """How many threads are at work."""
+        return self._inbox.busy
+
     def run(
         self, operation: Operation[A, R], arguments: Sequence[A], patience: Patience | None = None
     ) -> asyncio.Future[Sequence[R]]:

@@ -71,12 +71,12 @@ class Herald:
         listens: bool = True,
     ) -> None:
         self._connect = connect
-        self._channel = channel
+        self.channel = channel
         self._on_ring = on_ring
         self._on_gap = on_gap
         self._listens = listens
         self._interval = HEARTBEAT if listens else HEARTBEAT_WITHOUT_EARS
-        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._lock = threading.Lock()
         self._topics: dict[str, None] = {}
         self._heard_at = float("-inf")
@@ -90,9 +90,14 @@ class Herald:
         """Start to listen."""
         self._thread.start()
 
-    def ring(self, topics: Iterable[str]) -> None:
+    @property
+    def has_company(self) -> bool:
+        """Whether somebody else was heard of lately."""
+        return time.monotonic() - self._heard_at < ALONE_AFTER
+
+    def ring(self, topics: Sequence[str]) -> None:
         """Tell every other process of these topics. Costs nothing when there is none."""
-        if time.monotonic() - self._heard_at < ALONE_AFTER:
+        if topics and self.has_company:
             self._say(topics)
 
     def close(self) -> None:
@@ -122,7 +127,7 @@ class Herald:
                 with self._connect() as connection:
                     if self._listens:
                         connection.add_notify_handler(self._heed)
-                        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
                         self._say([_HELLO])
                     failures = 0
                     self._serve(connection)
@@ -143,7 +148,7 @@ class Herald:
             if (now := time.monotonic()) >= next_beat:
                 self._on_gap(connection)
                 next_beat = now + self._interval
-                if now - self._heard_at < ALONE_AFTER:
+                if self.has_company:
                     self._say([_HERE])
             self._send(connection)
             if self._closing:
@@ -165,7 +170,7 @@ class Herald:
 
     def _hear(self, message: str) -> None:
         sender, _, rest = message.partition("\n")
-        if sender == self._name:
+        if sender == self.name:
             return
         self._met_somebody = self._met_somebody or time.monotonic() - self._heard_at > ALONE_AFTER
         self._heard_at = time.monotonic()
@@ -181,8 +186,8 @@ class Herald:
         if not topics or not self._listens:
             return
         try:
-            for message in messages(self._name, topics):
-                connection.execute("SELECT pg_notify(%s, %s)", (self._channel, message))
+            for message in messages(self.name, topics):
+                connection.execute("SELECT pg_notify(%s, %s)", (self.channel, message))
         except psycopg.Error:
             with self._lock:
                 self._topics = dict.fromkeys(topics) | self._topics

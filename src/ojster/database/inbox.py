@@ -38,7 +38,8 @@ class Inbox(Generic[T]):
         self._items: list[tuple[T, int]] = []
         self._size = 0
         self._since = 0.0
-        self._busy = 0
+        self.busy = 0
+        """How many threads have taken something that they have not finished."""
         self._watched = False
         """Whether a free thread watches, from time to time, that nothing waits too long for those that are busy."""
         self._closed = False
@@ -50,7 +51,7 @@ class Inbox(Generic[T]):
                 self._since = time.monotonic()
             self._items += items
             self._size += sum(size for _, size in items)
-            if not self._busy or not self._watched or self._urgent():
+            if not self.busy or not self._watched or self._urgent():
                 self._changed.notify()
 
     def close(self) -> None:
@@ -65,17 +66,17 @@ class Inbox(Generic[T]):
         An empty list is the end.
         """
         with self._changed:
-            while not self._items or (self._busy and not self._urgent()):
+            while not self._items or (self.busy and not self._urgent()):
                 if not self._items and self._closed:
                     return []
-                if self._busy and not self._watched:
+                if self.busy and not self._watched:
                     self._watched = True
                     self._changed.wait(TOO_LONG)
                     self._watched = False
                 else:
                     self._changed.wait()
-            share = max(MUCH, self._size // (self._threads - self._busy))
-            self._busy += 1
+            share = max(MUCH, self._size // (self._threads - self.busy))
+            self.busy += 1
             count = size = 0
             for _, one in self._items:
                 if count and size + one > min(share, self._most):
@@ -92,7 +93,7 @@ class Inbox(Generic[T]):
     def finish(self) -> None:
         """Say that what was taken is done."""
         with self._changed:
-            self._busy -= 1  # who says so takes next what is there
+            self.busy -= 1  # who says so takes next what is there
 
     def _urgent(self) -> bool:
         return self._closed or self._size >= MUCH or time.monotonic() - self._since >= TOO_LONG

@@ -283,6 +283,11 @@ class Connection:
             self._send(statement, parameters)
         return self.answer() if statement.returns_rows else []
 
+    def send(self, sql: str, parameters: Sequence[Value]) -> None:
+        """Send a statement whose rows nobody wants."""
+        statement = translate(sql, self._schema)
+        self._send(statement._replace(returns_rows=False), parameters)
+
     def execute_many(self, sql: str, rows: Iterable[Sequence[Value]]) -> None:
         """Send a statement once for each row of positional parameters."""
         statement = translate(sql, self._schema)

@@ -20,7 +20,7 @@ from psycopg import sql
 
 from ojster.database.database import Database, topics_of
 from ojster.database.dispatcher import Dispatcher, Operation, Patience
-from ojster.database.herald import Herald
+from ojster.database.herald import Herald, messages
 from ojster.database.migrations import refuse_newer, scripts
 from ojster.database.pipeline import (
     Array,
@@ -416,6 +416,11 @@ class PostgresDatabase(Database):
     def let_nobody_wait(self) -> None:
         self._writer.ring(None)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no more than one transaction is under way."""
+        return self._writer.busy <= 1
+
     async def select_events(self, chosen: EventFilter) -> EventPage:
         return await self.read(select_events, chosen)
 
@@ -460,6 +465,9 @@ class _Lane:
             connection.set_for_transaction()
             yield tx
             tx.write_effects()
+            word = self._word_of(tx)
+            if word is not None:
+                connection.send("SELECT pg_notify(?, ?)", (database._herald.channel, word))
             connection.execute("COMMIT")
             committing = True
             connection.answer()
@@ -485,8 +493,8 @@ class _Lane:
             raise
         try:  # it is committed: nothing from here on may look as if it were not
             database.publish(tx.effects)
-            if topics := topics_of(tx.effects):
-                database._herald.ring(topics)
+            if word is None:
+                database._herald.ring(topics_of(tx.effects))
         except Exception:
             log.exception("others could not be told of a transaction")
 
@@ -501,6 +509,13 @@ class _Lane:
         except BaseException:
             self._roll_back()
             raise
+
+    def _word_of(self, tx: Transaction) -> str | None:
+        """What to tell others within the transaction: at rest, that is quicker than afterwards, and in nobody's way."""
+        if not self._database.is_at_rest or not self._database._herald.has_company:
+            return None
+        words = messages(self._database._herald.name, topics_of(tx.effects))
+        return words[0] if len(words) == 1 and "\n" in words[0] else None
 
     def _transaction(self, connection: Connection) -> PostgresTransaction:
         database = self._database
