@@ -112,9 +112,11 @@ def _fill_postgres(url: str, count: int) -> None:
         with cursor.copy(f"COPY jobs ({COLUMNS}) FROM STDIN") as copy:
             for row, _ in _jobs(count):
                 copy.write_row(row)
-        with cursor.copy("COPY payloads (seq, envelope) FROM STDIN") as copy:
-            for seq in range(1, 2 * count + 1):
-                copy.write_row((seq, ENVELOPE % new_id().encode()))
+        cursor.execute(
+            "INSERT INTO payloads (seq, envelope) "
+            "SELECT seq, convert_to(replace(%s, '%%b', CAST(id AS TEXT)), 'UTF8') FROM jobs ORDER BY seq",
+            (ENVELOPE.decode(),),
+        )
         cursor.execute("SELECT setval('jobs_seq_seq', %s)", (2 * count,))
         for state in ("completed", "available"):
             cursor.execute("INSERT INTO job_count_slots VALUES ('default', %s, 0, %s)", (state, count))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import apsw
 import click
+from rich.markup import escape
 
 from ojster.app import URL_VARIABLE
 from ojster.cli import checks
@@ -62,7 +64,11 @@ def doctor(url: str, as_json: bool) -> int:
         findings.append({"check": name, "ok": fine, "finding": words})
 
     check("versions", checks.versions)
-    for name, examine in checks.checks_of(url):
+    try:
+        found = checks.checks_of(url)
+    except (OjsterError, ImportError) as error:
+        found = [("url", functools.partial(_refused, error))]
+    for name, examine in found:
         check(name, examine)
     check("answers", lambda: _answers(url))
     check("backlog", lambda: _backlog(url))
@@ -72,8 +78,12 @@ def doctor(url: str, as_json: bool) -> int:
     else:
         for finding in findings:
             mark = "[green]✓[/]" if finding["ok"] else "[bold red]✗[/]"
-            console.print(f"{mark} [bold]{finding['check']}[/]  {finding['finding']}", soft_wrap=True)
+            console.print(f"{mark} [bold]{finding['check']}[/]  {escape(finding['finding'])}", soft_wrap=True)
     return 0 if healthy else 1
+
+
+def _refused(error: Exception) -> checks.Finding:
+    return False, str(error)
 
 
 def _answers(url: str) -> checks.Finding:

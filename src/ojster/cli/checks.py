@@ -170,6 +170,7 @@ class _Postgres:
     def horizon(self) -> Finding:
         """What keeps vacuum from removing rows that are dead: the oldest thing that may still want to see them."""
         with self._connection() as connection:
+            (sees_all,) = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone() or (False,)
             rows = connection.execute(
                 "SELECT 'transaction of pid ' || pid || ' (' || application_name || ', ' || state || ')', "
                 "extract(epoch FROM now() - xact_start) FROM pg_stat_activity "
@@ -181,7 +182,9 @@ class _Postgres:
                 "SELECT count(*) FROM pg_replication_slots "
                 "WHERE NOT active AND coalesce(xmin, catalog_xmin) IS NOT NULL"
             ).fetchone() or (0,)
+        seen = "" if sees_all else " (of this role's own; to see others: GRANT pg_read_all_stats TO it)"
         oldest = f"the oldest is the {rows[0][0]}, {float(rows[0][1]):.0f} s" if rows else "no transaction is open"
+        oldest += seen
         if slots:
             return False, f"{oldest}; {slots} replication slots that nobody uses keep dead rows: drop them"
         if rows and rows[0][1] > OLDEST_TRANSACTION:
@@ -190,9 +193,7 @@ class _Postgres:
 
     def connections(self) -> Finding:
         with self._connection() as connection:
-            (used,) = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            ).fetchone() or (0,)
+            (used,) = connection.execute("SELECT sum(numbackends) FROM pg_stat_database").fetchone() or (0,)
             most = int(_setting(connection, "max_connections"))
         ours = self._url.connections + 2
         words = f"{used} of {most} are used; each server and each worker that uses the database itself takes {ours}"

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 import msgspec
+from rich.markup import escape
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App
 from ojster.cli.output import errors, print_json
@@ -93,7 +94,7 @@ def exits_well(run: Callable[..., int]) -> Callable[..., int]:
             if "--json" in sys.argv:
                 click.echo(msgspec.json.encode({"error": error.to_wire()}), err=True)
             else:
-                errors.print(f"[bold red]ojster:[/] {click.unstyle(error.message)}", soft_wrap=True)
+                errors.print(f"[bold red]ojster:[/] {escape(click.unstyle(error.message))}", soft_wrap=True)
             return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
         except KeyboardInterrupt:
             return 130

@@ -47,7 +47,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: st
         justify: JustifyMethod = "right" if column.startswith("#") else "left"
         table.add_column(column, overflow="fold", justify=justify, no_wrap=column == columns[0])
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else str("" if cell is None else cell) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
     if table.row_count:
         console.print(table)
     else:

@@ -216,7 +216,8 @@ def names_a_database(url: str) -> bool:
 
 def without_password(url: str) -> str:
     """Return a URL as people, logs and errors may see it."""
-    place, mark, query = re.sub(r"(?<=//)([^:@/?#]*):.*@", r"\1:***@", url).partition("?")
+    hidden = re.sub(r"(?i)(password|secret)\s*=\s*('[^']*'|[^\s&]+)", r"\1=***", url)
+    place, mark, query = re.sub(r"(?<=/)([^:@/?#]*):[^/].*@|(?<=/)([^:@/?#]*):@", r"\1\2:***@", hidden).partition("?")
     pairs = [pair.partition("=") for pair in query.split("&")]
     shown = [f"{name}=***" if _SECRET.search(unquote(name)) else name + equals + value for name, equals, value in pairs]
     return place + mark + "&".join(shown)

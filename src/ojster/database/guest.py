@@ -119,12 +119,11 @@ def executes(connection: Any) -> Execute:
         if not connection.in_atomic_block:
             raise NotInTransaction("use `with transaction.atomic():`")
         return _django(connection)
-    module = type(connection).__module__.partition(".")[0]
-    if module == "psycopg" and not asyncio.iscoroutinefunction(connection.execute):
+    if isinstance(connection, psycopg.Connection):
         _check_psycopg(connection)
         return _psycopg(connection)
     if (
-        module == "sqlalchemy"
+        _is_of(connection, "sqlalchemy")
         and hasattr(connection, "execute")
         and not asyncio.iscoroutinefunction(connection.execute)
     ):
@@ -149,16 +148,15 @@ async def run_as_guest_of(connection: Any, function: Callable[[Transaction], R],
     NotInTransaction, TypeError
         As ``executes`` does.
     """
-    module = type(connection).__module__.partition(".")[0]
-    if module == "sqlalchemy" and hasattr(connection, "run_sync"):
+    if _is_of(connection, "sqlalchemy") and hasattr(connection, "run_sync"):
         result: R = await connection.run_sync(
             lambda inner: run_as_guest(_sqlalchemy(inner), function, settings, schema)
         )
         return result
-    if module == "psycopg" and asyncio.iscoroutinefunction(connection.execute):
+    if isinstance(connection, psycopg.AsyncConnection):
         _check_psycopg(connection)
         later = _psycopg_later(connection)
-    elif module == "asyncpg":
+    elif _is_of(connection, "asyncpg"):
         if not connection.is_in_transaction():
             raise NotInTransaction("use `async with connection.transaction():`")
         later = _asyncpg_later(connection)
@@ -183,6 +181,11 @@ async def _to_the_end(work: Awaitable[R]) -> R:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+def _is_of(connection: Any, package: str) -> bool:
+    """Whether this is a connection of a package that may not be installed, or of a class derived from one."""
+    return any(kind.__module__.partition(".")[0] == package for kind in type(connection).__mro__)
 
 
 def _check_psycopg(connection: Any) -> None:

@@ -59,6 +59,8 @@ class Herald:
         Called in the herald's thread with the topics that somebody rang for.
     on_gap:
         Called in the herald's thread, with a connection to use, when something may have been missed.
+    on_deaf:
+        Called in the herald's thread, again and again, while there is no connection to listen with.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Herald:
         channel: str,
         on_ring: Callable[[Sequence[str]], None],
         on_gap: Callable[[psycopg.Connection], None],
+        on_deaf: Callable[[], None],
         *,
         listens: bool = True,
     ) -> None:
@@ -74,6 +77,7 @@ class Herald:
         self.channel = channel
         self._on_ring = on_ring
         self._on_gap = on_gap
+        self._on_deaf = on_deaf
         self._listens = listens
         self._interval = HEARTBEAT if listens else HEARTBEAT_WITHOUT_EARS
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -133,10 +137,13 @@ class Herald:
                     self._serve(connection)
             except psycopg.Error as error:
                 failures += 1
-                log.warning("the connection that wakes this process is lost, and is opened again: %s", error)
+                if failures in (1, 10) or failures % 100 == 0:
+                    words = " ".join(str(error).split())
+                    log.warning("the connection that wakes this process is lost, and is opened again: %s", words)
                 pause = min(LONGEST_PAUSE, 0.1 * 2 ** min(failures, 10))
             except Exception:
                 log.exception("the herald stumbled, and goes on")
+            self._on_deaf()  # nobody tells us anything: look, as far as the database lets us
             self._rest(pause)
 
     def _serve(self, connection: psycopg.Connection) -> None:

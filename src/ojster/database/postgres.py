@@ -388,6 +388,7 @@ class PostgresDatabase(Database):
             channel_of(self.url.schema),
             self.heed,
             self._look_around,
+            self._writer.ring_everybody,
             listens=listening is not None,
         )
         self._writer.start()
@@ -437,7 +438,7 @@ class PostgresDatabase(Database):
         self.wakeups.wake_all()
 
     def _unavailable(self, error: Exception) -> BackendUnavailable:
-        return BackendUnavailable(f"The database {self.url.shown} cannot be used: {str(error).strip()}")
+        return BackendUnavailable(f"The database {self.url.shown} cannot be used: {' '.join(str(error).split())}")
 
 
 def select_events(tx: Transaction, chosen: Sequence[EventFilter]) -> list[EventPage]:
@@ -565,7 +566,10 @@ def listen_conninfo(url: PostgresUrl) -> str | None:
     """Return how to connect for LISTEN; ``None`` if only a pooler is known, behind which nobody can listen."""
     other = os.environ.get(LISTEN_VARIABLE)
     if other:
-        return parse_postgres_url(other).conninfo
+        try:
+            return parse_postgres_url(other).conninfo
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{LISTEN_VARIABLE}: {error.message}") from error
     return None if url.pooled else url.conninfo
 
 

@@ -72,6 +72,11 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         raise InvalidRequest(
             f"The database URL {shown!r} cannot be read; are all special characters escaped?"
         ) from None
+    if not parts.scheme.startswith("postgres") or "//" not in url or parts.netloc.count("@") > 1:
+        raise InvalidRequest(
+            f"The database URL {shown!r} cannot be read: in user and password, '@' is written %40, '/' %2F, '?' %3F "
+            "and '#' %23."
+        )
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -94,11 +99,15 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         raise InvalidRequest(f"{schema!r} cannot be the name of a schema.")
     isolation = ours.get("isolation", "read committed").replace("_", " ").lower()
     if isolation not in ISOLATIONS:
-        raise InvalidRequest(f"isolation must be one of {', '.join(ISOLATIONS)}, not {isolation!r}.")
+        raise InvalidRequest(
+            f"isolation, in the database URL, must be one of {', '.join(ISOLATIONS)}, not {isolation!r}."
+        )
     connections = ours.get("connections", "3")
     if not connections.isdecimal() or not 1 <= int(connections) <= MOST_CONNECTIONS:
-        raise InvalidRequest(f"connections must be a number from 1 to {MOST_CONNECTIONS}, not {connections!r}.")
+        raise InvalidRequest(
+            f"connections, in the database URL, must be a number from 1 to {MOST_CONNECTIONS}, not {connections!r}."
+        )
     pooler = ours.get("pooler", "none")
     if pooler not in ("none", "session", "transaction"):
-        raise InvalidRequest(f"pooler must be none, session or transaction, not {pooler!r}.")
+        raise InvalidRequest(f"pooler, in the database URL, must be none, session or transaction, not {pooler!r}.")
     return PostgresUrl(conninfo, shown, schema, isolation, int(connections), pooler == "transaction")

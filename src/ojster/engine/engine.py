@@ -16,6 +16,7 @@ import msgspec
 
 from ojster.database.database import Database
 from ojster.database.dispatcher import Patience
+from ojster.database.transaction import Transaction
 from ojster.database.wakeups import DUE, FINISHED, job_topic
 from ojster.engine import control, cron, inspect, outcome, queues, retention, workers
 from ojster.engine.claim import Claim, claim
@@ -47,6 +48,12 @@ LONGEST_WAIT: Final = 60.0
 
 LONGEST_SLEEP: Final = 30.0
 """After how many seconds the chores look again, although nothing is known to be due."""
+
+LONGEST_PAUSE: Final = 2.0
+"""How long to wait at most before a database that is away is tried again, in seconds."""
+
+LENIENCY: Final = 5.0
+"""For how long, after the database was away, no lease ends, in seconds: workers report first what they have done."""
 
 RETENTION_INTERVAL: Final = 60.0
 """How often finished jobs are looked through for those whose retention is over, in seconds."""
@@ -377,10 +384,32 @@ class Engine:
                     database.next_due = due
                     if due is not None:
                         delay = min(LONGEST_SLEEP, max(0.0, (due - database.clock()) / 1e6))
+                except BackendUnavailable as error:
+                    await self._until_it_answers(error)
+                    continue
                 except OjsterError as error:
                     log.error("upkeep failed, and is tried again in a second: %s", error)
                     delay = 1.0
                 await waiter.wait(delay)
+
+    async def _until_it_answers(self, error: BackendUnavailable) -> None:
+        """Wait until the database works again, and then a little, so that workers can report what they have done.
+
+        Without that, leases that ran out meanwhile would end, and jobs that are done would run again.
+        """
+        started = asyncio.get_running_loop().time()
+        log.warning("the database is away, and is tried again and again: %s", error)
+        pause = 0.2
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
+            try:
+                await self.database.run(_answer, None)
+                break
+            except BackendUnavailable:
+                continue
+        log.warning("the database is back after %.1f s", asyncio.get_running_loop().time() - started)
+        await asyncio.sleep(LENIENCY)
 
     async def _retain(self) -> None:
         while True:
@@ -405,6 +434,12 @@ async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: M
         chain = _wrap(layer, chain)
     request = await chain(msgspec.json.decode(msgspec.json.encode(members)))
     return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
+
+
+def _answer(tx: Transaction, requests: Sequence[None]) -> list[None]:
+    """Ask the database for nothing but an answer."""
+    tx.execute("SELECT 1")
+    return list(requests)
 
 
 def _in_vain(jobs: Sequence[Job]) -> bool:

@@ -9,6 +9,8 @@ event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, cast
@@ -17,11 +19,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ojster.model.errors import InvalidRequest
 from ojster.model.ids import new_id
-from ojster.model.job import SPEC_VERSION
-from ojster.server.exchange import COMMON_HEADERS, Endpoint, Header, refuse
+from ojster.server.exchange import COMMON_HEADERS, Answer, Endpoint, Header, refuse
+
+log = logging.getLogger(__name__)
 
 LARGEST_DIRECT_BODY: Final = 65_536
 """Bodies up to so many bytes are collected before the endpoint is called; larger ones stream through uvicorn."""
+
+LARGEST_HEAD: Final = 65_536
+"""How many bytes the head of a request may have: its target and its headers."""
+
+_UPGRADE: Final = re.compile(rb"\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -59,8 +67,8 @@ class _Cycle:
 
     __slots__ = ("_body", "_gone", "_waiter", "disconnected", "keep_alive", "message_event", "response_complete")
 
-    def __init__(self, keep_alive: bool) -> None:
-        self.keep_alive = keep_alive
+    def __init__(self) -> None:
+        self.keep_alive = True
         self.disconnected = False
         self.response_complete = False
         self.message_event = self
@@ -96,14 +104,45 @@ class QuickHttpProtocol(HttpToolsProtocol):
     """The endpoint of the request that is being read, if it takes the direct way."""
     _parts: list[bytes]
     _query: bytes
+    _direct_cycle: _Cycle | None = None
+    """The last request that took the direct way."""
+    _is_reading = False
+    """Whether a part of a request has come, and not the whole."""
+    _head_size = 0
+    """How many bytes the head of the request that is being read has so far; 0 if it is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
         super().connection_made(cast("asyncio.Transport", _Corked(transport, self.loop)))
         self._direct: Mapping[tuple[bytes, bytes], Endpoint] = getattr(self.app, "direct", {})
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection; a direct request that another one is pipelined behind hears of it, too."""
+        if self._direct_cycle is not None and not self._direct_cycle.response_complete:
+            self._direct_cycle.disconnected = True
+            self._direct_cycle.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come. Heads are bounded, and wishes for another protocol are passed over, as is our right."""
+        if not self._is_reading and b"pgrade:" in data[:LARGEST_HEAD]:
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"", head, count=1) + end + rest
+        super().data_received(data)
+        if self._head_size:
+            self._head_size += len(data)
+            if self._head_size > LARGEST_HEAD:
+                self._refuse(InvalidRequest(f"The head of a request has at most {LARGEST_HEAD} bytes."), 431)
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._is_reading = True
+        self._head_size = 1
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         """Decide which way a request takes."""
+        self._head_size = 0
         path, _, self._query = self.url.partition(b"?")
         endpoint = self._direct.get((self.parser.get_method(), path))
         if endpoint is None or not self._is_plain(endpoint):
@@ -112,6 +151,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
         else:
             self._endpoint = endpoint
             self._parts = []
+            self._direct_cycle = _Cycle()
+            self.cycle = cast("Any", self._direct_cycle)
 
     def on_body(self, body: bytes) -> None:
         """Collect a body."""
@@ -122,13 +163,15 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Begin to answer a request that is there as a whole."""
+        self._is_reading = False
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is None:
             super().on_message_complete()
             return
-        cycle = _Cycle(self.parser.should_keep_alive())
+        assert self._direct_cycle is not None
+        cycle = self._direct_cycle
+        cycle.keep_alive = cycle.keep_alive and self.parser.should_keep_alive()
         cycle.give(b"".join(self._parts))
-        self.cycle = cast("Any", cycle)
         task = self.loop.create_task(self._answer(endpoint, cycle, self.headers, self._query))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
@@ -137,6 +180,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
         """Whether nothing about the request that begins needs uvicorn's care."""
         if self.cycle is not None and not self.cycle.response_complete:
             return False  # it is pipelined behind another
+        if b"#" in self._query:
+            return False
         if self.expect_100_continue or self.parser.should_upgrade() or self.parser.get_http_version() != "1.1":
             return False
         for name, value in self.headers:
@@ -151,33 +196,38 @@ class QuickHttpProtocol(HttpToolsProtocol):
         return True
 
     async def _answer(self, endpoint: Endpoint, cycle: _Cycle, headers: list[Header], query: bytes) -> None:
-        exchange = endpoint.exchange(headers, query, {}, cycle.receive)
-        answer = await endpoint.answer(exchange)
-        if self.flow.write_paused:
-            await self.flow.drain()
-        if not cycle.disconnected:
-            parts = [_STATUS_LINES[answer.status]]
-            for name, value in (
-                *self.server_state.default_headers,
-                *COMMON_HEADERS,
-                *answer.all_headers(exchange.request_id),
-            ):
-                parts += (name, b": ", value, b"\r\n")
-            parts += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", answer.body)
-            self.transport.write(b"".join(parts))
-            if not cycle.keep_alive:
-                self.transport.close()
+        try:
+            exchange = endpoint.exchange(headers, query, {}, cycle.receive)
+            answer = await endpoint.answer(exchange)
+            if self.flow.write_paused:
+                await self.flow.drain()
+            if not cycle.disconnected:
+                self._write(answer, exchange.request_id, cycle.keep_alive)
+        except Exception:
+            log.exception("a request could not be answered")
+            self.transport.close()
         cycle.response_complete = True
         self.on_response_complete()
 
+    def _write(self, answer: Answer, request_id: str, keep_alive: bool) -> None:
+        parts = [_STATUS_LINES[answer.status]]
+        for name, value in (
+            *self.server_state.default_headers,
+            *COMMON_HEADERS,
+            *answer.all_headers(request_id),
+        ):
+            parts += (name, b": ", value, b"\r\n")
+        parts += (b"\r\n" if keep_alive else b"connection: close\r\n\r\n", answer.body)
+        self.transport.write(b"".join(parts))
+        if not keep_alive:
+            self.transport.close()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, in the words of every other refusal."""
+        self._refuse(InvalidRequest(msg), 400)
+
+    def _refuse(self, error: InvalidRequest, status: int) -> None:
         request_id = new_id()
-        answer = refuse(InvalidRequest(msg), request_id)
-        head = (
-            f"HTTP/1.1 400 Bad Request\r\ncontent-type: {answer.content_type.decode()}\r\n"
-            f"ojs-version: {SPEC_VERSION}\r\n"
-            f"x-request-id: {request_id}\r\ncontent-length: {len(answer.body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + answer.body)
-        self.transport.close()
+        answer = refuse(error, request_id)
+        answer.status = status
+        self._write(answer, request_id, keep_alive=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import socket
@@ -50,6 +51,8 @@ LONGEST_POLL: Final = 20.0
 """For how many seconds a fetch waits for a job before it asks again."""
 
 LONGEST_PAUSE: Final = 5.0
+LAST_WORDS: Final = 2.0
+"""For how long, after the grace period, a worker that stops tries to report what it has done, in seconds."""
 """The longest pause between two tries to reach the server, in seconds."""
 
 LARGEST_REPORT: Final = 500
@@ -99,6 +102,7 @@ class Worker:
         self.on_end: Callable[[Job, Ending | None, float], None] | None = None
         """Called with each job that has ended, how, and how many seconds it ran."""
         self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
+        self._last_word = math.inf
         """What runs, by job and attempt: a lease may be lost and the job fetched again while the old attempt runs."""
         self._endings: list[Ending] = []
         self._reports: set[asyncio.Task[None]] = set()
@@ -181,9 +185,9 @@ class Worker:
             await self._children.close()
             self._executor.close()
         try:
-            await client.leave(self.id)
-        except OjsterError as error:
-            log.warning("the worker could not say good-bye: %s", error)
+            await asyncio.wait_for(client.leave(self.id), LAST_WORDS)
+        except (OjsterError, TimeoutError) as error:
+            log.warning("the worker could not say good-bye: %s", str(error) or "no answer")
 
     async def _work(self, client: Client, until_empty: bool) -> None:
         pause = 0.1
@@ -204,7 +208,12 @@ class Worker:
                     raise
                 continue
             except (BackendUnavailable, BackendError) as error:
-                log.warning("cannot fetch jobs, trying again in %.1f s: %s", pause, error)
+                log.log(
+                    logging.WARNING if pause < LONGEST_PAUSE else logging.DEBUG,
+                    "cannot fetch jobs, trying again in %.1f s: %s",
+                    pause,
+                    error,
+                )
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
@@ -295,7 +304,7 @@ class Worker:
             except (BackendUnavailable, BackendError) as error:
                 if isinstance(error, BackendError) and len(items) > 1:  # one of them may be what it cannot digest
                     return [refused for item in items for refused in await self._insist(call, [item])]
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + pause > min(deadline, self._last_word):
                     log.error("giving up to report %d jobs, which will run again: %s", len(items), error)
                     return []
                 log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), pause, error)
@@ -386,6 +395,7 @@ class Worker:
     async def _finish_or_hand_back(self, client: Client) -> None:
         """Let jobs finish within the grace period; hand back the rest; wait until everything is reported."""
         deadline = time.monotonic() + self.grace
+        self._last_word = deadline + LAST_WORDS
         while self._active and (left := deadline - time.monotonic()) > 0:
             self._changed.clear()
             try:
