@@ -102,6 +102,12 @@ def test_refusals_are_json_too_if_that_is_asked_for(nowhere: Ojster) -> None:
     assert json.loads(ojster("jobs", "list", "--json", expect=5))["error"]["code"] == "backend_unavailable"
 
 
+def test_square_brackets_are_no_markup(ojster: Ojster) -> None:
+    ojster("push", "a.b")
+    assert "[/foo]" in ojster("jobs", "show", "[/foo]", expect=3)
+    assert "[fe80::1]" in ojster("queues", "list", "--url", "redis://[fe80::1]:5/x", expect=1)
+
+
 def test_what_cannot_be_is_refused(ojster: Ojster) -> None:
     ojster("push", "a.b", "\udcff", expect=2)
     ojster("push", "a.b")

@@ -78,6 +78,9 @@ class TestUrls:
             "postgresql://h/d?nonsense=1",
             "postgresql://u:s3 cret[@h/d",
             "mysql://u:s3cret@h/d",
+            "postgresql://u:s3@cret:s3@h/d",
+            "postgresql:/u:s3cret@h/d",
+            "host=localhost password=s3cret dbname=x",
         ],
     )
     def test_what_nobody_understands_is_refused(self, url: str) -> None:

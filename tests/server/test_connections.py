@@ -99,6 +99,7 @@ LENGTH = b"Content-Length: %d" % len(BODY)
         [b"Expect: 100-continue", LENGTH],
         [b"Transfer-Encoding: chunked"],
         [LENGTH, b"Connection: close"],
+        [LENGTH, b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"],
     ],
 )
 async def test_every_way_of_asking_is_answered_alike(port: int, headers: list[bytes]) -> None:
@@ -150,3 +151,35 @@ async def test_a_query_reaches_the_endpoint(port: int, engine: Engine) -> None:
     assert (status, len(json.loads(content)["jobs"])) == (200, 1)
     writer.close()
     await writer.wait_closed()
+
+
+async def test_a_head_without_end_is_refused(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /ojs/v1/health HTTP/1.1\r\nHost: x\r\n")
+    for _ in range(70):
+        writer.write(b"x-filler: " + b"y" * 1000 + b"\r\n")
+    ((status, _, content),) = await answers_of(reader, 1)
+    assert status == 431
+    assert "65536 bytes" in json.loads(content)["error"]["message"]
+    writer.close()
+
+
+async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(engine: Engine) -> None:
+    config = uvicorn.Config(
+        Application(engine), port=0, log_level="error", http=QuickHttpProtocol, lifespan="off", proxy_headers=False
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
+    sent = push_of(BODY, LENGTH)
+    writer.write(sent[:-5])
+    await asyncio.sleep(0.1)
+    server.should_exit = True
+    await asyncio.sleep(0.3)
+    writer.write(sent[-5:])
+    ((status, headers, _),) = await answers_of(reader, 1)
+    assert (status, headers["connection"]) == (201, "close")
+    writer.close()
+    await serving

@@ -116,13 +116,6 @@ class QuickHttpProtocol(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", _Corked(transport, self.loop)))
         self._direct: Mapping[tuple[bytes, bytes], Endpoint] = getattr(self.app, "direct", {})
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End a connection; a direct request that another one is pipelined behind hears of it, too."""
-        if self._direct_cycle is not None and not self._direct_cycle.response_complete:
-            self._direct_cycle.disconnected = True
-            self._direct_cycle.set()
-        super().connection_lost(exc)
-
     def data_received(self, data: bytes) -> None:
         """Read what has come. Heads are bounded, and wishes for another protocol are passed over, as is our right."""
         if not self._is_reading and b"pgrade:" in data[:LARGEST_HEAD]:
