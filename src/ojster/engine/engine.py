@@ -40,7 +40,7 @@ Enqueue = Callable[[JobRequest], Awaitable[JobRequest]]
 EnqueueMiddleware = Callable[[JobRequest, Enqueue], Awaitable[JobRequest]]
 """Wraps every push (ojs-middleware.md): gets the enqueue request and ``next``; may change it, or raise to refuse it."""
 
-Directive = Callable[[Heartbeat, Pulse], str | None]
+Directive = Callable[[Heartbeat, Pulse], Awaitable[str | None]]
 """Has a say in what a worker is told with its heartbeat: ``running``, ``quiet``, ``terminate``, or nothing."""
 
 LONGEST_WAIT: Final = 60.0
@@ -303,7 +303,7 @@ class Engine:
         """Note that a worker is alive, extend its leases, and tell it what is wanted of it (BEAT)."""
         pulse = await self.database.run(workers.beat, heartbeat)
         for directive in self.directives:
-            if (answer := directive(heartbeat, pulse)) is not None:
+            if (answer := await directive(heartbeat, pulse)) is not None:
                 pulse.directive = answer
                 break
         return pulse
