@@ -39,14 +39,6 @@ def tick() -> None:
         struct.pack_into("<q", _memory, _offset, _count)
 
 
-def tick_forked() -> None:
-    """Count a job that runs in a process of its own."""
-    with (FOLDER / "count").open("r+b") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        (count,) = struct.unpack("<q", os.pread(file.fileno(), 8, 8))
-        os.pwrite(file.fileno(), struct.pack("<q", count + 1), 8)
-
-
 def note(enqueued_at: float) -> None:
     """Note how long it took from the call that enqueued a job to its start."""
     with (FOLDER / "latencies").open("ab", buffering=0) as file:

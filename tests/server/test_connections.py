@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import uvicorn
@@ -18,19 +19,26 @@ from tests.conftest import request
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def port(engine: Engine) -> AsyncIterator[int]:
+@asynccontextmanager
+async def serving(engine: Engine) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    """A server on a socket, and its port; it is told to stop at the end, if it was not before."""
     config = uvicorn.Config(
         Application(engine), port=0, log_level="error", http=QuickHttpProtocol, lifespan="off", proxy_headers=False
     )
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
+    running = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.005)
-    yield server.servers[0].sockets[0].getsockname()[1]
+    yield server, server.servers[0].sockets[0].getsockname()[1]
     engine.drain()
     server.should_exit = True
-    await serving
+    await running
+
+
+@pytest.fixture
+async def port(engine: Engine) -> AsyncIterator[int]:
+    async with serving(engine) as (_, number):
+        yield number
 
 
 def fetch_of(queue: str) -> bytes:
@@ -165,21 +173,14 @@ async def test_a_head_without_end_is_refused(port: int) -> None:
 
 
 async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(engine: Engine) -> None:
-    config = uvicorn.Config(
-        Application(engine), port=0, log_level="error", http=QuickHttpProtocol, lifespan="off", proxy_headers=False
-    )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname())
-    sent = push_of(BODY, LENGTH)
-    writer.write(sent[:-5])
-    await asyncio.sleep(0.1)
-    server.should_exit = True
-    await asyncio.sleep(0.3)
-    writer.write(sent[-5:])
-    ((status, headers, _),) = await answers_of(reader, 1)
-    assert (status, headers["connection"]) == (201, "close")
-    writer.close()
-    await serving
+    async with serving(engine) as (server, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        sent = push_of(BODY, LENGTH)
+        writer.write(sent[:-5])
+        await asyncio.sleep(0.1)
+        server.should_exit = True
+        await asyncio.sleep(0.3)
+        writer.write(sent[-5:])
+        ((status, headers, _),) = await answers_of(reader, 1)
+        assert (status, headers["connection"]) == (201, "close")
+        writer.close()

@@ -104,8 +104,6 @@ class QuickHttpProtocol(HttpToolsProtocol):
     """The endpoint of the request that is being read, if it takes the direct way."""
     _parts: list[bytes]
     _query: bytes
-    _direct_cycle: _Cycle | None = None
-    """The last request that took the direct way."""
     _is_reading = False
     """Whether a part of a request has come, and not the whole."""
     _head_size = 0
@@ -144,8 +142,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
         else:
             self._endpoint = endpoint
             self._parts = []
-            self._direct_cycle = _Cycle()
-            self.cycle = cast("Any", self._direct_cycle)
+            self.cycle = cast("Any", _Cycle())
 
     def on_body(self, body: bytes) -> None:
         """Collect a body."""
@@ -161,8 +158,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
         if endpoint is None:
             super().on_message_complete()
             return
-        assert self._direct_cycle is not None
-        cycle = self._direct_cycle
+        cycle = cast("_Cycle", self.cycle)
         cycle.keep_alive = cycle.keep_alive and self.parser.should_keep_alive()
         cycle.give(b"".join(self._parts))
         task = self.loop.create_task(self._answer(endpoint, cycle, self.headers, self._query))
