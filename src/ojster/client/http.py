@@ -12,12 +12,12 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from ojster.engine.admission import Pushed
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
 from ojster.engine.inspect import JobFilter, JobPage
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
-from ojster.engine.push import Pushed
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.model import errors

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ojster.engine.admission import Pushed
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
 from ojster.engine.inspect import JobFilter, JobPage
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
-from ojster.engine.push import Pushed
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.model.envelope import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.database.transaction import Transaction
-from ojster.engine.outcome import cancel_job, make_available
+from ojster.engine.transitions import cancel_job, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.states import FINISHED, JobState

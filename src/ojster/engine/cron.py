@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
-from ojster.engine.outcome import cancel_job
 from ojster.engine.push import push
+from ojster.engine.transitions import cancel_job
 from ojster.model.cron import CronSchedule
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError

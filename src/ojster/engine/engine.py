@@ -19,10 +19,11 @@ from ojster.database.dispatcher import Patience
 from ojster.database.transaction import Transaction
 from ojster.database.wakeups import DUE, FINISHED, job_topic
 from ojster.engine import control, cron, inspect, outcome, queues, retention, workers
+from ojster.engine.admission import Pushed
 from ojster.engine.claim import Claim, claim
 from ojster.engine.inspect import JobFilter, JobPage
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
-from ojster.engine.push import Pushed, push
+from ojster.engine.push import push
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.upkeep import upkeep
 from ojster.engine.workers import Heartbeat, Pulse, Worker

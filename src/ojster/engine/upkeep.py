@@ -12,7 +12,7 @@ from typing import Final
 from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
 from ojster.engine.claim import open_gates
 from ojster.engine.cron import fire_due
-from ojster.engine.outcome import fail_attempt, finish, make_available
+from ojster.engine.transitions import fail_attempt, finish, make_available
 from ojster.engine.workers import reap_silent_workers
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job

@@ -9,7 +9,7 @@ import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Transaction
 from ojster.engine.claim import lease_end
-from ojster.engine.outcome import fail_attempt, make_available
+from ojster.engine.transitions import fail_attempt, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.failure import Failure
