@@ -95,7 +95,8 @@ def empty(postgres_url: str) -> None:
         connection.execute(
             "DELETE FROM jobs; DELETE FROM payloads; DELETE FROM queues; DELETE FROM job_count_slots; "
             "DELETE FROM queue_minutes; DELETE FROM workers; DELETE FROM crons; "
-            "DELETE FROM event_batches"
+            "DELETE FROM event_batches; DELETE FROM workflows; DELETE FROM nodes; DELETE FROM node_specs; "
+            "DELETE FROM node_edges; DELETE FROM node_reviews"
         )
 
 

@@ -34,6 +34,9 @@ from ojster.model.ids import new_id
 from ojster.model.job import Members, read_job, read_options, read_type
 from ojster.model.states import FINISHED, JobState
 from ojster.model.timestamps import format_timestamp
+from ojster.model.workflow_info import WorkflowInfo
+from ojster.run import AsyncRun, Run
+from ojster.workflow import Step, Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -333,6 +336,17 @@ class JobType(Generic[P, R]):
         pushed = await self.app.client().enqueue(requests) if requests else []
         return [JobHandle(self.app, one.job) for one in pushed]
 
+    def s(self, *args: Any, **kwargs: Any) -> Step:
+        """Return a step of a workflow with these arguments, some of which may be references.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are no JSON.
+        """
+        request = self.request(args, kwargs)
+        return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
+
     def enqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
         """Enqueue a job inside the transaction of ``connection``: there is a job if, and only if, that commits.
 
@@ -553,6 +567,50 @@ class App:
                     engine = self._engine = Engine(database)
                     engine.middleware = self.enqueue_middleware
         return engine
+
+    def start(self, workflow: Workflow, **options: Any) -> Run:
+        """Start a workflow.
+
+        Parameters
+        ----------
+        options:
+            What is said of the whole: ``name``; ``params``, to which references lead; ``metadata``; ``options`` and
+            ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
+            ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it does not start
+            any more; ``on_error`` and ``on_cancel``, steps that run if it fails or is cancelled.
+
+        Raises
+        ------
+        InvalidWorkflow
+            It breaks a rule; the error says where.
+        BackendUnavailable
+            The server cannot be reached.
+        """
+        return Run(self, self._portal.call(self._create(workflow, options)))
+
+    async def astart(self, workflow: Workflow, **options: Any) -> AsyncRun:
+        """Start a workflow. See ``start``."""
+        return AsyncRun(self, await self._create(workflow, options))
+
+    async def _create(self, workflow: Workflow, options: Mapping[str, Any]) -> WorkflowInfo:
+        return await self.client().create_workflow(workflow.request(**options))
+
+    def find_workflow(self, workflow_id: str) -> Run:
+        """Return a workflow that was started before.
+
+        Raises
+        ------
+        NotFound
+            There is no such workflow.
+        """
+        return Run(self, self._portal.call(self._show(workflow_id)))
+
+    async def afind_workflow(self, workflow_id: str) -> AsyncRun:
+        """Return a workflow that was started before. See ``find_workflow``."""
+        return AsyncRun(self, await self._show(workflow_id))
+
+    async def _show(self, workflow_id: str) -> WorkflowInfo:
+        return await self.client().show_workflow(workflow_id)
 
     def find(self, job_id: str) -> JobHandle:
         """Return the handle of a job that was enqueued before.

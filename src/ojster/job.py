@@ -7,10 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from ojster.engine.outcome import Progress
 from ojster.model.envelope import Job
+
+if TYPE_CHECKING:
+    from ojster.workflow import Step
 
 PROGRESS_INTERVAL: Final = 0.25
 """How often at most the progress of a job is sent, in seconds. What comes between is left out."""
@@ -81,6 +86,8 @@ class JobContext:
         self._extend = extend
         self._loop = loop
         self._stopped = threading.Event()
+        self.appended: list[bytes] = []
+        """Steps that the job adds to its workflow, as JSON."""
         self._sent_at = 0.0
         self._pending: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -109,6 +116,30 @@ class JobContext:
     def meta(self) -> dict[str, Any]:
         """The job's metadata."""
         return self.job.meta
+
+    @property
+    def workflow_id(self) -> str | None:
+        """The workflow that the job is a step of; ``None`` if it is of none."""
+        found: str | None = _membership(self.job.envelope).workflow_id
+        return found
+
+    @property
+    def parent_results(self) -> dict[str, Any]:
+        """What the steps before this one have brought about (seed 000, "Data Passing").
+
+        In a chain, the results of all steps before it, by index (``"0"``, ``"1"``, …); in a graph, those of the steps
+        that it depends on, by id; for a callback or a branch, those of all steps that it comes after. A step that
+        failed is there with its ``state`` and ``error``; one that was skipped is ``None``.
+        """
+        given = msgspec.json.decode(self.job.parent_results or b"[]")
+        return given if isinstance(given, dict) else {str(index): result for index, result in enumerate(given)}
+
+    def append(self, *steps: Step) -> None:
+        """Add steps to the container in which this job stands: after all others in a chain, beside them elsewhere.
+
+        They are added together with the job's acknowledgement, or, if it fails, not at all.
+        """
+        self.appended += [msgspec.json.encode(step.wire) for step in steps]
 
     @property
     def cancelled(self) -> bool:
@@ -162,6 +193,12 @@ class JobContext:
         if self._timer is not None:
             self._timer.cancel()
 
+
+class _Membership(msgspec.Struct):
+    workflow_id: str | None = None
+
+
+_membership: Final = msgspec.json.Decoder(_Membership).decode
 
 _current: ContextVar[JobContext] = ContextVar("ojster_job")
 

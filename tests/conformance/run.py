@@ -4,7 +4,7 @@
 
 FOLDER is where the suite's ``run.py`` and ``suites`` are. The servers keep their jobs in a SQLite file, in PostgreSQL,
 and in PostgreSQL with two servers that get the requests in turn; each mode gets a fresh database. Exits with 0 if every
-test of levels 0, 1, 2 and 4 passes but L1-RTR-014, which asks for values that it never sends.
+test of the five levels passes but L1-RTR-014, which asks for values that it never sends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from tests.postgres import PostgresServer, free_port
 
-SUITES = ("level-0-core", "level-1-reliable", "level-2-scheduled", "level-4-advanced")
+SUITES = ("level-0-core", "level-1-reliable", "level-2-scheduled", "level-3-workflows", "level-4-advanced")
 IMPOSSIBLE = {"L1-RTR-014"}
 PARALLEL = 4
 SETUPS = {"a file": 1, "PostgreSQL": 1, "PostgreSQL, two servers": 2}

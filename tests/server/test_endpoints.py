@@ -263,9 +263,9 @@ async def test_events_can_be_polled(http: Http) -> None:
 async def test_the_manifest_tells_the_truth(http: Http) -> None:
     manifest = (await http("GET", "/ojs/manifest")).json()
     assert (manifest["specversion"], manifest["implementation"]["name"]) == ("1.0", "ojster")
-    assert manifest["capabilities"]["workflows"] is False
+    assert manifest["capabilities"]["workflows"]["types"] == ["chain", "group", "batch", "saga", "graph", "map"]
     assert manifest["capabilities"]["unique_jobs"]["strength"] == "strong"
-    assert manifest["conformance_level"] == 2, "level 3 are workflows"
+    assert manifest["conformance_level"] == 4
 
 
 async def test_health_tells_when_the_database_is_gone(http: Http, engine: Engine) -> None:

@@ -20,12 +20,15 @@ from ojster.engine.inspect import JobFilter, JobPage
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.engine.workflow_views import WorkflowFilter
+from ojster.engine.workflows import Review, StepAddress
 from ojster.model import errors
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
 from ojster.model.timestamps import parse_timestamp
+from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +136,71 @@ class HttpClient:
         """Delete a discarded job."""
         await self._call("DELETE", f"/dead-letter/{quote(job_id, safe='')}")
 
+    # Workflows
+
+    async def create_workflow(self, members: Members) -> WorkflowInfo:
+        """Create a workflow."""
+        given = "id" in members
+        id = msgspec.json.decode(members.setdefault("id", msgspec.Raw(_encode(new_id()))))
+        try:
+            return _workflow(await self._call("POST", "/workflows", members))
+        except Duplicate:
+            if given:
+                raise
+            return await self.show_workflow(id)  # the answer to an earlier try was lost
+
+    async def show_workflow(
+        self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
+    ) -> WorkflowInfo:
+        """Return how a workflow stands."""
+        query: dict[str, Any] = {"wait_ms": int(min(wait, 60) * 1000), "steps": "true" if steps else "false"}
+        if version is not None:
+            query["version"] = version
+        path = f"/workflows/{quote(workflow_id, safe='')}?{httpx.QueryParams(query)}"
+        return _workflow(await self._call("GET", path, wait=wait))
+
+    async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
+        """Return a page of workflows."""
+        query: dict[str, Any] = {"limit": chosen.limit, "offset": chosen.offset}
+        for name in ("state", "type", "name"):
+            if (value := getattr(chosen, name)) is not None:
+                query[name] = value
+        if chosen.before is not None:
+            query["cursor"] = chosen.before
+        answer = await self._call("GET", f"/workflows?{httpx.QueryParams(query)}")
+        page = msgspec.json.decode(answer["pagination"])
+        cursor = page.get("next_cursor")
+        found = [WorkflowInfo.from_json(raw) for raw in _list(answer["workflows"])]
+        return WorkflowPage(found, page["total"], int(cursor) if cursor else None)
+
+    async def cancel_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Cancel a workflow."""
+        return _workflow(await self._call("DELETE", f"/workflows/{quote(workflow_id, safe='')}"))
+
+    async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Run again what did not succeed of a workflow."""
+        return await self._steer(workflow_id, "retry")
+
+    async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Let nothing of a workflow start."""
+        return await self._steer(workflow_id, "hold")
+
+    async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Let a workflow go on that is held."""
+        return await self._steer(workflow_id, "release")
+
+    async def review_step(self, review: Review) -> WorkflowInfo:
+        """Approve or reject a step."""
+        body = {"action": review.action, "notes": review.notes, "author": review.author}
+        return await self._steer(review.workflow_id, f"steps/{quote(review.step, safe='')}/review", body)
+
+    async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
+        """Cancel a step and all that is inside it."""
+        return await self._steer(address.workflow_id, f"steps/{quote(address.step, safe='')}/cancel")
+
+    async def _steer(self, workflow_id: str, what: str, body: Any = None) -> WorkflowInfo:
+        return _workflow(await self._call("POST", f"/workflows/{quote(workflow_id, safe='')}/{what}", body))
+
     # Workers
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
@@ -152,6 +220,8 @@ class HttpClient:
             ack: dict[str, Any] = {"job_id": item.job_id, "worker_id": item.worker_id, "attempt": item.attempt}
             if item.result is not None:
                 ack["result"] = msgspec.Raw(item.result)
+            if item.append:
+                ack["append"] = [msgspec.Raw(step) for step in item.append]
             acks.append(ack)
         return await self._batch("/workers/ack/batch", "acks", acks)
 
@@ -351,6 +421,10 @@ def _outcome(raw: msgspec.Raw) -> Job | OjsterError:
 
 def _job(raw: msgspec.Raw) -> Job:
     return Job.from_json(bytes(raw))
+
+
+def _workflow(answer: Members) -> WorkflowInfo:
+    return WorkflowInfo.from_json(answer["workflow"])
 
 
 def _list(raw: msgspec.Raw) -> list[msgspec.Raw]:

@@ -13,9 +13,12 @@ from ojster.engine.inspect import JobFilter, JobPage
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.engine.workflow_views import WorkflowFilter
+from ojster.engine.workflows import Review, StepAddress
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.job import Members
+from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 
 class Client(Protocol):
@@ -65,6 +68,35 @@ class Client(Protocol):
 
     async def delete_dead(self, job_id: str) -> object:
         """Delete a discarded job."""
+
+    async def create_workflow(self, members: Members) -> WorkflowInfo:
+        """Create a workflow, and start it unless it is scheduled."""
+
+    async def show_workflow(
+        self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
+    ) -> WorkflowInfo:
+        """Return how a workflow stands, at its end or, with ``version``, after a change, if that comes in time."""
+
+    async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
+        """Return a page of workflows without their steps."""
+
+    async def cancel_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Cancel a workflow."""
+
+    async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Run again what did not succeed of a workflow."""
+
+    async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Let nothing of a workflow start."""
+
+    async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Let a workflow go on that is held."""
+
+    async def review_step(self, review: Review) -> WorkflowInfo:
+        """Approve or reject a step."""
+
+    async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
+        """Cancel a step and all that is inside it."""
 
     async def queues(self) -> list[Queue]:
         """Return all queues."""

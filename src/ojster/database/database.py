@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
-from ojster.database.wakeups import DUE, FINISHED, Wakeups, job_topic
+from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
 from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
@@ -26,7 +26,8 @@ SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
 MOST_FINISHED: Final = 100
-"""How many jobs of one transaction may finish for each to be named to other processes; else they hear of "finished"."""
+"""How many jobs of one transaction may finish, and workflows change, for each to be named to other processes; else they
+hear of "finished" and "workflows"."""
 
 _QUEUE: Final = "queue:"
 _DUE: Final = "due:"
@@ -111,6 +112,9 @@ class Database(ABC):
         if effects.finished and wakeups.waits_for("job:"):
             for job_id in effects.finished:
                 wakeups.wake(job_topic(job_id))
+        if effects.workflows and wakeups.waits_for("workflow:"):
+            for workflow_id in effects.workflows:
+                wakeups.wake(workflow_topic(workflow_id))
         if effects.due is not None:
             self.expect(effects.due)
 
@@ -139,6 +143,10 @@ def topics_of(effects: Effects) -> list[str]:
         topics.append(FINISHED)
     else:
         topics += map(job_topic, effects.finished)
+    if len(effects.workflows) > MOST_FINISHED:
+        topics.append(WORKFLOWS)
+    else:
+        topics += map(workflow_topic, effects.workflows)
     if effects.due is not None:
         topics.append(f"{_DUE}{effects.due}")
     return topics

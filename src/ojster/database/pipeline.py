@@ -14,14 +14,14 @@ import select
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import pq
 from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq.abc import PGresult
 
-from ojster.database.transaction import Parameters, Row, TryAgain
+from ojster.database.transaction import ColumnType, Parameters, Row, TryAgain
 from ojster.model.errors import InvalidRequest
 
 LONGEST_ANSWER: Final = 60.0
@@ -32,7 +32,10 @@ _INT8_OID: Final = 20
 _TEXT_OID: Final = 25
 _BYTEA_OID: Final = 17
 
-_TABLES: Final = "jobs|payloads|queues|job_counts|job_count_slots|queue_minutes|workers|crons|event_batches|migrations"
+_TABLES: Final = (
+    "jobs|payloads|queues|job_counts|job_count_slots|queue_minutes|workers|crons|event_batches|migrations|"
+    "workflows|nodes|node_specs|node_edges|node_reviews"
+)
 _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
 _RETURNS_ROWS: Final = re.compile(r"^SELECT\b|\bRETURNING\b")
@@ -102,13 +105,10 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-ArrayType = Literal["bigint", "text", "bytea", "uuid"]
-
-
 class Array(NamedTuple):
     """Values as one parameter; ``unnest`` makes rows of them again."""
 
-    type: ArrayType
+    type: ColumnType
     values: Sequence[Any]
 
     def encode(self) -> bytes | None:
@@ -131,7 +131,9 @@ class Array(NamedTuple):
             case "bytea":
                 return _array(_BYTEA_OID, values)
             case "uuid":
-                return _array(_UUID_OID, [bytes.fromhex(one.replace("-", "")) for one in values])
+                return _array(
+                    _UUID_OID, [None if one is None else bytes.fromhex(one.replace("-", "")) for one in values]
+                )
 
 
 def ints(values: Sequence[int | None]) -> Array:
@@ -154,7 +156,7 @@ def uuids(values: Sequence[str]) -> Array:
     return Array("uuid", values)
 
 
-def unnest(*types: ArrayType) -> str:
+def unnest(*types: ColumnType) -> str:
     """Return the SQL that makes rows of as many arrays, as positional parameters."""
     return f"unnest({', '.join(f'CAST(? AS {type}[])' for type in types)})"
 

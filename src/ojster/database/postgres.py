@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from asyncio import Future
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from hashlib import sha256
 from operator import attrgetter
@@ -24,7 +24,6 @@ from ojster.database.herald import Herald, messages
 from ojster.database.migrations import refuse_newer, scripts
 from ojster.database.pipeline import (
     Array,
-    ArrayType,
     Connection,
     ConnectionLost,
     StatementFailed,
@@ -36,7 +35,15 @@ from ojster.database.pipeline import (
     uuids,
 )
 from ojster.database.postgres_url import PostgresUrl, parse_postgres_url
-from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, Parameters, Row, Transaction, TryAgain
+from ojster.database.transaction import (
+    JOB_COLUMNS,
+    JOB_COLUMNS_OF_J,
+    ColumnType,
+    Parameters,
+    Row,
+    Transaction,
+    TryAgain,
+)
 from ojster.engine.events import Event, EventFilter, EventPage, page_of_events
 from ojster.engine.settings import Settings
 from ojster.model.duration import MINUTE
@@ -69,12 +76,15 @@ SETTLED_AFTER: Final = 2 * MINUTE
 INSERTED_AT_ONCE: Final = 250
 """How many jobs a statement inserts."""
 
+ROWS_AT_ONCE: Final = 1_000
+"""How many rows of another table a statement writes."""
+
 SLOTS: Final = 32
 """How many rows the counts of a queue and state are spread over, so that transactions do not wait for each other."""
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-_NEW_JOB: Final[dict[str, ArrayType]] = {
+_NEW_JOB: Final[dict[str, ColumnType]] = {
     "id": "uuid",
     "type": "text",
     "queue": "text",
@@ -90,6 +100,7 @@ _NEW_JOB: Final[dict[str, ArrayType]] = {
     "unique_key": "text",
     "cron_name": "text",
     "exclusive_key": "text",
+    "node": "bigint",
 }
 """What is written of a new job, beside its envelope."""
 
@@ -177,6 +188,7 @@ class PostgresTransaction(Transaction):
 
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    among = "= ANY(CAST(? AS bigint[]))"
 
     def __init__(
         self, connection: Connection, now: int, settings: Settings, schema: str, slot: int, *, records_events: bool
@@ -192,6 +204,29 @@ class PostgresTransaction(Transaction):
 
     def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         self._connection.execute_many(sql, rows)
+
+    def integers(self, values: Collection[int]) -> Any:
+        return ints(list(values) or [-1])
+
+    def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            names = ", ".join(columns)
+            given = f"SELECT {names} FROM {unnest(*columns.values())} AS given ({names})"
+            self._in_columns(f"INSERT INTO {table} ({names}) {given}", columns, rows)
+
+    def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            key, *others = columns
+            changes = ", ".join(f"{name} = given.{name}" for name in others)
+            given = f"{unnest(*columns.values())} AS given ({', '.join(columns)})"
+            sql = f"UPDATE {table} SET {changes} FROM {given} WHERE {table}.{key} = given.{key}"
+            self._in_columns(sql, columns, rows)
+
+    def _in_columns(self, sql: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            values = zip(*rows[first : first + ROWS_AT_ONCE], strict=True)
+            self.execute(sql, [Array(type, column) for type, column in zip(columns.values(), values, strict=True)])
+            self._connection.flush()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ import logging
 import threading
 from array import array
 from asyncio import Future
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,7 +17,7 @@ from ojster.database.database import Database, topics_of
 from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.doorbell import Doorbell
 from ojster.database.migrations import refuse_newer, scripts
-from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, Parameters, Row, Transaction
+from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType, Parameters, Row, Transaction
 from ojster.engine.events import EventFilter, EventLog, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
@@ -59,8 +59,8 @@ INSERT_SIZES: Final = (128, 32, 8, 1)
 _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-        "due_at, timeout, lease, unique_key, cron_name, exclusive_key) VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
     )
     for size in INSERT_SIZES
 }
@@ -93,6 +93,20 @@ class SqliteTransaction(Transaction):
         super().__init__(now, settings)
         self._cursor = connection.cursor()
 
+    among = "IN carray(?)"
+
+    def integers(self, values: Collection[int]) -> Any:
+        return apsw.carray(array("q", values or (-1,)))
+
+    def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        marks = ", ".join("?" * len(columns))
+        self.execute_many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
+    def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        key, *others = columns
+        changes = ", ".join(f"{name} = ?{place}" for place, name in enumerate(others, 2))
+        self.execute_many(f"UPDATE {table} SET {changes} WHERE {key} = ?1", rows)
+
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._cursor.execute(sql, parameters).fetchall()
 
@@ -122,6 +136,7 @@ class SqliteTransaction(Transaction):
                 job.unique_key,
                 job.cron_name,
                 job.exclusive_key,
+                job.node,
             )
         start, width = 0, len(values) // len(jobs)
         for size in INSERT_SIZES:

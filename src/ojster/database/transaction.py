@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ojster.engine.events import Event
 from ojster.engine.settings import Settings
@@ -20,13 +20,16 @@ Parameters = Mapping[str, Any] | Sequence[Any]
 JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
-    "result, errors"
+    "result, errors, node, superseded_by"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
 JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
 """The same, of a table that is called ``j``."""
 
+
+ColumnType = Literal["bigint", "text", "bytea", "uuid"]
+"""What a column holds, as ``insert_rows`` and ``update_rows`` want to know it."""
 
 EVERY_JOB: Final = 1_000_000
 """How many jobs can be fetched from a queue when nobody has counted them."""
@@ -73,6 +76,10 @@ class Effects:
         """Queues that may hand out jobs now which they could not before: resumed, or no longer held up."""
         self.finished: list[str] = []
         """The ids of jobs that finished."""
+        self.ended: list[Job] = []
+        """Jobs of workflows that finished, and have not advanced these yet: see ``ojster.engine.advance``."""
+        self.workflows: dict[str, None] = {}
+        """The ids of workflows that changed."""
         self.due: int | None = None
         """The earliest time at which something is now due."""
         self.events: list[Event] = []
@@ -105,6 +112,9 @@ class Transaction(ABC):
 
     for_update = ""
     """Appended to a SELECT to lock its rows, where the database needs it."""
+
+    among = ""
+    """Behind a column of integers: whether its value is among those of the next parameter, made by ``integers``."""
 
     skip_locked = ""
     """The same, but leaving out rows that another transaction has locked, which looks after them: for chores."""
@@ -164,6 +174,18 @@ class Transaction(ABC):
     # The statements that differ from database to database
 
     @abstractmethod
+    def integers(self, values: Collection[int]) -> Any:
+        """Return integers as one parameter, for ``among``."""
+
+    @abstractmethod
+    def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        """Insert rows of these columns."""
+
+    @abstractmethod
+    def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        """Write these columns of rows that are there; the first column says which."""
+
+    @abstractmethod
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         """Insert jobs with their envelopes. Their ``seq`` is the database's affair: it is not set in what was given."""
 
@@ -221,6 +243,7 @@ class Transaction(ABC):
 
     def write_effects(self) -> None:
         """Write the counts and tallies of ``effects``; the last thing that a transaction does."""
+        assert not self.effects.ended, "a job of a workflow ended, and nobody advanced the workflow"
         counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
         if counts:
             self.execute_many(

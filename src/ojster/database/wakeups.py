@@ -15,6 +15,15 @@ FINISHED: Final = "finished"
 """The topic of those who wait for any job to finish."""
 
 
+WORKFLOWS: Final = "workflows"
+"""The topic of those who wait for any workflow to change."""
+
+
+def workflow_topic(workflow_id: str) -> str:
+    """The topic of those who wait for one workflow to change."""
+    return "workflow:" + workflow_id
+
+
 def job_topic(job_id: str) -> str:
     """The topic of those who wait for one job to finish."""
     return "job:" + job_id

@@ -75,6 +75,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     job.unique_key = new.unique_key
     job.cron_name = new.cron_name
     job.exclusive_key = new.exclusive_key
+    job.node = new.node
     job.envelope = new.envelope
     if new.pending:
         job.state = "pending"

@@ -8,8 +8,12 @@ from typing import Final
 import msgspec
 
 from ojster.database.transaction import Transaction
+from ojster.engine.advance import emit
+from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
+from ojster.engine.results import give_inputs
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
+from ojster.model.node import NUMBER_BITS
 
 MOST_CLAIMED: Final = 1_000
 
@@ -69,6 +73,8 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
             started += results[index]
         if started:  # before others look into the same queues
             tx.start_jobs(started)
+            _begin_workflows(tx, started)
+            give_inputs(tx, started)
     return [results[index] for index in range(len(claims))]
 
 
@@ -116,6 +122,26 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         effects.available[job.queue].discard(job.id)
         effects.tallies[job.queue].waited += now - (job.enqueued_at or now)
         tx.emit("job.started", job, attempt=job.attempt, worker_id=request.worker_id)
+
+
+def _begin_workflows(tx: Transaction, jobs: list[Job]) -> None:
+    """Note which workflows have begun, now that the first of their jobs is active."""
+    seqs = {job.node >> NUMBER_BITS for job in jobs if job.node is not None}
+    if not seqs:
+        return
+    waiting = tx.execute(
+        f"SELECT seq FROM workflows WHERE seq {tx.among} AND started_at IS NULL", (tx.integers(sorted(seqs)),)
+    )
+    for (seq,) in sorted(waiting):
+        begun = tx.execute(
+            "UPDATE workflows SET started_at = :now, version = version + 1 WHERE seq = :seq AND started_at IS NULL "
+            f"RETURNING {WORKFLOW_COLUMNS}",
+            {"now": tx.now, "seq": seq},
+        )
+        for row in begun:
+            workflow = Workflow(*row)
+            tx.effects.workflows[workflow.id] = None
+            emit(tx, "workflow.started", workflow, total_steps=workflow.jobs)
 
 
 def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.database.transaction import Transaction
+from ojster.engine.advance import advance
 from ojster.engine.transitions import cancel_job, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
@@ -35,6 +36,7 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
             before = job.state
             cancel_job(tx, job)
             results.append(Steered(job, before))
+    advance(tx)
     return results
 
 
@@ -48,6 +50,8 @@ def activate(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]
             results.append(_no_job(id))
         elif job.state != JobState.PENDING:
             results.append(_wrong_state(job, "activated", "only a pending job can be"))
+        elif job.node is not None:
+            results.append(_wrong_state(job, "activated", "its workflow is held, and can be released"))
         else:
             make_available(tx, [job])
             results.append(Steered(job, JobState.PENDING))
@@ -62,6 +66,9 @@ def retry_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
         job = jobs.get(id)
         if job is None or (job.state != JobState.DISCARDED and not job.dead):
             results.append(_no_dead_letter(id, job))
+            continue
+        if job.node is not None:
+            results.append(_of_a_workflow(job, "retried"))
             continue
         job.attempt = 0
         job.errors = None
@@ -84,6 +91,8 @@ def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
         job = jobs.pop(id, None)
         if job is None or job.state != JobState.DISCARDED:
             results.append(_no_dead_letter(id, job))
+        elif job.node is not None:
+            results.append(_of_a_workflow(job, "deleted"))
         else:
             delete_jobs(tx, [(job.seq, job.queue, job.state)])
             results.append(job)
@@ -106,6 +115,10 @@ def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:
     return Conflict(
         f"The job {job.id} is {job.state} and cannot be {verb}: {rule}.", job_id=job.id, current_state=job.state
     )
+
+
+def _of_a_workflow(job: Job, verb: str) -> Conflict:
+    return Conflict(f"The job {job.id} is one of a workflow, and is {verb} with it.", job_id=job.id)
 
 
 def _no_dead_letter(id: str, job: Job | None) -> OjsterError:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
+from ojster.engine.advance import advance
 from ojster.engine.push import push
 from ojster.engine.transitions import cancel_job
 from ojster.model.cron import CronSchedule
@@ -153,6 +154,7 @@ def _fire(tx: Transaction, cron: Cron) -> None:
         if cron.overlap_policy == "cancel_previous":
             for job in unfinished:
                 cancel_job(tx, job)
+            advance(tx)
         try:
             (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
         except OjsterError as error:

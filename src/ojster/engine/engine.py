@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,8 +18,8 @@ import msgspec
 from ojster.database.database import Database
 from ojster.database.dispatcher import Patience
 from ojster.database.transaction import Transaction
-from ojster.database.wakeups import DUE, FINISHED, job_topic
-from ojster.engine import control, cron, inspect, outcome, queues, retention, workers
+from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, job_topic, workflow_topic
+from ojster.engine import control, cron, inspect, outcome, queues, retention, workers, workflow_views, workflows
 from ojster.engine.admission import Pushed
 from ojster.engine.claim import Claim, claim
 from ojster.engine.inspect import JobFilter, JobPage
@@ -27,10 +28,14 @@ from ojster.engine.push import push
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.upkeep import upkeep
 from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.engine.workflow_views import WorkflowFilter, WorkflowRequest
+from ojster.engine.workflows import Review, StepAddress
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
-from ojster.model.job import Members, NewJob, check_queue_name, read_job
+from ojster.model.job import Members, NewJob, check_queue_name, read_job, read_members
 from ojster.model.states import FINISHED as FINISHED_STATES
+from ojster.model.workflow import NewWorkflow, read_workflow
+from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +60,9 @@ LONGEST_PAUSE: Final = 2.0
 
 LENIENCY: Final = 5.0
 """For how long, after the database was away, no lease ends, in seconds: workers report first what they have done."""
+
+LARGE_REQUEST: Final = 100_000
+"""From how many bytes on the request for a workflow is read in a thread, so that others need not wait."""
 
 RETENTION_INTERVAL: Final = 60.0
 """How often finished jobs are looked through for those whose retention is over, in seconds."""
@@ -264,6 +272,151 @@ class Engine:
             There is no such job, or it is no dead letter.
         """
         return accepted(await self.database.run(control.delete_dead, job_id))
+
+    # Workflows
+
+    async def prepare_workflow(self, members: Members) -> NewWorkflow:
+        """Return the workflow that a request describes, the enqueue middleware run over the jobs that it names.
+
+        Raises
+        ------
+        InvalidWorkflow
+            The request breaks a rule.
+        """
+        read = partial(read_workflow, members, self.database.clock(), largest=self.database.settings.largest_job)
+        size = sum(map(len, members.values()))
+        new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
+        if self.middleware:
+            await self._wrap_jobs(new)
+        return new
+
+    async def _wrap_jobs(self, new: NewWorkflow) -> None:
+        """Run the enqueue middleware over the jobs of a workflow."""
+        for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
+            if spec.request is not msgspec.UNSET:
+                members = await through_middleware(self.middleware, read_members(spec.request, "The step"))
+                spec.request = msgspec.Raw(msgspec.json.encode(members))
+                job = read_job(members, self.database.clock(), largest=self.database.settings.largest_job)
+                if node.id in new.plan.jobs:
+                    new.plan.jobs[node.id] = job
+
+    async def create_workflow(self, members: Members) -> WorkflowInfo:
+        """Create a workflow, and start it unless it is scheduled (ojs-workflows.md section 11.1).
+
+        Raises
+        ------
+        InvalidWorkflow
+            The request breaks a rule.
+        Duplicate
+            There is a workflow with the given id.
+        """
+        new = await self.prepare_workflow(members)
+        return await self.show_workflow(accepted(await self.database.run(workflows.create, new)))
+
+    async def show_workflow(
+        self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
+    ) -> WorkflowInfo:
+        """Return how a workflow stands.
+
+        Parameters
+        ----------
+        wait:
+            How many seconds to wait for its end; or, with ``version``, until it is another than that.
+        steps:
+            Whether to show its steps too.
+
+        Raises
+        ------
+        NotFound
+            There is no such workflow.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait, LONGEST_WAIT)
+        with self.database.wakeups.waiter(workflow_topic(workflow_id), WORKFLOWS) as waiter:
+            while True:
+                waiter.arm()
+                head = await self._workflow(WorkflowRequest(workflow_id, steps=False))
+                left = deadline - loop.time()
+                changed = version is not None and head.version != version
+                if head.finished or changed or left <= 0 or self.draining:
+                    return await self._workflow(WorkflowRequest(workflow_id)) if steps else head
+                await waiter.wait(left)
+
+    async def _workflow(self, request: WorkflowRequest) -> WorkflowInfo:
+        found = await self.database.read(workflow_views.show_workflows, request)
+        if found is None:
+            raise workflows.no_workflow(request.id)
+        return found
+
+    async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
+        """Return a page of workflows, newest first, without their steps."""
+        return await self.database.read(workflow_views.list_workflows, chosen)
+
+    async def cancel_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Cancel a workflow; active jobs may finish.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such workflow, or it is in a final state.
+        """
+        return await self._steered(workflows.cancel_workflows, workflow_id)
+
+    async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Run again what did not succeed of a workflow.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such workflow, or it has not finished, or it is completed.
+        """
+        return await self._steered(workflows.retry_workflows, workflow_id)
+
+    async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Let nothing of a workflow start until it is released.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such workflow, or it has finished.
+        """
+        return await self._steered(workflows.hold_workflows, workflow_id)
+
+    async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
+        """Let a workflow go on that is held.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such workflow, or it is not held.
+        """
+        return await self._steered(workflows.release_workflows, workflow_id)
+
+    async def review_step(self, review: Review) -> WorkflowInfo:
+        """Approve or reject a step that waits for it, or note what is said of it.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such step, or it does not wait for an approval.
+        InvalidRequest
+            Nothing is said.
+        """
+        return await self._steered(workflows.review_steps, review, review.workflow_id)
+
+    async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
+        """Cancel a step and all that is inside it, active jobs too.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such step, or it has ended.
+        """
+        return await self._steered(workflows.cancel_steps, address, address.workflow_id)
+
+    async def _steered(self, operation: Any, argument: Any, workflow_id: str | None = None) -> WorkflowInfo:
+        accepted(await self.database.run(operation, argument))
+        return await self._workflow(WorkflowRequest(workflow_id or argument))
 
     # Queues
 

@@ -76,9 +76,7 @@ def _conditions(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
     conditions: list[str] = []
     parameters: dict[str, Any] = {}
     if chosen.dead is not None:
-        # The state makes the index of finished jobs fit.
-        conditions.append("state = 'discarded' AND finished_at IS NOT NULL AND dead = :dead")
-        parameters["dead"] = int(chosen.dead)
+        conditions.append(f"dead = {int(chosen.dead)}")
     for name in ("state", "queue"):
         if (value := getattr(chosen, name)) is not None:
             conditions.append(f"{name} = :{name}")

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from ojster.database.transaction import Transaction
-from ojster.engine.transitions import fail_attempt, free_exclusive, make_available, write_outcomes
+from ojster.engine.advance import advance
+from ojster.engine.transitions import fail_attempt, free_exclusive, make_available, stop_jobs, write_outcomes
+from ojster.engine.workflows import grow
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure
@@ -19,12 +21,16 @@ from ojster.model.timestamps import format_timestamp
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """A worker's word that a job is done. ``result`` is JSON; worker and attempt are checked if they are given."""
+    """A worker's word that a job is done. ``result`` is JSON; worker and attempt are checked if they are given.
+
+    ``append`` are steps, as JSON, that the job adds to its workflow.
+    """
 
     job_id: str
     result: bytes | None = None
     worker_id: str | None = None
     attempt: int | None = None
+    append: tuple[bytes, ...] = ()
 
 
 class FailureReport(msgspec.Struct, frozen=True):
@@ -74,6 +80,12 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
                 )
             )
             continue
+        if ack.append:
+            try:
+                grow(tx, job, ack.append)
+            except OjsterError as refusal:
+                results.append(refusal)
+                continue
         tx.move(job, "completed")
         job.finished_at = now
         job.due_at = None
@@ -88,7 +100,10 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
         if job.exclusive_key is not None:
             effects.opened.add(job.queue)
+        if job.node is not None:
+            effects.ended.append(job)
     tx.complete_jobs(completed)
+    advance(tx)
     return results
 
 
@@ -104,6 +119,7 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
             assert job is not None
             fail_attempt(tx, job, report.failure)
             results.append(job)
+    advance(tx)
     return results
 
 
@@ -118,7 +134,9 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             continue
         assert job is not None
         job.attempt -= 1
-        if item.delay > 0:
+        if item.delay > 0 and stop_jobs(tx, [job]):
+            pass
+        elif item.delay > 0:
             tx.move(job, JobState.SCHEDULED.value)
             job.worker_id = None
             job.due_at = tx.now + item.delay
@@ -128,6 +146,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
         else:
             make_available(tx, [job])
         results.append(job)
+    advance(tx)
     return results
 
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from ojster.database.transaction import Later, Transaction
 from ojster.engine.admission import Group, Pushed, admit
+from ojster.engine.advance import advance
 from ojster.model.errors import OjsterError
 
 
 def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
     """Insert groups of jobs; for each, return its jobs, or the refusal for which none of it was inserted."""
-    return admit(tx, groups)
+    results = admit(tx, groups)
+    advance(tx)  # a job that was replaced may have been one of a workflow
+    return results

@@ -7,6 +7,7 @@ from typing import Final
 
 from ojster.database.transaction import Transaction
 from ojster.engine.control import delete_jobs
+from ojster.engine.workflows import forget_workflows
 
 BATCH: Final = 500
 KEEP_MINUTES: Final = 14 * 24 * 60
@@ -27,11 +28,14 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
             continue
         rows = tx.execute(
             "SELECT seq, queue, state FROM jobs WHERE state = :state AND dead = :dead AND finished_at < :before "
+            "AND finished_at IS NOT NULL AND node IS NULL "
             "ORDER BY finished_at LIMIT :room" + tx.skip_locked,
             {"state": state, "dead": dead, "before": tx.now - period, "room": room},
         )
         delete_jobs(tx, [(seq, queue, state) for seq, queue, state in rows])
         room -= len(rows)
+    if room:
+        room -= forget_workflows(tx, room)
     tx.forget_events()
     tx.execute("DELETE FROM queue_minutes WHERE minute < :before", {"before": tx.now // 60_000_000 - KEEP_MINUTES})
     return [BATCH - room for _ in requests]

@@ -7,12 +7,13 @@ in ``tx.effects.ended``: whoever calls these functions lets ``ojster.engine.adva
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from ojster.database.transaction import Transaction
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure, append_failure, clean
+from ojster.model.node import NUMBER_BITS
 from ojster.model.retry import Verdict, judge
 from ojster.model.states import FINISHED, JobState
 
@@ -48,6 +49,8 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     if immediately:
         make_available(tx, [job])
         return
+    if stop_jobs(tx, [job]):
+        return
     tx.move(job, JobState.RETRYABLE.value)
     job.retry_delay = policy.delay(job.attempt, random.random())
     job.due_at = tx.now + job.retry_delay
@@ -59,8 +62,10 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
 
 
 def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Put jobs into their queues, now."""
+    """Put jobs into their queues, now; jobs of workflows only if these are not held or were told to stop."""
     moved = list(jobs)
+    if stopped := stop_jobs(tx, moved):
+        moved = [job for job in moved if job.id not in stopped]
     for job in moved:
         tx.move(job, JobState.AVAILABLE.value)
         job.enqueued_at = tx.now
@@ -72,6 +77,45 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         tx.effects.tallies[job.queue].enqueued += 1
         tx.emit("job.enqueued", job, attempt=job.attempt)
     write_outcomes(tx, moved)
+
+
+def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+    """Put off jobs of workflows that are held, cancel those that their workflow has given up; return their ids.
+
+    A job of a held workflow is ``pending`` until the workflow is released.
+    """
+    nodes = {job.node for job in jobs if job.node is not None}
+    if not nodes:
+        return frozenset()
+    workflows = tx.integers(sorted({node >> NUMBER_BITS for node in nodes}))
+    rows = tx.execute(
+        f"SELECT seq, held_at FROM workflows WHERE seq {tx.among} ORDER BY seq{tx.for_update}", (workflows,)
+    )
+    held = {seq for seq, held_at in rows if held_at is not None}
+    given_up = {
+        id
+        for (id,) in tx.execute(
+            f"SELECT id FROM nodes WHERE id {tx.among} AND verdict IS NOT NULL", (tx.integers(sorted(nodes)),)
+        )
+    }
+    stopped = set()
+    for job in jobs:
+        if job.node in given_up:
+            cancel_job(tx, job)
+            stopped.add(job.id)
+        elif job.node is not None and job.node >> NUMBER_BITS in held:
+            put_off(tx, job)
+            stopped.add(job.id)
+    return stopped
+
+
+def put_off(tx: Transaction, job: Job) -> None:
+    """Let a job of a workflow wait until the workflow is released."""
+    free_exclusive(tx, job)
+    tx.move(job, JobState.PENDING.value)
+    job.worker_id = None
+    job.due_at = None
+    write_outcomes(tx, [job])
 
 
 def cancel_job(tx: Transaction, job: Job) -> None:
@@ -90,6 +134,8 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
     job.due_at = None
     job.dead = int(dead)
     tx.effects.finished.append(job.id)
+    if job.node is not None:
+        tx.effects.ended.append(job)
     write_outcomes(tx, [job])
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
+from ojster.engine.advance import advance
 from ojster.engine.claim import open_gates
 from ojster.engine.cron import fire_due
 from ojster.engine.transitions import fail_attempt, finish, make_available
 from ojster.engine.workers import reap_silent_workers
+from ojster.engine.workflows import look_after_workflows
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure
@@ -42,7 +44,9 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     ):
         more = _look_after(tx, state, act) or more
     tx.tidy()
-    moments = [fire_due(tx), reap_silent_workers(tx), open_gates(tx), _next_due(tx)]
+    next_workflow, more_workflows = _look_after_workflows(tx)
+    more = more or more_workflows
+    moments = [fire_due(tx), reap_silent_workers(tx), open_gates(tx), _next_due(tx), next_workflow]
     next_due = min((moment for moment in moments if moment is not None), default=None)
     if next_due is not None and next_due <= tx.now and not more:
         next_due = tx.now + PAUSE  # somebody else is at what is due
@@ -65,6 +69,7 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
     try:
         with tx.savepoint():
             act(tx, [Job(*row) for row in rows])
+            advance(tx)
             return more
     except TryAgain:
         raise
@@ -74,12 +79,25 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
         try:
             with tx.savepoint():
                 act(tx, [Job(*row)])
+                advance(tx)
         except TryAgain:
             raise
         except Exception:
             log.exception("the %s job %s cannot be looked after; it is tried again in a minute", state, row[1])
             tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + MINUTE, "seq": row[0]})
     return more
+
+
+def _look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
+    """Start and end workflows that are due; if that fails, the jobs are looked after all the same."""
+    try:
+        with tx.savepoint():
+            return look_after_workflows(tx)
+    except TryAgain:
+        raise
+    except Exception:
+        log.exception("workflows that are due cannot be looked after; it is tried again in a minute")
+        return tx.now + MINUTE, False
 
 
 def _promote(tx: Transaction, jobs: list[Job]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.engine.advance import advance
 from ojster.engine.claim import lease_end
 from ojster.engine.transitions import fail_attempt, make_available
 from ojster.model.envelope import Job
@@ -131,6 +132,7 @@ def leave(tx: Transaction, worker_ids: Sequence[str]) -> list[None]:
             job.attempt -= 1
         make_available(tx, held)
         _forget(tx, worker_id, "stopped")
+    advance(tx)
     return [None for _ in worker_ids]
 
 
@@ -149,6 +151,7 @@ def reap_silent_workers(tx: Transaction) -> int | None:
         failure = Failure("worker_death", f"The worker {worker_id} held the job and fell silent.")
         for job in _jobs_held_by(tx, worker_id):
             fail_attempt(tx, job, failure, immediately=True)
+        advance(tx)
         _forget(tx, worker_id, "silent")
     ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
     return None if oldest is None else oldest + tx.settings.heartbeat_timeout

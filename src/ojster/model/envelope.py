@@ -43,7 +43,11 @@ class Job(msgspec.Struct, gc=False):
     progress: bytes | None = None
     result: bytes | None = None
     errors: bytes | None = None
+    node: int | None = None
+    superseded_by: str | None = None
     envelope: bytes = b"{}"
+    parent_results: bytes | None = None
+    """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""
 
     @classmethod
     def from_json(cls, raw: bytes) -> Job:
@@ -70,7 +74,9 @@ class Job(msgspec.Struct, gc=False):
             progress=_bytes(seen.progress),
             result=_bytes(seen.result),
             errors=_bytes(seen.errors),
+            superseded_by=seen.superseded_by,
             envelope=raw,
+            parent_results=_bytes(seen.parent_results),
         )
 
     @property
@@ -126,6 +132,10 @@ class Job(msgspec.Struct, gc=False):
                 body += b',"error":' + bytes(_raw_list(self.errors)[-1])
         if self.result is not None:
             body += b',"result":' + self.result
+        if self.superseded_by is not None:
+            body += b',"superseded_by":"%b"' % self.superseded_by.encode()
+        if self.parent_results is not None:
+            body += b',"parent_results":' + self.parent_results
         return body + b"}"
 
     def _end(self) -> str:
@@ -171,6 +181,8 @@ class _Seen(msgspec.Struct):
     progress: msgspec.Raw | UnsetType = UNSET
     result: msgspec.Raw | UnsetType = UNSET
     errors: msgspec.Raw | UnsetType = UNSET
+    superseded_by: str | None = None
+    parent_results: msgspec.Raw | UnsetType = UNSET
 
 
 def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:

@@ -70,6 +70,12 @@ class InvalidPolicy(InvalidRequest):
     kind = "validation_error"
 
 
+class InvalidWorkflow(InvalidRequest):
+    """A workflow breaks a rule; ``validation_errors`` in the details say which, and where (ojs-workflows.md 11.1)."""
+
+    code = "invalid_workflow"
+
+
 class Unsupported(OjsterError):
     """The caller asks for a version or feature that this server does not have."""
 

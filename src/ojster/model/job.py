@@ -136,6 +136,7 @@ class NewJob(msgspec.Struct, gc=False):
     rate_limit: int | None = None
     cron_name: str | None = None
     exclusive_key: str | None = None
+    node: int | None = None
 
 
 def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> Members:
@@ -447,8 +448,8 @@ def _read_options(raw: bytes) -> JobOptions:
         )
         if name in given
     }
-    scheduled_at = _moment(given, "scheduled_at") or _moment(given, "delay_until")
-    expires_at = _moment(given, "expires_at")
+    scheduled_at = read_moment(given, "scheduled_at") or read_moment(given, "delay_until")
+    expires_at = read_moment(given, "expires_at")
     if scheduled_at is not None and not scheduled_at.relative:
         shown["scheduled_at"] = members["scheduled_at" if "scheduled_at" in given else "delay_until"]
     if expires_at is not None and not expires_at.relative:
@@ -464,8 +465,8 @@ def _read_options(raw: bytes) -> JobOptions:
     return JobOptions(
         queue=_queue(given.get("queue", DEFAULT_QUEUE)),
         priority=_priority(given.get("priority", 0)),
-        timeout=_span(given, "timeout"),
-        lease=_span(given, "visibility_timeout"),
+        timeout=read_span(given, "timeout"),
+        lease=read_span(given, "visibility_timeout"),
         scheduled_at=scheduled_at,
         expires_at=expires_at,
         retry=parse_retry_policy(given["retry"]) if "retry" in given else DEFAULT_RETRY,
@@ -494,7 +495,7 @@ def _priority(value: Any) -> int:
     return value
 
 
-def _span(given: Mapping[str, Any], name: str) -> int | None:
+def read_span(given: Mapping[str, Any], name: str) -> int | None:
     """An option in seconds (``name``) or milliseconds (``name_ms``); 0 stands for the default."""
     for key, unit in ((name + "_ms", MILLISECOND), (name, SECOND)):
         if (value := given.get(key)) is not None:
@@ -506,7 +507,8 @@ def _span(given: Mapping[str, Any], name: str) -> int | None:
     return None
 
 
-def _moment(given: Mapping[str, Any], name: str) -> Moment | None:
+def read_moment(given: Mapping[str, Any], name: str) -> Moment | None:
+    """An option that is a time, absolute or relative."""
     value = given.get(name)
     if value is None:
         return None

@@ -37,7 +37,7 @@ EXPOSED_HEADERS: Final = (
 ROOM_FOR_OPTIONS: Final = 65_536
 """How many bytes a request may take beside a job or result of the largest size."""
 
-_NOT_YET: Final = ("/ojs/v1/schemas", "/ojs/v1/workflows")
+_NOT_YET: Final = ("/ojs/v1/schemas",)
 """Parts of the specification that are not served; a client is told so rather than that they do not exist."""
 
 
@@ -106,7 +106,8 @@ class Application:
 
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + ROOM_FOR_OPTIONS
-        largest = self._largest_body if route.path.endswith("/batch") else min(single, self._largest_body)
+        takes_many = route.path.endswith(("/batch", "/workflows", "/ack"))
+        largest = self._largest_body if takes_many else min(single, self._largest_body)
         return Endpoint(route.handler, self.engine, self.metrics, largest)
 
     def _plain_routes(self) -> list[Route]:

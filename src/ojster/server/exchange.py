@@ -266,15 +266,22 @@ def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) 
     InvalidRequest
         One of them is malformed.
     """
-    limit = _whole(query, "limit", default, 1)
+    limit = whole(query, "limit", default, 1)
     cursor = query.get("cursor")
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.", field="cursor")
     before = int(cursor) if cursor else None
-    return min(limit, largest), _whole(query, "offset", 0, 0), before
+    return min(limit, largest), whole(query, "offset", 0, 0), before
 
 
-def _whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
+def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
+    """Return a parameter that is an integer of at least ``least``.
+
+    Raises
+    ------
+    InvalidRequest
+        It is none.
+    """
     text = query.get(name)
     if text is None:
         return default

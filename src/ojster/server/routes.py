@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,19 +15,25 @@ from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
 from ojster.engine.events import MOST_EVENTS, EventFilter
+from ojster.engine.graph import WORKFLOW_STATES
 from ojster.engine.inspect import JobFilter
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue
 from ojster.engine.workers import Heartbeat, Worker
+from ojster.engine.workflow_views import WorkflowFilter
+from ojster.engine.workflows import Review, StepAddress
 from ojster.model.cron import CronSchedule
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError, PayloadTooLarge, Unsupported
 from ojster.model.failure import parse_failure
 from ojster.model.job import Members, check_queue_name, read_job, read_members
+from ojster.model.node import MOST_NODES
 from ojster.model.states import STATE_NAMES, JobState
 from ojster.model.timestamps import format_timestamp
+from ojster.model.workflow import MOST_LEVELS
+from ojster.model.workflow_info import WorkflowInfo
 from ojster.server import wire
-from ojster.server.exchange import Answer, Exchange, Handler, encode, page_of, pagination
+from ojster.server.exchange import Answer, Exchange, Handler, encode, page_of, pagination, whole
 from ojster.version import __version__
 
 BASE: Final = "/ojs/v1"
@@ -144,6 +151,84 @@ async def _job_page(exchange: Exchange, chosen: JobFilter) -> Answer:
     )
 
 
+# Workflows
+
+
+async def create_workflow(exchange: Exchange) -> Answer:
+    """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, nested as one likes."""
+    info = await exchange.engine.create_workflow(await exchange.members())
+    return _workflow(info, 201, ((b"location", f"{BASE}/workflows/{info.id}".encode()),))
+
+
+async def show_workflow(exchange: Exchange) -> Answer:
+    """Show a workflow with all its steps, or, with ``steps=false``, without.
+
+    With ``wait_ms``, answer when it has finished, or after that time; with ``version`` too, as soon as it has another.
+    """
+    query = exchange.query
+    info = await exchange.engine.show_workflow(
+        exchange.path["id"],
+        wait=_wait_ms(query),
+        version=whole(query, "version", 0, 0) if "version" in query else None,
+        steps=query.get("steps") != "false",
+    )
+    return _workflow(info)
+
+
+async def list_workflows(exchange: Exchange) -> Answer:
+    """List workflows without their steps, newest first, by ``state``, ``type`` and ``name``."""
+    query = exchange.query
+    state = query.get("state")
+    if state is not None and state not in WORKFLOW_STATES:
+        raise InvalidRequest(
+            f"There is no state {state[:40]!r} of workflows; there are {', '.join(WORKFLOW_STATES)}.", field="state"
+        )
+    limit, offset, before = page_of(query)
+    page = await exchange.engine.list_workflows(
+        WorkflowFilter(state, query.get("type"), query.get("name"), before, limit, offset)
+    )
+    shown = pagination(page.total, limit, offset, page.next_before)
+    return Answer(encode({"workflows": page.workflows, "pagination": shown}))
+
+
+async def cancel_workflow(exchange: Exchange) -> Answer:
+    """Cancel a workflow: what has not started never does, active jobs may finish."""
+    return _workflow(await exchange.engine.cancel_workflow(exchange.path["id"]))
+
+
+async def retry_workflow(exchange: Exchange) -> Answer:
+    """Run again what did not succeed of a workflow that has finished."""
+    return _workflow(await exchange.engine.retry_workflow(exchange.path["id"]))
+
+
+async def hold_workflow(exchange: Exchange) -> Answer:
+    """Let nothing of a workflow start until it is released."""
+    return _workflow(await exchange.engine.hold_workflow(exchange.path["id"]))
+
+
+async def release_workflow(exchange: Exchange) -> Answer:
+    """Let a workflow go on that is held."""
+    return _workflow(await exchange.engine.release_workflow(exchange.path["id"]))
+
+
+async def review_step(exchange: Exchange) -> Answer:
+    """Approve or reject a step that waits for it, or note what is said of it."""
+    body = await exchange.read(wire.REVIEW)
+    path = exchange.path
+    return _workflow(
+        await exchange.engine.review_step(Review(path["id"], path["step"], body.action, body.notes, body.author))
+    )
+
+
+async def cancel_step(exchange: Exchange) -> Answer:
+    """Cancel a step and all that is inside it, active jobs too."""
+    return _workflow(await exchange.engine.cancel_step(StepAddress(exchange.path["id"], exchange.path["step"])))
+
+
+def _workflow(info: WorkflowInfo, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
+    return Answer(b'{"workflow":%b}' % info.to_json(), status, headers)
+
+
 # Workers
 
 
@@ -198,7 +283,7 @@ async def acknowledge(exchange: Exchange) -> Answer:
 
 def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
     result = None if body.result is UNSET else bytes(body.result)
-    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt)
+    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, tuple(map(bytes, body.append)))
 
 
 def _completed(job: Job) -> bytes:
@@ -578,7 +663,16 @@ async def manifest(exchange: Exchange) -> Answer:
         "rate_limiting": "queue, jobs per second",
         "schema_validation": False,
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
-        "workflows": False,
+        "workflows": {
+            "types": ["chain", "group", "batch", "saga", "graph", "map"],
+            "max_nesting": MOST_LEVELS,
+            "max_nodes": MOST_NODES,
+            "approvals": True,
+            "conditions": _has_conditions(),
+            "hold": True,
+            "retry": True,
+            "growth": "append in an acknowledgement",
+        },
         "max_job_bytes": settings.largest_job,
     }
     return Answer(
@@ -587,7 +681,7 @@ async def manifest(exchange: Exchange) -> Answer:
                 "specversion": "1.0",
                 "ojs_version": "1.0",
                 "implementation": {"name": "ojster", "version": __version__, "language": "python"},
-                "conformance_level": 2,
+                "conformance_level": 4,
                 "protocols": ["http"],
                 "backend": exchange.engine.database.kind,
                 "capabilities": capabilities,
@@ -602,6 +696,10 @@ async def manifest(exchange: Exchange) -> Answer:
             }
         )
     )
+
+
+def _has_conditions() -> bool:
+    return importlib.util.find_spec("cel_expr_python") is not None
 
 
 STARTED: Final = time.monotonic()
@@ -638,6 +736,32 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs"),
     Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", wire.ProgressBody),
     Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs"),
+    Route("POST", f"{BASE}/workflows", create_workflow, "Workflows", wire.WorkflowBody, wire.WorkflowAnswer, 201),
+    Route("GET", f"{BASE}/workflows", list_workflows, "Workflows", query=("state", "type", "name", *_PAGE)),
+    Route(
+        "GET",
+        f"{BASE}/workflows/{{id}}",
+        show_workflow,
+        "Workflows",
+        None,
+        wire.WorkflowAnswer,
+        query=("wait_ms", "version", "steps"),
+    ),
+    Route("DELETE", f"{BASE}/workflows/{{id}}", cancel_workflow, "Workflows", None, wire.WorkflowAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/retry", retry_workflow, "Workflows", None, wire.WorkflowAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/hold", hold_workflow, "Workflows", None, wire.WorkflowAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/release", release_workflow, "Workflows", None, wire.WorkflowAnswer),
+    Route(
+        "POST",
+        f"{BASE}/workflows/{{id}}/steps/{{step}}/review",
+        review_step,
+        "Workflows",
+        wire.ReviewBody,
+        wire.WorkflowAnswer,
+    ),
+    Route(
+        "POST", f"{BASE}/workflows/{{id}}/steps/{{step}}/cancel", cancel_step, "Workflows", None, wire.WorkflowAnswer
+    ),
     Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", wire.FetchBody, wire.JobsAnswer),
     Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", wire.AckBody),
     Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody),

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.model.workflow_info import WorkflowInfo
+
 Count = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=0, le=3_153_600_000_000)]
 Identifier = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
@@ -104,6 +106,7 @@ class AckBody(Struct):
     result: Raw | UnsetType = UNSET
     worker_id: Identifier | None = None
     attempt: Count | None = None
+    append: Annotated[list[Raw], Meta(description="steps that the job adds to its workflow")] = []
 
 
 class AckBatchBody(Struct):
@@ -136,6 +139,36 @@ class ProgressBody(Struct):
     message: Annotated[str, Meta(max_length=1000)] | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
+
+
+class WorkflowBody(Struct):
+    """A workflow. A step is a job with members of its own, or a workflow again; docs/workflows.md describes them."""
+
+    type: Literal["chain", "group", "batch", "saga", "graph", "map"]
+    id: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    steps: list[dict[str, Json]] | UnsetType = UNSET
+    jobs: list[dict[str, Json]] | UnsetType = UNSET
+    callbacks: dict[str, dict[str, Json]] | UnsetType = UNSET
+    options: dict[str, Json] | UnsetType = UNSET
+    params: dict[str, Json] | UnsetType = UNSET
+    metadata: dict[str, Json] | UnsetType = UNSET
+    timeout: Count | UnsetType = UNSET
+    timeout_ms: Milliseconds | UnsetType = UNSET
+    scheduled_at: str | UnsetType = UNSET
+    expires_at: str | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    on_error: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
+    on_cancel: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
+    failure_policy: Literal["compensate", "retry", "skip"] | UnsetType = UNSET
+
+
+class ReviewBody(Struct):
+    """What somebody says of a step that waits for an approval. One of ``action`` and ``notes`` must be given."""
+
+    action: Literal["approve", "reject"] | None = None
+    notes: Annotated[str, Meta(max_length=65_536)] | None = None
+    author: Annotated[str, Meta(max_length=255)] | None = None
 
 
 class HeartbeatBody(Struct):
@@ -237,6 +270,12 @@ class JobBody(Struct):
     result: Json | UnsetType = UNSET
 
 
+class WorkflowAnswer(Struct):
+    """One workflow."""
+
+    workflow: WorkflowInfo
+
+
 class JobAnswer(Struct):
     """One job."""
 
@@ -272,6 +311,7 @@ ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)
 NACK: Final = msgspec.json.Decoder(NackBody)
 NACK_BATCH: Final = msgspec.json.Decoder(NackBatchBody)
 PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
+REVIEW: Final = msgspec.json.Decoder(ReviewBody)
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
 DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
 BATCH: Final = msgspec.json.Decoder(BatchBody)

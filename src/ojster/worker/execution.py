@@ -69,7 +69,8 @@ class Executor:
         try:
             async with asyncio.timeout(timeout) as limit:
                 result = await self._call(context)
-            return Acknowledgement(job.id, _to_json(job.type, result), worker_id, job.attempt)
+            appended = tuple(context.appended)
+            return Acknowledgement(job.id, _to_json(job.type, result), worker_id, job.attempt, appended)
         except Snooze as snooze:
             return Release(job.id, worker_id, job.attempt, round(snooze.delay * 1e6))
         except TimeoutError as error:

@@ -26,7 +26,15 @@ from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Rele
 from ojster.engine.workers import Heartbeat
 from ojster.job import JobContext
 from ojster.model.envelope import Job
-from ojster.model.errors import BackendError, BackendUnavailable, NotFound, OjsterError, PayloadTooLarge
+from ojster.model.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    InvalidWorkflow,
+    NotFound,
+    OjsterError,
+    PayloadTooLarge,
+)
 from ojster.model.failure import Failure
 from ojster.model.ids import new_id
 from ojster.worker.children import ChildPool
@@ -57,6 +65,14 @@ LAST_WORDS: Final = 2.0
 
 LARGEST_REPORT: Final = 500
 """How many outcomes are sent in one call at most."""
+
+
+_KINDS: Final[dict[type[OjsterError], str]] = {
+    PayloadTooLarge: "ResultTooLarge",
+    InvalidWorkflow: "InvalidSteps",
+    InvalidRequest: "InvalidSteps",
+}
+"""As what failures of a job outcomes are reported that can never be accepted."""
 
 
 class Worker:
@@ -283,13 +299,13 @@ class Worker:
         for call, items in ((client.acknowledge, acks), (client.fail, failures), (client.release, releases)):
             if items:
                 refused = await self._insist(call, items)
-                too_large = [
-                    FailureReport(item.job_id, Failure("ResultTooLarge", error.message, retryable=False), self.id)
+                unacceptable = [
+                    FailureReport(item.job_id, Failure(_KINDS[type(error)], error.message, retryable=False), self.id)
                     for item, error in refused
-                    if isinstance(error, PayloadTooLarge)
+                    if type(error) in _KINDS
                 ]
-                if too_large:
-                    await self._insist(client.fail, too_large)
+                if unacceptable:
+                    await self._insist(client.fail, unacceptable)
 
     async def _insist(
         self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]

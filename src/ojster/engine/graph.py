@@ -1,0 +1,349 @@
+"""What of workflows has a transaction read, made and changed? Their rows, read when they are wanted, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.database.transaction import ColumnType, Transaction
+from ojster.model.job import NewJob
+from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.model.workflow import Plan, Spec, read_spec
+
+
+class WorkflowState:
+    """The states of a workflow (ojs-workflows.md sections 8 and 14.4)."""
+
+    PENDING: Final = "pending"
+    """It waits for the time that it is scheduled for."""
+    RUNNING: Final = "running"
+    COMPENSATING: Final = "compensating"
+    COMPLETED: Final = "completed"
+    FAILED: Final = "failed"
+    CANCELLED: Final = "cancelled"
+    COMPENSATED: Final = "compensated"
+
+
+WORKFLOW_STATES: Final = ("pending", "running", "compensating", "completed", "failed", "cancelled", "compensated")
+FINAL_STATES: Final = frozenset({"completed", "failed", "cancelled", "compensated"})
+
+
+class Workflow(msgspec.Struct, gc=False):
+    """A workflow as it is stored. Times are microseconds since the epoch.
+
+    ``finished_at`` is when nothing of it ran any more: a cancelled workflow is ``cancelled`` at once, and finished when
+    the jobs that were active have ended.
+    """
+
+    seq: int
+    id: str
+    type: str
+    name: str | None
+    state: str
+    version: int
+    created_at: int
+    started_at: int | None
+    cancelled_at: int | None
+    finished_at: int | None
+    due_at: int | None
+    expires_at: int | None
+    timeout: int | None
+    held_at: int | None
+    nodes: int
+    jobs: int
+    completed: int
+    failed: int
+    cancelled: int
+    retries: int
+    params: bytes
+    metadata: bytes
+    error: bytes | None
+
+    @property
+    def root(self) -> int:
+        """The id of its root node."""
+        return self.seq << NUMBER_BITS
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Between which ids its nodes are."""
+        return self.root, ((self.seq + 1) << NUMBER_BITS) - 1
+
+
+WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)
+
+_CHANGING: Final[dict[str, ColumnType]] = {
+    "seq": "bigint",
+    "state": "text",
+    "version": "bigint",
+    "started_at": "bigint",
+    "cancelled_at": "bigint",
+    "finished_at": "bigint",
+    "due_at": "bigint",
+    "held_at": "bigint",
+    "nodes": "bigint",
+    "jobs": "bigint",
+    "completed": "bigint",
+    "failed": "bigint",
+    "cancelled": "bigint",
+    "retries": "bigint",
+    "error": "bytea",
+}
+"""What changes of a workflow."""
+
+_OTHERS: Final[dict[str, ColumnType]] = {
+    "kind": "text",
+    "name": "text",
+    "rule": "text",
+    "inputs": "text",
+    "state": "text",
+    "verdict": "text",
+    "job_id": "uuid",
+    "result": "bytea",
+    "error": "bytea",
+}
+_NODE_TYPES: Final[dict[str, ColumnType]] = {name: _OTHERS.get(name, "bigint") for name in Node.__struct_fields__}
+NODE_COLUMNS: Final = ", ".join(_NODE_TYPES)
+NODE_COLUMNS_OF_N: Final = ", ".join(f"n.{name}" for name in _NODE_TYPES)
+
+_NODE_CHANGING: Final[dict[str, ColumnType]] = {
+    name: _NODE_TYPES[name]
+    for name in (
+        "id",
+        "followed",
+        "state",
+        "approved",
+        "verdict",
+        "waiting",
+        "failed_before",
+        "cancelled_before",
+        "unmet",
+        "total",
+        "unfinished",
+        "completed",
+        "failed",
+        "cancelled",
+        "broken",
+        "lost",
+        "job_id",
+        "result",
+        "error",
+        "started_at",
+        "finished_at",
+    )
+}
+_ENDED_JOB: Final[dict[str, ColumnType]] = {"id": "bigint", "state": "text", "finished_at": "bigint"}
+_SPEC: Final[dict[str, ColumnType]] = {"id": "bigint", "spec": "bytea"}
+_EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint"}
+
+
+def _row(value: Any, columns: Iterable[str]) -> tuple[Any, ...]:
+    return tuple([getattr(value, name) for name in columns])
+
+
+class Graph:
+    """Nodes of workflows that no other transaction changes until this one has ended.
+
+    What is changed in memory (``touch``) is written by ``write``, all at once.
+    """
+
+    def __init__(self, tx: Transaction) -> None:
+        self.tx = tx
+        self.workflows: dict[int, Workflow] = {}
+        self.nodes: dict[int, Node] = {}
+        self.specs: dict[int, Spec] = {}
+        self.jobs: dict[int, NewJob] = {}
+        """Jobs of new nodes that are ready to be inserted."""
+        self._touched: dict[int, Node] = {}
+        self._ended_jobs: dict[int, Node] = {}
+        self._new: dict[int, Node] = {}
+        self._new_edges: dict[int, list[int]] = {}
+        self._new_children: dict[int, list[Node]] = {}
+        self._changed: dict[int, Workflow] = {}
+
+    # Reading
+
+    def lock(self, seqs: Collection[int]) -> None:
+        """Let no other transaction change these workflows, and read them."""
+        rows = self.tx.execute(
+            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {self.tx.among} ORDER BY seq{self.tx.for_update}",
+            (self.tx.integers(sorted(seqs)),),
+        )
+        self.workflows |= {row[0]: Workflow(*row) for row in rows}
+
+    def load(self, ids: Iterable[int]) -> None:
+        """Read nodes that are not there yet."""
+        if missing := [id for id in dict.fromkeys(ids) if id not in self.nodes]:
+            self._read(f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among}", missing)
+
+    def load_with_parents(self, ids: Collection[int]) -> None:
+        """Read nodes and their containers."""
+        self._read(
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among} "
+            f"OR id IN (SELECT parent FROM nodes WHERE id {self.tx.among})",
+            ids,
+            2,
+        )
+
+    def load_whole(self, workflow: Workflow) -> list[Node]:
+        """Read and return all nodes of a workflow, by number."""
+        rows = self.tx.execute(
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE id BETWEEN ? AND ? ORDER BY id", workflow.numbers
+        )
+        return [self._add(Node(*row)) for row in rows]
+
+    def _read(self, sql: str, ids: Collection[int], times: int = 1) -> None:
+        given = self.tx.integers(ids)
+        for row in self.tx.execute(sql, (given,) * times):
+            self._add(Node(*row))
+
+    def _add(self, node: Node) -> Node:
+        return self.nodes.setdefault(node.id, node)
+
+    def workflow_of(self, node: Node) -> Workflow:
+        """The workflow of a node."""
+        return self.workflows[node.workflow]
+
+    def parent_of(self, node: Node) -> Node | None:
+        """The container of a node, which was loaded; the root has none."""
+        return None if node.parent is None else self.nodes[node.parent]
+
+    def place_of(self, node: Node) -> str:
+        """The place of a node in its workflow: the names, or else positions, of the containers around it and its own.
+
+        Left out are the root and what does the work of a container with two parts: nobody has written them down.
+        """
+        names: list[str] = []
+        while node.parent is not None:
+            self.load([node.parent])
+            container = self.nodes[node.parent]
+            if container.kind not in TWO_PART or container.kind == Kind.FALLBACK or node.position:
+                names.append(node.name or str(node.position))
+            node = container
+        return ".".join(reversed(names))
+
+    def followers(self, nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
+        """Return the pairs of a node and one that comes after it."""
+        followed = [node.id for node in nodes if node.followed]
+        if not followed:
+            return []
+        pairs = [(source, target) for source in followed for target in self._new_edges.get(source, ())]
+        if known := [id for id in followed if id not in self._new]:
+            rows = self.tx.execute(
+                f"SELECT e.source, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "
+                f"WHERE e.source {self.tx.among} ORDER BY e.source, e.target",
+                (self.tx.integers(known),),
+            )
+            pairs += [(source, self._add(Node(*row)).id) for source, *row in rows]
+        return [(self.nodes[source], self.nodes[target]) for source, target in pairs]
+
+    def children(self, container: Node) -> list[Node]:
+        """Return all children of a container, by position."""
+        return self._children(container, "")
+
+    def first_children(self, container: Node) -> list[Node]:
+        """Return the children of a container that come after no others."""
+        return [child for child in self._children(container, " AND waiting = 0") if not child.waiting]
+
+    def _children(self, container: Node, condition: str) -> list[Node]:
+        fresh = self._new_children.get(container.id, [])
+        if container.id in self._new:
+            return fresh
+        rows = self.tx.execute(
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position", (container.id,)
+        )
+        return [self._add(Node(*row)) for row in rows] + fresh
+
+    def load_specs(self, nodes: Iterable[Node]) -> None:
+        """Read what nodes say of themselves."""
+        if missing := [node.id for node in nodes if node.id not in self.specs]:
+            rows = self.tx.execute(
+                f"SELECT id, spec FROM node_specs WHERE id {self.tx.among}", (self.tx.integers(missing),)
+            )
+            self.specs |= {id: read_spec(spec) for id, spec in rows}
+
+    # Changing
+
+    def plant(self, plan: Plan, workflow: Workflow) -> list[Node]:
+        """Make the nodes of a plan part of a workflow."""
+        base = workflow.root
+        for node, spec in zip(plan.nodes, plan.specs, strict=True):
+            number = node.id
+            node.id = base | number
+            if node.parent is not None:
+                node.parent |= base
+                self._new_children.setdefault(node.parent, []).append(node)
+            if node.source is not None:
+                node.source |= base
+            self.nodes[node.id] = self._new[node.id] = node
+            self.specs[node.id] = spec
+            if number in plan.jobs:
+                self.jobs[node.id] = plan.jobs[number]
+        for source, target in plan.edges:
+            self._new_edges.setdefault(base | source, []).append(base | target)
+        workflow.nodes = max(workflow.nodes, (plan.nodes[-1].number if plan.nodes else -1) + 1)
+        workflow.jobs += sum(node.kind == Kind.JOB for node in plan.nodes)
+        self.change(workflow)
+        return plan.nodes
+
+    def touch(self, node: Node) -> None:
+        """Note that a node has changed."""
+        if node.id not in self._new:
+            self._touched[node.id] = node
+            self._ended_jobs.pop(node.id, None)
+
+    def touch_ended_job(self, node: Node) -> None:
+        """Note that a node has ended with its job, which changes little, and is the most frequent change."""
+        if node.id not in self._new and node.id not in self._touched:
+            self._ended_jobs[node.id] = node
+
+    def change(self, workflow: Workflow) -> None:
+        """Note that a workflow has changed."""
+        if workflow.seq not in self._changed:
+            self._changed[workflow.seq] = workflow
+            workflow.version += 1
+            self.tx.effects.workflows[workflow.id] = None
+
+    def write_nodes(self) -> None:
+        """Write what was changed and made of nodes."""
+        tx = self.tx
+        tx.update_rows("nodes", _NODE_CHANGING, [_row(node, _NODE_CHANGING) for node in self._touched.values()])
+        tx.update_rows("nodes", _ENDED_JOB, [_row(node, _ENDED_JOB) for node in self._ended_jobs.values()])
+        tx.insert_rows("nodes", _NODE_TYPES, [_row(node, _NODE_TYPES) for node in self._new.values()])
+        tx.insert_rows("node_specs", _SPEC, [(id, self.specs[id].to_json()) for id in self._new])
+        edges = [(source, target) for source, targets in self._new_edges.items() for target in targets]
+        tx.insert_rows("node_edges", _EDGE, edges)
+        for pile in (self._touched, self._ended_jobs, self._new, self._new_edges, self._new_children):
+            pile.clear()
+
+    def write(self) -> None:
+        """Write all that was changed and made."""
+        self.write_nodes()
+        rows = [_row(workflow, _CHANGING) for workflow in self._changed.values()]
+        self.tx.update_rows("workflows", _CHANGING, rows)
+        for workflow in self._changed.values():
+            self.tx.expect(workflow.due_at)
+        self._changed.clear()
+
+
+def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:
+    """Read and return the nodes of a workflow that have not ended, by number; not what is in containers that have."""
+    states = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY, NodeState.STARTED)
+    marks = ", ".join(f"'{state}'" for state in states)
+    rows = graph.tx.execute(
+        f"SELECT {NODE_COLUMNS} FROM nodes WHERE id BETWEEN ? AND ? AND state IN ({marks}) ORDER BY id",
+        workflow.numbers,
+    )
+    return [graph._add(Node(*row)) for row in rows]
+
+
+def find_workflows(tx: Transaction, ids: Sequence[str]) -> dict[str, int]:
+    """Return the ``seq`` of each workflow of these ids that there is."""
+    found = {}
+    for id in dict.fromkeys(ids):
+        rows = tx.execute("SELECT seq FROM workflows WHERE id = :id", {"id": id})
+        if rows:
+            found[id] = rows[0][0]
+    return found

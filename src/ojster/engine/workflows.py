@@ -1,0 +1,666 @@
+"""How is a workflow created, steered, and looked after? What starts and ends by itself is in ``ojster.engine.advance``.
+
+(ojs-workflows.md section 11; gates, abort and retry: seed 003.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.engine.advance import Advance, emit
+from ojster.engine.control import delete_jobs
+from ojster.engine.graph import FINAL_STATES, WORKFLOW_COLUMNS, Graph, Workflow, WorkflowState, live_nodes
+from ojster.engine.transitions import cancel_job, make_available, put_off
+from ojster.model.envelope import Job
+from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.model.ids import is_job_id
+from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note_before, note_child
+from ojster.model.timestamps import format_timestamp
+from ojster.model.workflow import NewWorkflow, Planner
+
+MOST_AT_ONCE: Final = 100
+"""How many workflows are looked after in one transaction."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
+
+
+class Review(msgspec.Struct, frozen=True):
+    """What somebody says of a step that needs an approval.
+
+    Parameters
+    ----------
+    step:
+        Its path: the names or indices from the outermost container to it, with dots between.
+    action:
+        ``approve`` or ``reject``; ``None`` leaves it as it is, and notes what is said.
+    """
+
+    workflow_id: str
+    step: str
+    action: Literal["approve", "reject"] | None = None
+    notes: str | None = None
+    author: str | None = None
+
+
+class StepAddress(msgspec.Struct, frozen=True):
+    """A step of a workflow, named by its path."""
+
+    workflow_id: str
+    step: str
+
+
+# Creation
+
+
+def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
+    """Create workflows, and start those that are due; for each return its id, or why it was refused."""
+    graph = Graph(tx)
+    run = Advance(graph)
+    results: list[str | OjsterError] = []
+    for new in requests:
+        if new.id_is_given and tx.execute("SELECT seq FROM workflows WHERE id = :id", {"id": new.id}):
+            message = f"A workflow with the id {new.id} exists already."
+            results.append(Duplicate(message, existing_workflow_id=new.id))
+            continue
+        workflow = _insert(tx, new)
+        graph.workflows[workflow.seq] = workflow
+        graph.plant(new.plan, workflow)
+        emit(tx, "workflow.created", workflow, total_steps=workflow.jobs)
+        if new.scheduled_at is None or new.scheduled_at <= tx.now:
+            _launch(run, workflow)
+        results.append(new.id)
+    run.go()
+    return results
+
+
+def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
+    moments = [moment for moment in (new.scheduled_at, new.expires_at) if moment is not None]
+    values = {
+        "id": new.id,
+        "type": new.type,
+        "name": new.name,
+        "now": tx.now,
+        "due_at": min(moments, default=None),
+        "expires_at": new.expires_at,
+        "timeout": new.timeout,
+        "params": new.params,
+        "metadata": new.metadata,
+    }
+    ((seq,),) = tx.execute(
+        "INSERT INTO workflows (id, type, name, state, created_at, due_at, expires_at, timeout, nodes, jobs, params, "
+        "metadata) VALUES (:id, :type, :name, 'pending', :now, :due_at, :expires_at, :timeout, 0, 0, :params, "
+        ":metadata) RETURNING seq",
+        values,
+    )
+    return Workflow(
+        seq=seq,
+        id=new.id,
+        type=new.type,
+        name=new.name,
+        state=WorkflowState.PENDING,
+        version=0,
+        created_at=tx.now,
+        started_at=None,
+        cancelled_at=None,
+        finished_at=None,
+        due_at=min(moments, default=None),
+        expires_at=new.expires_at,
+        timeout=new.timeout,
+        held_at=None,
+        nodes=0,
+        jobs=0,
+        completed=0,
+        failed=0,
+        cancelled=0,
+        retries=0,
+        params=new.params,
+        metadata=new.metadata,
+        error=None,
+    )
+
+
+def _launch(run: Advance, workflow: Workflow) -> None:
+    """Let a workflow run: now, or, if it is held, as soon as it is released."""
+    graph = run.graph
+    workflow.state = WorkflowState.RUNNING
+    workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
+    graph.change(workflow)
+    graph.load([workflow.root])
+    run.start([graph.nodes[workflow.root]])
+
+
+# Cancellation
+
+
+def cancel_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Cancel workflows: what has not started never does, active jobs may finish (ojs-workflows.md section 11.3)."""
+    return [_steer(tx, id, _cancel) for id in ids]
+
+
+def _cancel(run: Advance, workflow: Workflow) -> None:
+    if workflow.state in FINAL_STATES:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
+    was_pending = workflow.state == WorkflowState.PENDING
+    workflow.state = WorkflowState.CANCELLED
+    workflow.cancelled_at = run.tx.now
+    workflow.due_at = None
+    run.graph.change(workflow)
+    emit(run.tx, "workflow.cancelled", workflow)
+    run.graph.load([workflow.root])
+    root = run.graph.nodes[workflow.root]
+    if was_pending or root.state == NodeState.READY:
+        run.end(root, NodeState.CANCELLED)
+    else:
+        (main, *_) = run.graph.children(root)
+        if not main.has_ended:
+            _abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED)
+
+
+_CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}
+
+
+def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
+    """Cancel steps and all that is inside them, active jobs too."""
+    return [_steer(tx, one.workflow_id, partial(_cancel_step, path=one.step)) for one in addresses]
+
+
+def _cancel_step(run: Advance, workflow: Workflow, path: str) -> None:
+    node = _find_step(run.graph, workflow, path)
+    if node.has_ended or workflow.state in FINAL_STATES:
+        raise _wrong_state(workflow, f"The step {path!r} is {node.state}, and can no longer be cancelled.")
+    error = {"code": "cancelled", "message": "The step was cancelled."}
+    _abort(run, workflow, node, NodeState.CANCELLED, error, active_too=True)
+
+
+def _abort(
+    run: Advance,
+    workflow: Workflow,
+    target: Node,
+    verdict: NodeState,
+    error: dict[str, Any],
+    *,
+    active_too: bool = False,
+) -> None:
+    """Stop a node and all that is inside it; sagas in it are undone.
+
+    Active jobs may finish, unless ``active_too`` says otherwise, but are not tried again.
+    """
+    graph = run.graph
+    inside: dict[int, list[Node]] = defaultdict(list)
+    for node in live_nodes(graph, workflow):
+        if node.parent is not None:
+            inside[node.parent].append(node)
+    working: list[Node] = []
+    waiting = [target]
+    while waiting:
+        node = waiting.pop()
+        if node.state in _UNFINISHED:
+            run.end(node, NodeState.CANCELLED, error=error)
+        elif node.kind == Kind.JOB:
+            node.verdict = NodeState.CANCELLED.value
+            graph.touch(node)
+            working.append(node)
+        else:
+            if node is target:
+                node.verdict = verdict.value
+                graph.touch(node)
+            waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
+    _cancel_jobs(run, working, active_too=active_too)
+
+
+def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> None:
+    """Cancel the jobs of nodes that are not active, or all but those that are being reported just now."""
+    tx = run.tx
+    ids = tx.integers([node.id for node in nodes])
+    for condition, lock in (
+        ("IN ('available', 'scheduled', 'retryable', 'pending')", tx.for_update),
+        ("= 'active'", tx.skip_locked),
+    ):
+        if not nodes or (condition == "= 'active'" and not active_too):
+            continue
+        rows = tx.execute(
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND state {condition} ORDER BY id{lock}", (ids,)
+        )
+        for row in rows:
+            cancel_job(tx, Job(*row))
+    ended, tx.effects.ended = tx.effects.ended, []
+    for job in ended:
+        run.end_with_job(run.graph.nodes[job.node or 0], job)
+
+
+# Hold and release
+
+
+def hold_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Hold workflows: nothing of them starts until they are released; active jobs may finish."""
+    return [_steer(tx, id, _hold) for id in ids]
+
+
+def _hold(run: Advance, workflow: Workflow) -> None:
+    if workflow.finished_at is not None:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
+    if workflow.held_at is not None:
+        return
+    tx = run.tx
+    workflow.held_at = tx.now
+    run.graph.change(workflow)
+    for row in tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'available' ORDER BY id{tx.for_update}",
+        workflow.numbers,
+    ):
+        put_off(tx, Job(*row))
+    emit(tx, "workflow.held", workflow)
+
+
+def release_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Let workflows go on that are held."""
+    return [_steer(tx, id, _release) for id in ids]
+
+
+def _release(run: Advance, workflow: Workflow) -> None:
+    if workflow.held_at is None:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is not held.")
+    tx, graph = run.tx, run.graph
+    workflow.held_at = None
+    graph.change(workflow)
+    emit(tx, "workflow.released", workflow)
+    graph.write()
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'pending' ORDER BY id{tx.for_update}",
+        workflow.numbers,
+    )
+    make_available(tx, [Job(*row) for row in rows])
+    run.start(node for node in live_nodes(graph, workflow) if node.state == NodeState.READY)
+
+
+# Approval
+
+
+def review_steps(tx: Transaction, reviews: Sequence[Review]) -> list[str | OjsterError]:
+    """Approve or reject steps that wait for it, or note what is said of them."""
+    return [_steer(tx, one.workflow_id, partial(_review, review=one)) for one in reviews]
+
+
+def _review(run: Advance, workflow: Workflow, review: Review) -> None:
+    if review.action is None and not review.notes:
+        raise InvalidRequest("At least one of 'action' and 'notes' must be given.")
+    tx, graph = run.tx, run.graph
+    node = _find_step(graph, workflow, review.step)
+    if not node.manual:
+        raise _wrong_state(workflow, f"The step {review.step!r} cannot be approved or rejected: it is not 'manual'.")
+    waits = node.state in _UNFINISHED and not node.approved
+    if workflow.state in FINAL_STATES or (review.action is not None and not waits):
+        state = "approved" if node.approved and not node.has_ended else node.state
+        raise _wrong_state(workflow, f"The step {review.step!r} is {state}, and does not wait for an approval.")
+    tx.execute(
+        "INSERT INTO node_reviews (node, at, author, action, notes) VALUES (:node, :at, :author, :action, :notes)",
+        {"node": node.id, "at": tx.now, "author": review.author, "action": review.action, "notes": review.notes},
+    )
+    graph.change(workflow)
+    said = {"by": review.author, "at": format_timestamp(tx.now), "notes": review.notes}
+    if review.action == "approve":
+        node.approved = 1
+        if node.kind == Kind.GATE:
+            node.result = _encode({"approved": True} | said)
+        graph.touch(node)
+        if node.state == NodeState.BLOCKED:
+            run.start([node])
+    elif review.action == "reject":
+        message = f"It was rejected{f' by {review.author}' if review.author else ''}."
+        run.end(node, NodeState.CANCELLED, error={"code": "rejected", "message": message} | said)
+
+
+# Retry
+
+
+def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Run again what did not succeed of workflows that have finished; what has completed stays as it is."""
+    return [_steer(tx, id, _retry) for id in ids]
+
+
+def _retry(run: Advance, workflow: Workflow) -> None:
+    if workflow.finished_at is None:
+        waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
+        raise _wrong_state(workflow, f"The workflow {workflow.id} {waits}, and cannot be retried yet.")
+    if workflow.state == WorkflowState.COMPLETED:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
+    graph = run.graph
+    nodes = graph.load_whole(workflow)
+    _Reset(nodes).root()
+    _recount(graph, workflow, nodes)
+    for node in nodes:
+        graph.touch(node)
+    jobs = [node for node in nodes if node.kind == Kind.JOB]
+    workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
+    workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
+    workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
+    workflow.retries += 1
+    workflow.finished_at = workflow.cancelled_at = workflow.error = None
+    emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
+    _launch(run, workflow)
+
+
+class _Reset:
+    """Puts nodes back to where they were before they started, as far as they did not succeed."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._children: dict[int, list[Node]] = defaultdict(list)
+        for node in nodes:
+            if node.parent is None:
+                self._root = node
+            else:
+                self._children[node.parent].append(node)
+        for children in self._children.values():
+            children.sort(key=lambda child: child.position)
+
+    def root(self) -> None:
+        """Reset a workflow: its main container as far as that did not succeed, its branches whole."""
+        self._clear(self._root)
+        main, *branches = self._children[self._root.id]
+        self._failed(main)
+        for branch in branches:
+            self._whole(branch)
+
+    def _failed(self, node: Node) -> None:
+        children = self._children[node.id]
+        if node.kind == Kind.SAGA and node.state != NodeState.WAITING:
+            steps, undoing = children
+            if undoing.state == NodeState.COMPLETED:  # nothing is left of what the steps have done
+                self._whole(node)
+            else:
+                self._clear(node)
+                self._unless_succeeded(undoing if undoing.has_ended and not undoing.succeeded else steps)
+            return
+        self._clear(node)
+        for child in children:
+            self._unless_succeeded(child)
+
+    def _unless_succeeded(self, node: Node) -> None:
+        if node.state == NodeState.SKIPPED:
+            self._whole(node)
+        elif not node.succeeded:
+            self._failed(node)
+
+    def _whole(self, node: Node) -> None:
+        self._clear(node)
+        for child in self._children[node.id]:
+            self._whole(child)
+
+    def _clear(self, node: Node) -> None:
+        node.state = NodeState.WAITING.value
+        node.approved = 0
+        node.verdict = node.result = node.error = node.started_at = node.finished_at = None
+
+
+def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
+    """Count anew what nodes know of those before them and inside them."""
+    for node in nodes:
+        node.waiting = node.failed_before = node.cancelled_before = node.unmet = 0
+        node.completed = node.failed = node.cancelled = node.broken = node.lost = 0
+        node.unfinished = node.total
+    for source, target in graph.tx.execute(
+        "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ?", workflow.numbers
+    ):
+        node, before = graph.nodes[target], graph.nodes[source]
+        node.waiting += 1
+        if before.has_ended:
+            note_before(node, before)
+    for node in nodes:
+        if node.has_ended and node.parent is not None:
+            note_child(graph.nodes[node.parent], node)
+
+
+# Growth
+
+
+def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
+    """Add steps to the container in which an active job stands: after all others in a chain, beside them elsewhere.
+
+    Raises
+    ------
+    InvalidRequest
+        The job is of no workflow, or nothing can be added where it stands.
+    InvalidWorkflow
+        The steps break a rule.
+    """
+    if job.node is None:
+        raise InvalidRequest(f"The job {job.id} is of no workflow, to which steps could be added.")
+    graph = Graph(tx)
+    graph.lock([job.node >> NUMBER_BITS])
+    graph.load_with_parents([job.node])
+    node = graph.nodes[job.node]
+    container = graph.nodes[node.parent or 0]
+    while container.kind == Kind.FALLBACK:
+        graph.load([container.parent or 0])
+        container = graph.nodes[container.parent or 0]
+    workflow = graph.workflow_of(node)
+    if container.kind in TWO_PART or (container.parent is not None and _undoes(graph, container)):
+        raise InvalidRequest("Steps can be added to a chain, a group or a graph, and nowhere else.")
+    if workflow.state in FINAL_STATES or node.verdict is not None:
+        return  # it has been told to stop: nothing new starts
+    base = workflow.root
+    siblings = graph.children(container)
+    last = siblings[-1] if container.kind == Kind.CHAIN else None
+    place = graph.place_of(container)
+    planner = Planner(
+        tx.now,
+        tx.settings.largest_job,
+        workflow_id=workflow.id,
+        first=workflow.nodes,
+        outer=lambda name: _look_outside(graph, container, name),
+    )
+    source = None if container.source is None else container.source - base
+    planner.more(
+        steps,
+        msgspec.structs.replace(container, id=container.number, source=source),
+        "$.append",
+        place,
+        {},
+        known={one.name: _by_number(one) for one in siblings if one.name is not None},
+        last=None if last is None else _by_number(last),
+    )
+    added = graph.plant(planner.plan, workflow)
+    for edge, _ in planner.plan.edges:
+        before = graph.nodes[base | edge]
+        before.followed = 1
+        graph.touch(before)
+    fresh = [one for one in added if one.parent == container.id]
+    container.total += len(fresh)
+    container.unfinished += len(fresh)
+    graph.touch(container)
+    run = Advance(graph)
+    run.decide(fresh)
+    run.go()
+
+
+def _by_number(node: Node) -> Node:
+    """A copy of a node as a planner knows nodes."""
+    return msgspec.structs.replace(node, id=node.number)
+
+
+def _undoes(graph: Graph, container: Node) -> bool:
+    """Whether a container is what undoes a saga."""
+    graph.load([container.parent or 0])
+    return graph.nodes[container.parent or 0].kind == Kind.SAGA and container.position > 0
+
+
+def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
+    """The number of the step of a name that is nearest to a container."""
+    node = container
+    while node.parent is not None:
+        for child in graph.children(node):
+            if child.name == name or (name.isdigit() and child.position == int(name)):
+                return child.number
+        graph.load([node.parent])
+        node = graph.nodes[node.parent]
+    return None
+
+
+# What falls due
+
+
+def look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
+    """Start workflows whose time has come, and end those whose time is up.
+
+    Return when the next is due, and whether there may be more.
+    """
+    rows = tx.execute(
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
+        {"now": tx.now, "limit": MOST_AT_ONCE},
+    )
+    if rows:
+        graph = Graph(tx)
+        run = Advance(graph)
+        for row in rows:
+            workflow = graph.workflows[row[0]] = Workflow(*row)
+            if workflow.state == WorkflowState.PENDING:
+                _expire_or_launch(run, workflow)
+            else:
+                _time_out(run, workflow)
+        run.go()
+    ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
+    return next_due, len(rows) == MOST_AT_ONCE
+
+
+def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
+    if workflow.expires_at is not None and workflow.expires_at <= run.tx.now:
+        workflow.state = WorkflowState.CANCELLED
+        workflow.cancelled_at = run.tx.now
+        workflow.error = _encode({"code": "expired", "message": "The workflow was not started before it expired."})
+        run.graph.load([workflow.root])
+        run.end(run.graph.nodes[workflow.root], NodeState.CANCELLED)
+        emit(run.tx, "workflow.cancelled", workflow, reason="expired")
+    else:
+        _launch(run, workflow)
+
+
+def _time_out(run: Advance, workflow: Workflow) -> None:
+    seconds = (workflow.timeout or 0) / 1e6
+    error = {"code": "workflow_timeout", "message": f"The workflow ran longer than {seconds:g} seconds."}
+    workflow.error = _encode(error)
+    workflow.due_at = None
+    run.graph.change(workflow)
+    run.graph.load([workflow.root])
+    root = run.graph.nodes[workflow.root]
+    if root.state == NodeState.READY:
+        run.end(root, NodeState.FAILED, error=error)
+        return
+    (main, *_) = run.graph.children(root)
+    if not main.has_ended:
+        _abort(run, workflow, main, NodeState.FAILED, error, active_too=True)
+
+
+def forget_workflows(tx: Transaction, room: int) -> int:
+    """Delete workflows whose retention is over, with all their jobs, at most ``room`` rows; return how many."""
+    retention = tx.settings.retention
+    left = room
+    for state, period in (
+        ("completed", retention.completed),
+        ("cancelled", retention.cancelled),
+        ("failed", retention.discarded),
+        ("compensated", retention.discarded),
+    ):
+        if period is None:
+            continue
+        for row in tx.execute(
+            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state = :state AND finished_at < :before "
+            f"ORDER BY finished_at LIMIT :limit{tx.skip_locked}",
+            {"state": state, "before": tx.now - period, "limit": MOST_AT_ONCE},
+        ):
+            left -= _forget(tx, Workflow(*row), left)
+            if left <= 0:
+                return room
+    return room - left
+
+
+def _forget(tx: Transaction, workflow: Workflow, room: int) -> int:
+    """Delete some of a workflow, its jobs first, and at last itself."""
+    low, high = workflow.numbers
+    jobs = tx.execute(
+        "SELECT seq, queue, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
+        {"low": low, "high": high, "room": room},
+    )
+    delete_jobs(tx, [(seq, queue, state) for seq, queue, state in jobs])
+    if len(jobs) >= room:
+        return len(jobs)
+    for table, column in (
+        ("node_specs", "id"),
+        ("node_edges", "source"),
+        ("node_reviews", "node"),
+        ("nodes", "id"),
+    ):
+        tx.execute(f"DELETE FROM {table} WHERE {column} BETWEEN :low AND :high", {"low": low, "high": high})
+    tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
+    return len(jobs) + 1
+
+
+# Inside
+
+
+def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
+    """Change one workflow; return its id, or why it was refused."""
+    rows = tx.execute("SELECT seq FROM workflows WHERE id = :id", {"id": id}) if is_job_id(id) else []
+    if not rows:
+        return no_workflow(id)
+    graph = Graph(tx)
+    graph.lock([rows[0][0]])
+    if not graph.workflows:
+        return no_workflow(id)
+    run = Advance(graph)
+    try:
+        change(run, graph.workflows[rows[0][0]])
+    except OjsterError as refusal:
+        return refusal
+    run.go()
+    return id
+
+
+def _find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
+    """Return the node that a path names."""
+    graph.load([workflow.root])
+    node = graph.nodes[workflow.root]
+    names = path.split(".") if path else []
+    for place, name in enumerate(names):
+        if node.kind == Kind.WORKFLOW and not (name in ("on_error", "on_cancel") and place == 0):
+            node = graph.children(node)[0]
+        found = _child_named(graph, node, name)
+        while found is None and node.kind in TWO_PART and node.kind != Kind.FALLBACK:
+            node = graph.children(node)[0]
+            found = _child_named(graph, node, name)
+        if found is None:
+            raise NotFound(
+                f"The workflow {workflow.id} has no step {path!r}.", resource_type="workflow_step", resource_id=path
+            )
+        node = found
+    if node.kind == Kind.WORKFLOW:
+        raise NotFound("The path of the step is empty.", resource_type="workflow_step", resource_id=path)
+    return node
+
+
+def _child_named(graph: Graph, container: Node, name: str) -> Node | None:
+    """The child of a container that a name or an index stands for."""
+    if container.kind in (Kind.JOB, Kind.GATE):
+        return None
+    hidden = container.kind in TWO_PART and container.kind != Kind.FALLBACK
+    children = [child for child in graph.children(container) if not (hidden and child.position == 0)]
+    named = next((child for child in children if child.name == name), None)
+    if named is None and name.isdigit() and not hidden:
+        named = next((child for child in children if child.position == int(name)), None)
+    return named
+
+
+def no_workflow(id: str) -> NotFound:
+    """Return the refusal of a workflow that there is not."""
+    return NotFound(f"Workflow {id} not found.", resource_type="workflow", resource_id=id)
+
+
+def _wrong_state(workflow: Workflow, message: str) -> Conflict:
+    return Conflict(message, workflow_id=workflow.id, current_state=workflow.state)

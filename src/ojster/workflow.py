@@ -1,0 +1,330 @@
+"""How is a workflow written in Python? As it would be drawn: steps, and what holds them together.
+
+>>> order = chain(validate.s(42), group(charge.s(), reserve.s()), ship.s())
+>>> order = validate.s(42) | (charge.s() & reserve.s()) | ship.s()      # the same
+>>> run = await app.astart(order)
+>>> await run.result()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ojster.drawing import draw
+from ojster.model.job import Members
+from ojster.model.workflow_info import StepInfo, WorkflowInfo
+
+Seconds = float | timedelta
+Rule = Literal["succeeded", "finished", "failed"]
+DrawingFormat = Literal["mermaid", "svg"]
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Reference(dict[str, Any]):
+    """Stands, among the arguments of a step, for something that is known only when the step starts.
+
+    ``reference["member"]`` and ``reference[0]`` stand for a part of it.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__({"$ref": text})
+        self._text = text
+
+    def __getitem__(self, part: str | int) -> Reference:
+        return Reference(f"{self._text}.{part}")
+
+    def __repr__(self) -> str:
+        return f"<Reference {self._text}>"
+
+
+def result_of(step: str | int | Step) -> Reference:
+    """Stand for the result of a step: of its id, of its index in a chain, or the step itself if it has an id."""
+    return Reference(f"steps.{_name_of(step)}.result")
+
+
+def error_of(step: str | int | Step) -> Reference:
+    """Stand for the error of a step, ``None`` if it succeeded."""
+    return Reference(f"steps.{_name_of(step)}.error")
+
+
+def param(name: str) -> Reference:
+    """Stand for a parameter of the workflow."""
+    return Reference(f"params.{name}")
+
+
+def element(name: str = "item") -> Reference:
+    """Stand for the element of a list that a map is at. ``name`` is what the map calls it."""
+    return Reference(name)
+
+
+INDEX: Final = Reference("index")
+"""Stands for the number, from 0, of the element that a map is at."""
+
+
+def _name_of(step: str | int | Step) -> str:
+    name = step.wire.get("id") if isinstance(step, Step) else step
+    if name is None:
+        raise ValueError("Only a step with an id can be referred to: step.set(id='…').")
+    return str(name)
+
+
+class Step:
+    """A part of a workflow: a job, a gate, or a workflow again.
+
+    ``a | b`` is a chain, ``a & b`` a group. ``wire`` is what it is as JSON.
+    """
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        self.wire = dict(wire)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.wire.get('id') or self.wire.get('type')}>"
+
+    def __or__(self, other: Step) -> Workflow:
+        return chain(*_flat(self, "chain", "steps"), *_flat(other, "chain", "steps"))
+
+    def __and__(self, other: Step) -> Workflow:
+        return group(*_flat(self, "group", "jobs"), *_flat(other, "group", "jobs"))
+
+    def set(
+        self,
+        *,
+        id: str | None = None,
+        when: Rule | None = None,
+        if_: str | None = None,
+        allow_failure: bool | None = None,
+        manual: bool | None = None,
+        fallback: Step | None = None,
+        compensate: Step | None = None,
+        display_name: str | None = None,
+        step: str | None = None,
+        group: str | None = None,
+        priority_adjustment: int | None = None,
+    ) -> Step:
+        """Return this step with more said about it.
+
+        Parameters
+        ----------
+        id:
+            What other steps call it.
+        when:
+            When it starts, once those before it have ended: if they ``succeeded``, whenever they are ``finished``, or
+            if one ``failed``.
+        if_:
+            A condition in the Common Expression Language, such as ``steps.check.result.total > 100``; if it does not
+            hold, the step is skipped.
+        allow_failure:
+            Whether others go on as if it had succeeded, however it ends.
+        manual:
+            Whether somebody must approve before it starts.
+        fallback:
+            What runs in its place if it does not succeed.
+        compensate:
+            What undoes it if the workflow does not succeed.
+        display_name, step, group:
+            For people: a label, a stage, what it belongs to.
+        priority_adjustment:
+            By how much its priority differs from what it inherits.
+        """
+        given: dict[str, Any] = {
+            "id": id,
+            "when": when,
+            "if": if_,
+            "allow_failure": allow_failure,
+            "manual": manual,
+            "fallback": fallback and fallback.wire,
+            "compensate": compensate and compensate.wire,
+            "display_name": display_name,
+            "step": step,
+            "group": group,
+            "priority_adjustment": priority_adjustment,
+        }
+        return type(self)(self.wire | {name: value for name, value in given.items() if value is not None})
+
+
+class Workflow(Step):
+    """A workflow that can be started, or be a step of another."""
+
+    def draw(self, format: DrawingFormat = "mermaid") -> str:
+        """Return a picture of it: the text of a Mermaid diagram, or an SVG document."""
+        return draw(preview(self.wire), format)
+
+    def request(
+        self,
+        *,
+        name: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        timeout: Seconds | None = None,
+        scheduled_at: datetime | None = None,
+        delay: Seconds | None = None,
+        expires_in: Seconds | None = None,
+        on_error: Step | None = None,
+        on_cancel: Step | None = None,
+    ) -> Members:
+        """Return the request that creates it. See ``App.start``."""
+        from ojster.app import _millis, _zoned, to_json
+
+        wire = dict(self.wire)
+        given: dict[str, Any] = {
+            "name": name,
+            "params": params,
+            "metadata": metadata,
+            "options": options,
+            "priority": priority,
+            "timeout_ms": None if timeout is None else _millis(timeout),
+            "scheduled_at": None if scheduled_at is None else _zoned(scheduled_at, "scheduled_at"),
+            "expires_at": None if expires_in is None else f"+PT{_millis(expires_in) / 1000}S",
+            "on_error": on_error and on_error.wire,
+            "on_cancel": on_cancel and on_cancel.wire,
+        }
+        if delay is not None:
+            given["scheduled_at"] = f"+PT{_millis(delay) / 1000}S"
+        wire |= {name: value for name, value in given.items() if value is not None}
+        return {name: msgspec.Raw(to_json(value)) for name, value in wire.items()}
+
+
+def chain(*steps: Step, name: str | None = None) -> Workflow:
+    """One step after the other; each is given the results of all before it."""
+    return _container("chain", "steps", steps, name)
+
+
+def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow:
+    """Steps at the same time. An iterable of steps is as good as its steps."""
+    return _container("group", "jobs", _unpacked(jobs), name)
+
+
+def batch(
+    *jobs: Step | Iterable[Step],
+    on_complete: Step | None = None,
+    on_success: Step | None = None,
+    on_failure: Step | None = None,
+    name: str | None = None,
+) -> Workflow:
+    """Steps at the same time, and others after them: in any case, if all succeeded, if one did not."""
+    made = _container("batch", "jobs", _unpacked(jobs), name)
+    callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
+    made.wire["callbacks"] = {name: step.wire for name, step in callbacks.items() if step is not None}
+    return made
+
+
+def saga(
+    *steps: Step, failure_policy: Literal["compensate", "retry", "skip"] = "compensate", name: str | None = None
+) -> Workflow:
+    """A chain whose steps are undone, the last first, if one fails: ``step.set(compensate=…)`` says how."""
+    made = _container("saga", "steps", steps, name)
+    made.wire["failure_policy"] = failure_policy
+    return made
+
+
+def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", name: str | None = None) -> Workflow:
+    """The same step for each element of a list, which may be known only when it starts."""
+    wire = {"type": "map", "over": over if isinstance(over, Reference) else list(over), "as": element, "do": do.wire}
+    return Workflow(wire if name is None else wire | {"name": name})
+
+
+def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
+    """A step at which nothing goes on until somebody approves."""
+    return Step({"type": "gate"}).set(id=id, display_name=display_name)
+
+
+class Graph(Workflow):
+    """Steps that come after others, in any order that has no circles.
+
+    >>> graph = Graph("nightly")
+    >>> orders = graph.add("orders", fetch.s("orders"))
+    >>> prices = graph.add("prices", fetch.s("prices"))
+    >>> graph.add("report", report.s(result_of(orders)), after=[orders, prices])
+    """
+
+    def __init__(self, name: str | Mapping[str, Any] | None = None) -> None:
+        if isinstance(name, Mapping):
+            super().__init__(name)
+        else:
+            super().__init__({"type": "graph", "steps": []} | ({} if name is None else {"name": name}))
+
+    def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> Step:
+        """Add a step, and return it as it stands in the graph.
+
+        Parameters
+        ----------
+        after:
+            The steps that must have ended before, or their ids.
+        """
+        before = [after] if isinstance(after, str | Step) else list(after)
+        added = step.set(id=id)
+        added.wire["depends_on"] = [_name_of(one) for one in before]
+        self.wire["steps"] = [*self.wire["steps"], added.wire]
+        return added
+
+
+def _container(type: str, noun: str, steps: Iterable[Step], name: str | None) -> Workflow:
+    wire: dict[str, Any] = {"type": type, noun: [step.wire for step in steps]}
+    return Workflow(wire if name is None else wire | {"name": name})
+
+
+def _unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
+    found: list[Step] = []
+    for step in steps:
+        found += [step] if isinstance(step, Step) else step
+    return found
+
+
+def _flat(step: Step, type: str, noun: str) -> list[Step]:
+    """The steps of a plain chain or group, so that operators make one of several; else the step itself."""
+    if set(step.wire) == {"type", noun} and step.wire["type"] == type:
+        return [Step(inner) for inner in step.wire[noun]]
+    return [step]
+
+
+def preview(wire: Mapping[str, Any]) -> WorkflowInfo:
+    """Return how a workflow will look that was not created yet."""
+    info = WorkflowInfo(id="", type=wire.get("type", "graph"), state="pending", name=wire.get("name"))
+    _preview_children(info, wire, "")
+    for name in ("on_error", "on_cancel"):
+        branch = wire.get(name)
+        if branch is not None:
+            branch = {"type": "chain", "steps": branch} if isinstance(branch, list) else branch
+            setattr(info, name, _preview_step(branch, 0, name))
+    return info
+
+
+def _preview_children(shown: WorkflowInfo | StepInfo, wire: Mapping[str, Any], place: str) -> None:
+    for noun in ("steps", "jobs"):
+        given = enumerate(wire.get(noun, ()))
+        steps = [_preview_step(step, index, f"{place}{step.get('id', index)}") for index, step in given]
+        if steps:
+            setattr(shown, noun, steps)
+    if "do" in wire:
+        shown.jobs = [_preview_step(wire["do"], 0, f"{place}0")]
+    shown.callbacks = {
+        name: _preview_step(step, 0, place + name) for name, step in (wire.get("callbacks") or {}).items()
+    }
+    undone = [step for step in reversed(wire.get("steps", wire.get("jobs", ()))) if "compensate" in step]
+    shown.compensations = [
+        _preview_step(step["compensate"], index, f"{place}compensate.{index}") for index, step in enumerate(undone)
+    ]
+
+
+def _preview_step(wire: Mapping[str, Any], index: int, path: str) -> StepInfo:
+    if "fallback" in wire:
+        inner = {name: value for name, value in wire.items() if name not in ("fallback", "id", "depends_on")}
+        shown = StepInfo(index, path, "fallback", "waiting", id=wire.get("id"))
+        shown.steps = [_preview_step(inner, 0, f"{path}.0")]
+        shown.fallback = _preview_step(wire["fallback"], 1, f"{path}.fallback")
+    else:
+        type = wire.get("type") or wire.get("job_type") or "graph"
+        shown = StepInfo(index, path, type, "waiting", id=wire.get("id"))
+        shown.name = wire.get("display_name") or wire.get("name")
+        _preview_children(shown, wire, f"{path}.")
+    shown.manual = bool(wire.get("manual")) or wire.get("type") == "gate"
+    if "depends_on" in wire:
+        shown.depends_on = list(wire["depends_on"])
+    return shown
