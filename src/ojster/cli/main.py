@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ojster.cli import care, cron, dead_letter, demo, jobs, queues, run, workers
+from ojster.cli import care, cron, dead_letter, demo, jobs, queues, run, workers, workflows
 from ojster.cli.common import examples, exits_well
 from ojster.version import __version__
 
@@ -19,6 +19,7 @@ from ojster.version import __version__
         "ojster serve --database sqlite:///jobs.db",
         "ojster worker myapp:app --concurrency 50",
         "ojster push email.send '\"ada@example.com\"' --queue email",
+        "ojster workflows start nightly.yaml --watch",
     ),
 )
 @click.version_option(__version__, prog_name="ojster")
@@ -36,6 +37,7 @@ for command in (
     demo.demo,
     jobs.push,
     jobs.jobs,
+    workflows.workflows,
     queues.queues,
     cron.cron,
     dead_letter.dead_letter,
