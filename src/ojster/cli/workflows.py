@@ -48,7 +48,7 @@ STYLES: Final = {
 }
 
 MOST_SHOWN: Final = 40
-"""How many children of a container are shown, unless all are asked for: those that have succeeded are left out first."""
+"""How many children of a container are shown, unless all are asked for; those that have completed are left out first."""
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 
@@ -181,9 +181,10 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
     """Draw a workflow, or one that was not started yet."""
     if (workflow_id is None) == (file is None):
         raise click.UsageError("Say either the id of a workflow or --file.")
-    info = (
-        preview(_read(file)) if file is not None else ask(url, lambda client: client.show_workflow(workflow_id or ""))
-    )
+    if file is not None:
+        info = preview(_read(file))
+    else:
+        info = ask(url, lambda client: client.show_workflow(workflow_id or ""))
     click.echo(draw(info, "svg" if svg else "mermaid"), nl=False)
 
 
@@ -215,9 +216,9 @@ def _order(name: str, call: Callable[[Client, str], Awaitable[WorkflowInfo]], ve
         done(f"{workflow_id} {verb}.", as_json, info)
 
 
-_order("retry", lambda client, id: client.retry_workflow(id), "runs again", "Run again what did not succeed.")
-_order("hold", lambda client, id: client.hold_workflow(id), "is held", "Let nothing start until it is released.")
-_order("release", lambda client, id: client.release_workflow(id), "goes on", "Let a workflow go on that is held.")
+_order("retry", lambda client, one: client.retry_workflow(one), "runs again", "Run again what did not succeed.")
+_order("hold", lambda client, one: client.hold_workflow(one), "is held", "Let nothing start until it is released.")
+_order("release", lambda client, one: client.release_workflow(one), "goes on", "Let a workflow go on that is held.")
 
 
 @workflows.command(
