@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test quick check format bench bench-peers conformance clean
+.PHONY: help install demo test quick thorough check format bench bench-peers conformance clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,7 +26,10 @@ test: $(READY) ## Run all tests
 	$(BIN)/pytest
 
 quick: $(READY) ## Run the tests that take no longer than a few seconds
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -m 'not slow and not thorough'
+
+thorough: $(READY) ## Run the tests that take minutes: thousands of random workflows
+	$(BIN)/pytest -m thorough --dist load
 
 check: $(READY) ## Check format, lint and types, then run all tests
 	$(BIN)/ruff format --check .

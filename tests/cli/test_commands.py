@@ -183,7 +183,7 @@ def test_migrate_and_doctor_on_postgres(tmp_path: Path, postgres_url: str) -> No
     assert [name for name, one in findings.items() if not one["ok"]] == ["durability"], (
         "the tests' server has fsync off"
     )
-    assert findings["schema"]["finding"].endswith("has version 1")
+    assert findings["schema"]["finding"].endswith("has version 2")
 
 
 def test_the_demo_ends_well(nowhere: Ojster) -> None:

@@ -24,14 +24,17 @@ HOT = [
     ("SELECT * FROM jobs WHERE unique_key = 'x' ORDER BY seq DESC", (), "jobs_unique (unique_key=?)"),
     ("SELECT * FROM jobs WHERE cron_name = 'x' AND finished_at IS NULL ORDER BY seq", (), "jobs_cron (cron_name=?)"),
     (
-        "SELECT seq FROM jobs WHERE state = 'completed' AND dead = 0 AND finished_at < 5 ORDER BY finished_at LIMIT 9",
+        (
+            "SELECT seq FROM jobs WHERE state = 'completed' AND dead = 0 AND finished_at < 5 "
+            "AND node IS NULL ORDER BY finished_at LIMIT 9"
+        ),
         (),
         "jobs_finished (state=? AND dead=? AND finished_at<?)",
     ),
     (
-        "SELECT count(*) FROM jobs WHERE state = 'discarded' AND finished_at IS NOT NULL AND dead = 1",
+        "SELECT count(*) FROM jobs WHERE dead = 1",
         (),
-        "jobs_finished (state=? AND dead=?",
+        "jobs_dead (dead=?)",
     ),
     ("SELECT * FROM crons WHERE next_run_at <= 5 ORDER BY next_run_at LIMIT 9", (), "crons_next (next_run_at<?)"),
 ]

@@ -23,7 +23,10 @@ HOT = [
     ("SELECT seq FROM jobs WHERE unique_key = ? ORDER BY seq DESC", "jobs_unique"),
     ("SELECT seq FROM jobs WHERE cron_name = ? AND finished_at IS NULL ORDER BY seq", "jobs_cron"),
     (
-        "SELECT seq FROM jobs WHERE state = ? AND dead = ? AND finished_at < ? ORDER BY finished_at LIMIT ?",
+        (
+            "SELECT seq FROM jobs WHERE state = ? AND dead = ? AND finished_at < ? "
+            "AND node IS NULL ORDER BY finished_at LIMIT ?"
+        ),
         "jobs_finished",
     ),
 ]

@@ -48,7 +48,7 @@ STYLES: Final = {
 }
 
 MOST_SHOWN: Final = 40
-"""How many children of a container are shown, unless all are asked for; those that have completed are left out first."""
+"""How many children of a container are shown, unless all are asked for; completed ones are left out first."""
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 

@@ -122,12 +122,12 @@ _COMPLETE_JOBS: Final = (
     f"FROM {unnest('bigint', 'bigint', 'bytea')} AS done (seq, finished_at, result) WHERE jobs.seq = done.seq"
 )
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
-_FIND_JOBS: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.id = ANY(CAST(? AS uuid[]))"
+# The envelope is looked up for each row: as a join, it could be planned the other way round, through all payloads.
+_WITH_ENVELOPE: Final = (
+    f"SELECT {JOB_COLUMNS_OF_J}, (SELECT p.envelope FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
 )
-_AVAILABLE_JOBS: Final = (
-    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+_FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
+_AVAILABLE_JOBS: Final = _WITH_ENVELOPE + (
     "WHERE j.queue = ? AND j.state = 'available' AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "

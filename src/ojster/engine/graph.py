@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from copy import copy
 from typing import Any, Final
 
 import msgspec
@@ -267,9 +268,12 @@ class Graph:
     # Changing
 
     def plant(self, plan: Plan, workflow: Workflow) -> list[Node]:
-        """Make the nodes of a plan part of a workflow."""
+        """Make the nodes of a plan part of a workflow. The plan stays as it is: the transaction may be run again."""
         base = workflow.root
-        for node, spec in zip(plan.nodes, plan.specs, strict=True):
+        planted = []
+        for model, spec in zip(plan.nodes, plan.specs, strict=True):
+            node = copy(model)
+            planted.append(node)
             number = node.id
             node.id = base | number
             if node.parent is not None:
@@ -283,10 +287,10 @@ class Graph:
                 self.jobs[node.id] = plan.jobs[number]
         for source, target in plan.edges:
             self._new_edges.setdefault(base | source, []).append(base | target)
-        workflow.nodes = max(workflow.nodes, (plan.nodes[-1].number if plan.nodes else -1) + 1)
-        workflow.jobs += sum(node.kind == Kind.JOB for node in plan.nodes)
+        workflow.nodes = max([workflow.nodes, *[node.number + 1 for node in planted[-1:]]])
+        workflow.jobs += sum(node.kind == Kind.JOB for node in planted)
         self.change(workflow)
-        return plan.nodes
+        return planted
 
     def touch(self, node: Node) -> None:
         """Note that a node has changed."""

@@ -28,7 +28,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
             continue
         rows = tx.execute(
             "SELECT seq, queue, state FROM jobs WHERE state = :state AND dead = :dead AND finished_at < :before "
-            "AND finished_at IS NOT NULL AND node IS NULL "
+            "AND node IS NULL "
             "ORDER BY finished_at LIMIT :room" + tx.skip_locked,
             {"state": state, "dead": dead, "before": tx.now - period, "room": room},
         )

@@ -201,7 +201,7 @@ class _View:
                 self._fill(shown, children[0], place, above)
                 inside = _join(place, "compensate")
                 undoing = children[1]
-                gone = above or (undoing.state if undoing.has_ended else None)
+                gone = undoing.state if undoing.has_ended else above
                 shown.compensations = [
                     self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]
                 ]
@@ -245,7 +245,7 @@ class _View:
         else:
             shown.started_at = None if node.started_at is None else format_timestamp(node.started_at)
             if node.kind not in (Kind.GATE, Kind.MAP) or self._children[node.id]:
-                gone = above or (node.state if node.has_ended else None)
+                gone = node.state if node.has_ended else above
                 if node.kind != Kind.GATE:
                     self._fill(shown, node, path, gone)
         if node.finished_at is not None:
@@ -258,7 +258,12 @@ class _View:
 
     def _show_job(self, shown: StepInfo, node: Node) -> None:
         row = self._jobs.get(node.id)
-        shown.job_id = node.job_id
+        if node.started_at is None:  # its job, if it has one, is of the time before it was retried
+            shown.job_id = None
+            shown.superseded_job_ids = [*shown.superseded_job_ids, *filter(None, [node.job_id])]
+            row = None
+        else:
+            shown.job_id = node.job_id
         if row is None:
             request = self._specs[node.id].request
             assert request is not msgspec.UNSET
@@ -266,8 +271,6 @@ class _View:
             return
         type, queue, state, attempt, most, started_at, _, progress, result, errors = row
         shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
-        if node.state == NodeState.WAITING:  # it waits to be tried again: the job is the one of last time
-            return
         if started_at is not None:
             shown.started_at = format_timestamp(started_at)
         if node.state == NodeState.STARTED:

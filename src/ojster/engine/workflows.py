@@ -386,7 +386,7 @@ class _Reset:
     def _unless_succeeded(self, node: Node) -> None:
         if node.state == NodeState.SKIPPED:
             self._whole(node)
-        elif not node.succeeded:
+        elif not node.succeeded or node.state == NodeState.CANCELLED:
             self._failed(node)
 
     def _whole(self, node: Node) -> None:

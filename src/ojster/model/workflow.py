@@ -628,7 +628,7 @@ class Planner:
             node = self._attempt(raw, _Here(undoing, position, where, place, here.inherited, here.level))
             if node is not None:
                 self.plan.specs[node.id - self._first].compensates = step.id
-                node.name = step.name
+                node.name = step.name or str(step.position)
                 if before is not None:
                     self._after(node, [before], None)
                 before = node

@@ -7,7 +7,7 @@ CREATE INDEX jobs_node ON jobs (node) WHERE node IS NOT NULL;
 -- Jobs of workflows are not forgotten one by one, so the index from which finished jobs are forgotten leaves them out.
 DROP INDEX jobs_finished;
 CREATE INDEX jobs_finished ON jobs (state, dead, finished_at) WHERE finished_at IS NOT NULL AND node IS NULL;
-CREATE INDEX jobs_dead ON jobs (seq) WHERE dead = 1;
+CREATE INDEX jobs_dead ON jobs (dead, seq) WHERE dead = 1;
 
 CREATE TABLE workflows (
     seq             INTEGER PRIMARY KEY,

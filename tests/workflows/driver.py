@@ -1,0 +1,200 @@
+"""How are many workflows run at once, by workers that fail, die and answer at the same time?"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from ojster.database.transaction import Transaction
+from ojster.engine.claim import Claim
+from ojster.engine.engine import Engine
+from ojster.engine.outcome import Acknowledgement, FailureReport
+from ojster.engine.upkeep import upkeep
+from ojster.engine.workflows import Review
+from ojster.model.envelope import Job
+from ojster.model.errors import OjsterError
+from ojster.model.failure import Failure
+from ojster.model.workflow_info import StepInfo, WorkflowInfo
+from tests.conftest import Clock
+from tests.workflows.interpreter import Interpreter, Script, grown
+
+LEASE = 10_000_000
+OPTIONS = {"retry": {"max_attempts": 50, "initial_interval": "PT1S", "backoff_strategy": "constant", "jitter": False}}
+
+
+class One:
+    """A workflow under way, and what must become of it."""
+
+    def __init__(self, wire: dict[str, Any], script: Script) -> None:
+        self.wire = wire
+        self.expected = Interpreter(wire)
+        self.script = script
+        self.id = ""
+        self.ran: Counter[str] = Counter()
+        """How many jobs of each step were handed out for the first time."""
+        self.misfortunes: Counter[str] = Counter()
+        self.started_after_cancel: list[str] = []
+        self.cancelled = False
+
+
+class Crowd:
+    """Workflows that are run by workers of several engines, all on the same database."""
+
+    def __init__(self, engines: list[Engine], clock: Clock, rng: random.Random, *, disturbed: bool = True) -> None:
+        self.engines = engines
+        self.clock = clock
+        self.rng = rng
+        self.disturbed = disturbed
+        self.all: dict[str, One] = {}
+
+    async def create(self, wires: list[dict[str, Any]], failing: float = 0.2) -> list[One]:
+        """Create workflows, all at once."""
+        made = [One(wire, Script(random.Random(self.rng.random()), failing)) for wire in wires]
+        infos = await asyncio.gather(*[self._engine().create_workflow(members(one.wire)) for one in made])
+        for one, info in zip(made, infos, strict=True):
+            one.id = info.id
+            self.all[info.id] = one
+        return made
+
+    def _engine(self) -> Engine:
+        return self.rng.choice(self.engines)
+
+    async def run(self) -> None:
+        """Work until nothing is left to do."""
+        idle = 0
+        while idle < 2:
+            worked = await asyncio.gather(
+                *[self._work(engine, f"w{place}") for place, engine in enumerate(self.engines)]
+            )
+            if any(worked):
+                idle = 0
+                continue
+            reviewed = await self._review()
+            self.clock.advance(15)
+            await self._engine().database.run(upkeep, None)
+            idle = 0 if reviewed else idle + 1
+
+    async def _work(self, engine: Engine, worker: str) -> int:
+        jobs = await engine.fetch(Claim(("default",), self.rng.choice([1, 5, 40]), worker, LEASE))
+        self.rng.shuffle(jobs)
+        if self.disturbed and jobs and self.rng.random() < 0.1:
+            await self._hold_and_release()
+        await asyncio.gather(*[self._end(engine, job, worker) for job in jobs])
+        return len(jobs)
+
+    async def _end(self, engine: Engine, job: Job, worker: str) -> None:
+        envelope = msgspec.json.decode(job.envelope)
+        one, path = self.all[envelope["workflow_id"]], envelope["workflow_step"]
+        if job.attempt == 1:
+            one.ran[path] += 1
+            if one.cancelled:
+                one.started_after_cancel.append(path)
+        if self.disturbed and one.misfortunes[path] < 3 and self.rng.random() < 0.12:
+            one.misfortunes[path] += 1
+            if self.rng.random() < 0.5:
+                return  # the worker dies
+            failure = Failure("Transient", "it may go better next time")
+            await self._tell(engine.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
+            return
+        if one.script.end(path) == "ok":
+            more = (msgspec.json.encode(grown()),) if envelope["meta"].get("grows") else ()
+            result = msgspec.json.encode({"of": path})
+            await self._tell(engine.acknowledge([Acknowledgement(job.id, result, worker, job.attempt, more)]), one)
+        else:
+            failure = Failure("Final", "it is over", retryable=False)
+            await self._tell(engine.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
+
+    async def _tell(self, call: Any, one: One) -> None:
+        (outcome,) = await call
+        assert one.cancelled or not isinstance(outcome, OjsterError), outcome
+
+    async def _hold_and_release(self) -> None:
+        one = self.rng.choice(list(self.all.values()))
+        engine = self._engine()
+        try:
+            await engine.hold_workflow(one.id)
+            await engine.release_workflow(one.id)
+        except OjsterError as refusal:
+            assert refusal.code == "conflict", refusal
+
+    async def _review(self) -> int:
+        """Approve or reject whatever waits for it."""
+        count = 0
+        for one in self.all.values():
+            info = await self._engine().show_workflow(one.id)
+            if info.finished:
+                continue
+            for step in every_step(info):
+                if step.state == "blocked":
+                    action: Any = "approve" if one.script.approves(step.path) else "reject"
+                    await self._engine().review_step(Review(one.id, step.path, action, "as written", "somebody"))
+                    count += 1
+        return count
+
+    async def check(self) -> None:
+        """See that all has become what the rules say."""
+        for one in self.all.values():
+            info = await self._engine().show_workflow(one.id)
+            expected = one.expected
+            shown = {step.path: step.state for step in every_step(info)}
+            assert info.finished, (one.wire, shown)
+            wrong = {
+                path: (shown.get(path), expected.states.get(path))
+                for path in shown.keys() | expected.states.keys()
+                if is_shown(path) and shown.get(path) != expected.states.get(path)
+            }
+            assert not wrong, (wrong, one.wire)
+            assert info.state == expected.state, (one.wire, info.state, expected.state)
+            assert one.ran == expected.runs, (one.ran - expected.runs, expected.runs - one.ran, one.wire)
+
+
+def members(wire: dict[str, Any]) -> dict[str, msgspec.Raw]:
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in (wire | {"options": OPTIONS}).items()}
+
+
+def every_step(info: WorkflowInfo | StepInfo) -> list[StepInfo]:
+    found = []
+    for child in info.children:
+        found.append(child)
+        found += every_step(child)
+    return found
+
+
+def is_shown(path: str) -> bool:
+    return path != "" and "<" not in path and not path.endswith("compensate")
+
+
+def leftovers(tx: Transaction, requests: Any) -> list[list[Any]]:
+    """Rows that should not be there."""
+    found: list[Any] = []
+    for what, query in {
+        "jobs without a node": (
+            "SELECT count(*) FROM jobs WHERE node IS NOT NULL AND node NOT IN (SELECT id FROM nodes)"
+        ),
+        "unfinished jobs": "SELECT count(*) FROM jobs WHERE finished_at IS NULL",
+        "nodes without a workflow": "SELECT count(*) FROM nodes WHERE id >> 20 NOT IN (SELECT seq FROM workflows)",
+        "specs without a node": "SELECT count(*) FROM node_specs WHERE id NOT IN (SELECT id FROM nodes)",
+        "edges without a node": "SELECT count(*) FROM node_edges WHERE target NOT IN (SELECT id FROM nodes)",
+        "containers that count wrongly": (
+            "SELECT count(*) FROM nodes AS p WHERE p.finished_at IS NOT NULL AND p.started_at IS NOT NULL "
+            "AND p.kind NOT IN ('job', 'gate') AND p.unfinished <> 0"
+        ),
+        "workflows that miscount": (
+            "SELECT count(*) FROM workflows AS w WHERE w.jobs <> (SELECT count(*) FROM nodes AS n "
+            "WHERE n.id >> 20 = w.seq AND n.kind = 'job') OR w.completed <> (SELECT count(*) FROM nodes AS n "
+            "WHERE n.id >> 20 = w.seq AND n.kind = 'job' AND n.state = 'completed')"
+        ),
+        "nodes whose jobs disagree": (
+            "SELECT count(*) FROM nodes AS n JOIN jobs AS j ON j.id = n.job_id WHERE n.kind = 'job' "
+            "AND n.finished_at IS NOT NULL AND n.started_at IS NOT NULL "
+            "AND (n.state = 'completed') <> (j.state = 'completed')"
+        ),
+    }.items():
+        ((count,),) = tx.execute(query)
+        if count:
+            found.append((what, count))
+    return [found for _ in requests]

@@ -1,0 +1,422 @@
+"""What must become of a workflow? The rules once more, as short as they can be said, without counters or transactions.
+
+``Interpreter`` knows beforehand how each job will end and who will approve what, and computes how every step ends and
+how often each job runs. Nothing here uses the engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+GOOD = ("completed", "skipped")
+LISTS = {"chain": "steps", "graph": "steps", "group": "jobs"}
+FALSE = "params.no"
+TRUE = "params.yes"
+
+
+class Maker:
+    """Makes random workflows, of all that there is, nested."""
+
+    def __init__(self, rng: random.Random, *, levels: int = 4) -> None:
+        self.rng = rng
+        self.levels = levels
+        self.jobs = 0
+
+    def workflow(self) -> dict[str, Any]:
+        made = self.container(self.levels)
+        made |= {"params": {"yes": True, "no": False, "list": [1, 2, 3]}}
+        for branch in ("on_error", "on_cancel"):
+            if self.rng.random() < 0.4:
+                made[branch] = self.job() if self.rng.random() < 0.7 else [self.job(), self.job()]
+        return made
+
+    def job(self) -> dict[str, Any]:
+        self.jobs += 1
+        return {"type": f"j{self.jobs}", "args": []}
+
+    def step(self, levels: int, *, grows: bool = False) -> dict[str, Any]:
+        rng = self.rng
+        if levels > 1 and rng.random() < 0.35:
+            made = self.container(levels - 1)
+        elif rng.random() < 0.07:
+            made = {"type": "gate"}
+        else:
+            made = self.job()
+            if grows and rng.random() < 0.08:
+                made["meta"] = {"grows": True}
+        if rng.random() < 0.1:
+            made["allow_failure"] = True
+        if rng.random() < 0.1:
+            made["if"] = rng.choice([TRUE, FALSE])
+        if rng.random() < 0.06:
+            made["manual"] = True
+        if rng.random() < 0.1 and made["type"] != "gate":
+            made["fallback"] = self.job()
+        return made
+
+    def steps(self, levels: int, **more: Any) -> list[dict[str, Any]]:
+        return [self.step(levels, **more) for _ in range(self.rng.choice([1, 2, 2, 3, 4]))]
+
+    def container(self, levels: int) -> dict[str, Any]:
+        rng = self.rng
+        match rng.choice(["chain", "chain", "group", "batch", "saga", "graph", "map"]):
+            case "chain":
+                steps = self.steps(levels, grows=True)
+                for step in steps[1:]:
+                    if rng.random() < 0.15:
+                        step["when"] = rng.choice(["finished", "failed"])
+                return {"type": "chain", "steps": steps}
+            case "group":
+                return {"type": "group", "jobs": self.steps(levels, grows=True)}
+            case "batch":
+                names = rng.sample(["on_complete", "on_success", "on_failure"], rng.choice([1, 2, 3]))
+                return {
+                    "type": "batch",
+                    "jobs": self.steps(levels),
+                    "callbacks": {name: self.step(1) for name in names},
+                }
+            case "saga":
+                steps = self.steps(levels)
+                for step in steps:
+                    if rng.random() < 0.6:
+                        step["compensate"] = self.job()
+                return {"type": "saga", "steps": steps}
+            case "graph":
+                steps = self.steps(levels)
+                for place, step in enumerate(steps):
+                    step["id"] = f"s{place}"
+                    known = [f"s{before}" for before in range(place)]
+                    step["depends_on"] = rng.sample(known, rng.randint(0, min(2, len(known))))
+                    if step["depends_on"] and rng.random() < 0.2:
+                        step["when"] = rng.choice(["finished", "failed"])
+                return {"type": "graph", "steps": steps}
+            case _:
+                self.jobs += 1
+                over = {"$ref": "params.list"} if rng.random() < 0.5 else list(range(rng.choice([0, 1, 2])))
+                do = {"type": f"m{self.jobs}", "args": [{"$ref": "index"}]}
+                return {"type": "map", "over": over, "do": do}
+
+
+@dataclass
+class Script:
+    """How each job ends (``ok`` or ``fail``), by path; and which steps are approved. Drawn when first asked for."""
+
+    rng: random.Random
+    failing: float
+    ends: dict[str, str] = field(default_factory=dict)
+    approvals: dict[str, bool] = field(default_factory=dict)
+
+    def end(self, path: str) -> str:
+        return self.ends.setdefault(path, "fail" if self.rng.random() < self.failing else "ok")
+
+    def approves(self, path: str) -> bool:
+        return self.approvals.setdefault(path, self.rng.random() < 0.8)
+
+
+class Interpreter:
+    """Computes how the steps of a workflow end. Called once for each time that it is run."""
+
+    def __init__(self, wire: dict[str, Any]) -> None:
+        self.wire = wire
+        self.states: dict[str, str] = {}
+        self.runs: Counter[str] = Counter()
+        self.state = ""
+        self._kept: set[str] = set()
+        self._grown: dict[str, list[dict[str, Any]]] = {}
+
+    def run(self, script: Script) -> None:
+        """Compute everything for a first run, or, if there was one, for a retry."""
+        self._script = script
+        before, self.states = self.states, {}
+        self._before = before
+        self._kept = set()
+        if before:
+            self._keep("", {k: v for k, v in self.wire.items() if k not in ("on_error", "on_cancel")})
+        main = self._container(self.wire, "")
+        self.states[""] = main
+        self.state = main
+        for name, wanted in (("on_error", ("failed", "compensated")), ("on_cancel", ("cancelled",))):
+            branch = self.wire.get(name)
+            if branch is not None:
+                if isinstance(branch, list):
+                    branch = {"type": "chain", "steps": branch}
+                if main in wanted:
+                    self._node(branch, name)
+                else:
+                    self._never(branch, name, "skipped")
+
+    # What a retry leaves as it is
+
+    def _keep(self, path: str, node: dict[str, Any]) -> None:
+        """Go through a container that did not succeed, and keep what in it did."""
+        for child, place in self._inside(node, path):
+            state = self._before.get(place, "skipped")  # the children of a map that never started are not there
+            if state == "skipped":
+                continue
+            if state == "completed" or (child.get("allow_failure") and state in ("failed", "compensated")):
+                self._keep_whole(place, child)
+            else:
+                self._keep_parts(place, child)
+
+    def _keep_parts(self, place: str, node: dict[str, Any]) -> None:
+        if self._is_container(node):
+            self._keep(place, node)
+
+    def _keep_whole(self, place: str, node: dict[str, Any]) -> None:
+        self._kept |= {path for path in self._before if path == place or path.startswith(place + ".")}
+
+    def _inside(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
+        """The children of a container of which a retry looks at each by itself."""
+        if "fallback" in node:
+            inner = {k: v for k, v in node.items() if k in ("type", "args", *self._own(node), "meta")}
+            return [(inner, join(path, "0")), (node["fallback"], join(path, "fallback"))]
+        kind = node["type"]
+        if kind == "saga":
+            undone = self._before.get(join(path, "compensate"))
+            if undone == "completed":
+                return []  # nothing is left of what the steps have done
+            if undone in ("failed", "cancelled") and self._before[path] == "failed":
+                for step, place in self._listed(node, path):
+                    self._keep_whole(place, step)
+                self._kept.add(join(path, "<steps>"))
+                return [(step["compensate"], place) for step, place in self._undoing(node, path)]
+            return self._listed(node, path)
+        if kind == "batch":
+            callbacks = [(step, join(path, name)) for name, step in node["callbacks"].items()]
+            jobs = self._listed(node, path) if self._before[join(path, "<jobs>")] not in GOOD else []
+            if not jobs:
+                self._kept.add(join(path, "<jobs>"))
+                for step, place in self._listed(node, path):
+                    self._keep_whole(place, step)
+            return jobs + callbacks
+        return self._listed(node, path)
+
+    # How nodes end
+
+    def _node(self, node: dict[str, Any], path: str) -> str:
+        """A node before which all is as it must be."""
+        if path in self._kept:
+            self._copy(path)
+            return self.states[path]
+        if node.get("if") == FALSE:
+            return self._never(node, path, "skipped")
+        if (node.get("manual") or node["type"] == "gate") and not self._script.approves(path):
+            return self._never(node, path, "cancelled")
+        if "fallback" in node:
+            inner = {k: v for k, v in node.items() if k in ("type", "args", "meta", *self._own(node))}
+            first = self._node(inner, join(path, "0"))
+            place = join(path, "fallback")
+            if first in GOOD:
+                self._never(node["fallback"], place, "skipped")
+                state = "completed"
+            else:
+                second = self._node(node["fallback"], place)
+                state = "completed" if second in GOOD else "cancelled" if second == "cancelled" else "failed"
+        elif node["type"] == "gate":
+            state = "completed"
+        elif self._is_container(node):
+            state = self._container(node, path)
+        else:
+            self.runs[path] += 1
+            state = "completed" if self._script.end(path) == "ok" else "failed"
+        self.states[path] = state
+        return state
+
+    def _container(self, node: dict[str, Any], path: str) -> str:
+        kind = node["type"]
+        if kind == "map":
+            return self._listing([(step, place) for step, place in self._listed(node, path)])
+        if kind == "saga":
+            return self._saga(node, path)
+        if kind == "batch":
+            return self._batch(node, path)
+        if kind == "graph":
+            return self._graph(node, path)
+        if kind == "group":
+            return self._listing(self._growing(node, path))
+        return self._chain(self._growing(node, path))
+
+    def _listing(self, steps: Any) -> str:
+        ends = []
+        for step, place in steps:
+            rule = step.get("when", "succeeded")
+            state = self._node(step, place) if rule != "failed" else self._never(step, place, "skipped")
+            ends.append((step, state))
+        return together(ends)
+
+    def _chain(self, steps: Any) -> str:
+        ends: list[tuple[dict[str, Any], str]] = []
+        for step, place in steps:
+            ends.append((step, self._after(step, place, ends[-1:])))
+        return together(ends)
+
+    def _graph(self, node: dict[str, Any], path: str) -> str:
+        ends: dict[str, tuple[dict[str, Any], str]] = {}
+        for step, place in self._listed(node, path):
+            ends[step["id"]] = (step, self._after(step, place, [ends[name] for name in step["depends_on"]]))
+        return together(list(ends.values()))
+
+    def _after(self, step: dict[str, Any], place: str, before: list[tuple[dict[str, Any], str]]) -> str:
+        if place in self._kept:
+            return self._node(step, place)
+        match step.get("when", "succeeded"):
+            case "succeeded" if not all(well(one, state) for one, state in before):
+                return self._never(step, place, "cancelled")
+            case "failed" if not any(state in ("failed", "cancelled", "compensated") for _, state in before):
+                return self._never(step, place, "skipped")
+        return self._node(step, place)
+
+    def _batch(self, node: dict[str, Any], path: str) -> str:
+        place = join(path, "<jobs>")
+        if place in self._kept:
+            for _, inner in self._listed(node, path):
+                self._copy(inner)
+            jobs = self._before[place]
+        else:
+            jobs = self._listing(self._listed(node, path))
+        self.states[place] = jobs
+        called = {"on_complete": True, "on_success": jobs in GOOD, "on_failure": jobs not in GOOD}
+        ran = []
+        for name, step in node["callbacks"].items():
+            inner = join(path, name)
+            if inner in self._kept or called[name]:
+                state = self._node(step, inner)
+            else:
+                state = self._never(step, inner, "skipped")
+            if state != "skipped":
+                ran.append((step, state))
+        bad = [state for step, state in (ran or [({}, jobs)]) if not well(step, state)]
+        if not bad:
+            return "completed"
+        return "cancelled" if all(state == "cancelled" for state in bad) else "failed"
+
+    def _saga(self, node: dict[str, Any], path: str) -> str:
+        place = join(path, "compensate")
+        if join(path, "<steps>") in self._kept:
+            for _, inner in self._listed(node, path):
+                self._copy(inner)
+            steps = self._before[join(path, "<steps>")]
+        else:
+            steps = self._chain(self._listed(node, path))
+        self.states[join(path, "<steps>")] = steps
+        if steps in GOOD:
+            for _, inner in self._undoing(node, path):
+                self.states[inner] = "skipped"
+            self.states[place] = "skipped"
+            return "completed"
+        ends: list[tuple[dict[str, Any], str]] = []
+        for step, inner in self._undoing(node, path):
+            if ends and ends[-1][1] not in GOOD:
+                self.states[inner] = state = "cancelled"
+            elif inner in self._kept:
+                state = self._node(step["compensate"], inner)
+            elif self.states[self._of[inner]] != "completed":
+                self.states[inner] = state = "skipped"
+            else:
+                state = self._node(step["compensate"], inner)
+            ends.append((step["compensate"], state))
+        self.states[place] = together(ends)
+        return "compensated" if self.states[place] in GOOD else "failed"
+
+    # Places
+
+    def _listed(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
+        if node["type"] == "map":
+            over = self.wire["params"]["list"] if isinstance(node["over"], dict) else node["over"]
+            return [(node["do"], join(path, str(index))) for index in range(len(over))]
+        steps = node.get("steps") or node.get("jobs") or []
+        steps = steps + self._grown.get(path, [])
+        return [(step, join(path, step.get("id", str(index)))) for index, step in enumerate(steps)]
+
+    def _growing(self, node: dict[str, Any], path: str) -> Any:
+        """The children of a container, to which some that complete add more."""
+        index = 0
+        while index < len(listed := self._listed(node, path)):
+            step, place = listed[index]
+            yield step, place
+            grows = "fallback" not in step and step.get("meta", {}).get("grows")
+            grows = grows and self.states[place] == "completed" and place not in self._kept
+            if "fallback" in step and step.get("meta", {}).get("grows"):
+                inner = join(place, "0")
+                grows = self.states.get(inner) == "completed" and inner not in self._kept
+            if grows:
+                self._grown.setdefault(path, []).append(grown())
+            index += 1
+
+    def _undoing(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
+        """The steps that can be undone, the last first, with the places of what undoes them."""
+        self._of = getattr(self, "_of", {})
+        found = []
+        for index, (step, place) in reversed(list(enumerate(self._listed(node, path)))):
+            if "compensate" in step:
+                name = step.get("id", str(index))
+                inner = join(path, f"compensate.{name}")
+                self._of[inner] = place
+                found.append((step, inner))
+        return found
+
+    def _never(self, node: dict[str, Any], path: str, state: str) -> str:
+        """A node that does not start, and all that is inside it, but for what has been done before it was retried."""
+        if path in self._kept:
+            self._copy(path)
+            return self.states[path]
+        self.states[path] = state
+        if "fallback" in node:
+            inner = {k: v for k, v in node.items() if k in ("type", "args", *self._own(node))}
+            self._never(inner, join(path, "0"), state)
+            self._never(node["fallback"], join(path, "fallback"), state)
+            return state
+        if not self._is_container(node):
+            return state
+        if node["type"] != "map" or path in self._expanded:
+            for step, place in self._listed(node, path):
+                self._never(step, place, state)
+        for name, step in node.get("callbacks", {}).items():
+            self._never(step, join(path, name), state)
+        if node["type"] == "batch":
+            self.states[join(path, "<jobs>")] = state
+        if node["type"] == "saga":
+            self.states[join(path, "<steps>")] = self.states[join(path, "compensate")] = state
+            for step, place in self._undoing(node, path):
+                self._never(step["compensate"], place, state)
+        return state
+
+    @property
+    def _expanded(self) -> set[str]:
+        """Maps whose children were made by an earlier run."""
+        return {path.rpartition(".")[0] for path in self._before} if self._before else set()
+
+    def _copy(self, path: str) -> None:
+        for known, state in self._before.items():
+            if known == path or known.startswith(path + "."):
+                self.states[known] = state
+
+    def _is_container(self, node: dict[str, Any]) -> bool:
+        return node["type"] in ("chain", "group", "batch", "saga", "graph", "map")
+
+    def _own(self, node: dict[str, Any]) -> tuple[str, ...]:
+        return ("steps", "jobs", "callbacks", "over", "do")
+
+
+def well(step: dict[str, Any], state: str) -> bool:
+    return state in GOOD or bool(step.get("allow_failure"))
+
+
+def together(ends: list[tuple[dict[str, Any], str]]) -> str:
+    """How a container ends whose children have ended so."""
+    bad = [state for step, state in ends if not well(step, state)]
+    if any(state in ("failed", "compensated") for state in bad):
+        return "failed"
+    return "cancelled" if bad else "completed"
+
+
+def join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def grown() -> dict[str, Any]:
+    """What a job adds that grows."""
+    return {"type": "grown", "args": []}

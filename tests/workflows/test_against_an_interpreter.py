@@ -1,0 +1,126 @@
+"""Random workflows against the rules: every step ends as it must, all runs exactly once, nothing is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ojster.database.database import open_database
+from ojster.engine.engine import Engine
+from tests.conftest import Clock, empty
+from tests.workflows.driver import Crowd, every_step, leftovers
+from tests.workflows.interpreter import Maker
+
+pytestmark = pytest.mark.anyio
+
+CROWD = 100
+SEED = int(os.environ.get("OJSTER_TEST_SEED", "1"))
+
+
+@pytest.fixture
+async def four_engines(postgres_url: str, clock: Clock, request: pytest.FixtureRequest) -> AsyncIterator[list[Engine]]:
+    """Four engines on one PostgreSQL database, each with a connection of its own: four transactions at once."""
+    isolation = getattr(request, "param", "read committed").replace(" ", "%20")
+    url = f"{postgres_url}&connections=1&isolation={isolation}"
+    engines = [Engine(open_database(url, clock=clock)) for _ in range(4)]
+    yield engines
+    for engine in engines:
+        await engine.close()
+
+
+async def run_and_retry(engines: list[Engine], clock: Clock, seed: int, count: int) -> None:
+    """Run random workflows; retry those that do not succeed, twice."""
+    rng = random.Random(seed)
+    crowd = Crowd(engines, clock, rng)
+    made = await crowd.create([Maker(rng).workflow() for _ in range(count)])
+    for one in made:
+        one.expected.run(one.script)
+    await crowd.run()
+    await crowd.check()
+    for failing in (0.2, 0.0):
+        again = [one for one in made if one.expected.state != "completed"]
+        for one in again:
+            one.script.failing = failing
+            one.script.ends = {path: end for path, end in one.script.ends.items() if end == "ok"}
+            one.script.approvals = {}
+        await asyncio.gather(*[rng.choice(engines).retry_workflow(one.id) for one in again])
+        for one in again:
+            one.expected.run(one.script)
+        await crowd.run()
+        await crowd.check()
+    left = await engines[0].database.read(leftovers, None)
+    assert not left, left
+
+
+async def on_a_file_in_memory(clock: Clock, crowds: range) -> None:
+    for crowd in crowds:
+        engine = Engine(open_database("sqlite:///:memory:", clock=clock))
+        await run_and_retry([engine], clock, SEED * 1_000_000 + crowd, CROWD)
+        await engine.close()
+
+
+async def on_postgres(engines: list[Engine], clock: Clock, url: str, crowds: range) -> None:
+    for crowd in crowds:
+        empty(url)
+        await run_and_retry(engines, clock, SEED * 1_000_000 + 500_000 + crowd, CROWD)
+
+
+@pytest.mark.slow
+async def test_workflows_do_what_the_rules_say(clock: Clock) -> None:
+    await on_a_file_in_memory(clock, range(8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("four_engines", ["read committed", "serializable"], indirect=True)
+async def test_workflows_do_what_the_rules_say_in_four_transactions_at_once(
+    four_engines: list[Engine], clock: Clock, postgres_url: str
+) -> None:
+    await on_postgres(four_engines, clock, postgres_url, range(1))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1500)
+async def test_ten_thousand_workflows_do_what_the_rules_say(clock: Clock) -> None:
+    await on_a_file_in_memory(clock, range(100, 200))
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("four_engines", ["read committed", "serializable"], indirect=True)
+async def test_two_thousand_workflows_do_what_the_rules_say_in_four_transactions_at_once(
+    four_engines: list[Engine], clock: Clock, postgres_url: str
+) -> None:
+    await on_postgres(four_engines, clock, postgres_url, range(100, 120))
+
+
+async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_branch(
+    engine: Engine, clock: Clock
+) -> None:
+    rng = random.Random(SEED)
+    crowd = Crowd([engine], clock, rng)
+    made = await crowd.create([Maker(rng).workflow() for _ in range(40)], failing=0.1)
+    for _ in range(3):
+        await crowd._work(engine, "w")
+    for one in made:
+        info = await engine.show_workflow(one.id)
+        if not info.finished:
+            await engine.cancel_workflow(one.id)
+            one.cancelled = True
+    await crowd.run()
+    for one in made:
+        info = await engine.show_workflow(one.id)
+        assert info.finished, one.wire
+        if not one.cancelled:
+            continue
+        assert info.state == "cancelled"
+        for path in one.started_after_cancel:
+            assert "compensate" in path or path.startswith(("on_cancel", "on_error")), (one.wire, path)
+        assert max(one.ran.values(), default=1) == 1
+        assert info.on_cancel is None or info.on_cancel.state in ("completed", "failed", "skipped")
+        assert all(step.state not in ("waiting", "pending", "active", "blocked") for step in every_step(info))
+    left = await engine.database.read(leftovers, None)
+    assert not left, left
