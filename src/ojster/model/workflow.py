@@ -91,6 +91,7 @@ _WORKFLOW_MEMBERS: Final = frozenset(
         "specversion",
     }
 )
+_CHILDREN: Final = frozenset({"steps", "jobs", "callbacks", "do"})
 _OWN_MEMBERS: Final = {
     "chain": {"steps"},
     "graph": {"steps"},
@@ -491,6 +492,9 @@ class Planner:
 
     def _job(self, members: Members, here: _Here, spec: Spec) -> Node:
         request = {name: value for name, value in members.items() if name not in _NODE_MEMBERS}
+        if children := _CHILDREN & request.keys():
+            shown = ", ".join(sorted(CONTAINERS))
+            raise Problem(here.path, f"Only a container has {min(children)!r}; its type must be one of {shown}.")
         if "job_type" in request:  # as ojs-workflows.md section 14 has it
             request.setdefault("type", request.pop("job_type"))
         if here.inherited or "priority_adjustment" in members:
