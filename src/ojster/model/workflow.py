@@ -844,10 +844,12 @@ class Planner:
                 container = self._children[container.id][0]
             inner = container  # all of its first part comes before
         if name.isdigit():  # an index means a step only if it comes before, and else one further out
-            place = int(name)
+            index = int(name)
+            if inner is not container and (container.kind != Kind.CHAIN or index >= inner.position):
+                return None
             children = self._children.get(container.id, [])
-            comes_before = inner is container or (container.kind == Kind.CHAIN and place < inner.position)
-            return children[place] if comes_before and place < len(children) else None
+            place = index - children[0].position if children else 0  # others may be there already
+            return children[place] if 0 <= place < len(children) else None
         return self._names.get(container.id, {}).get(name)
 
     def _order(self, container: Node, inner: Node, found: Node, name: str, path: str) -> None:
