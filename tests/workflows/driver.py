@@ -172,8 +172,8 @@ def leftovers(tx: Transaction, requests: Any) -> list[list[Any]]:
     """Rows that should not be there."""
     found: list[Any] = []
     for what, query in {
-        "jobs without a node": (
-            "SELECT count(*) FROM jobs WHERE node IS NOT NULL AND node NOT IN (SELECT id FROM nodes)"
+        "jobs without a workflow": (
+            "SELECT count(*) FROM jobs WHERE node IS NOT NULL AND node >> 20 NOT IN (SELECT seq FROM workflows)"
         ),
         "unfinished jobs": "SELECT count(*) FROM jobs WHERE finished_at IS NULL",
         "nodes without a workflow": "SELECT count(*) FROM nodes WHERE id >> 20 NOT IN (SELECT seq FROM workflows)",

@@ -134,6 +134,7 @@ class Interpreter:
         self._before = before
         self._kept = set()
         if before:
+            self._before = dict(before)
             self._keep("", {k: v for k, v in self.wire.items() if k not in ("on_error", "on_cancel")})
         main = self._container(self.wire, "")
         self.states[""] = main
@@ -176,8 +177,10 @@ class Interpreter:
         kind = node["type"]
         if kind == "saga":
             undone = self._before.get(join(path, "compensate"))
-            if undone == "completed":
-                return []  # nothing is left of what the steps have done
+            if undone == "completed":  # nothing is left of what the steps have done
+                for known in [known for known in self._before if known.startswith(join(path, ""))]:
+                    del self._before[known]
+                return []
             if undone in ("failed", "cancelled") and self._before[path] == "failed":
                 for step, place in self._listed(node, path):
                     self._keep_whole(place, step)

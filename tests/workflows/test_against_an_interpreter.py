@@ -97,6 +97,13 @@ async def test_two_thousand_workflows_do_what_the_rules_say_in_four_transactions
     await on_postgres(four_engines, clock, postgres_url, range(100, 120))
 
 
+class _Always(dict[str, bool]):
+    """Approves everything."""
+
+    def setdefault(self, path: str, default: bool = False) -> bool:
+        return True
+
+
 async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_branch(
     engine: Engine, clock: Clock
 ) -> None:
@@ -122,5 +129,14 @@ async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_bra
         assert max(one.ran.values(), default=1) == 1
         assert info.on_cancel is None or info.on_cancel.state in ("completed", "failed", "skipped")
         assert all(step.state not in ("waiting", "pending", "active", "blocked") for step in every_step(info))
+    again = [one for one in made if one.cancelled]
+    for one in again:
+        one.script.ends, one.script.failing, one.cancelled = {}, 0.0, False
+        one.script.approvals = _Always()
+        await engine.retry_workflow(one.id)
+    await crowd.run()
+    for one in again:
+        info = await engine.show_workflow(one.id)
+        assert (info.state, info.finished) == ("completed", True), (one.wire, info)
     left = await engine.database.read(leftovers, None)
     assert not left, left

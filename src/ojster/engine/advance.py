@@ -35,15 +35,17 @@ from ojster.model.node import (
     note_before,
     note_child,
 )
-from ojster.model.reference import INDEX, Reference, Unresolvable, follow, may_hold_references, resolve
+from ojster.model.reference import INDEX, Reference, Unresolvable, follow, resolve
 from ojster.model.states import JobState
-from ojster.model.workflow import Planner, Spec, bind_template
+from ojster.model.workflow import Planner, Spec
 
 MOST_ELEMENTS: Final = 100_000
 """How many elements a map can have."""
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
+
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _END_OF_JOB: Final = {
     JobState.COMPLETED: NodeState.COMPLETED,
@@ -59,7 +61,7 @@ def advance(tx: Transaction) -> None:
         nodes = {job.node: job for job in ended if job.node is not None}
         graph = Graph(tx)
         graph.lock({id >> NUMBER_BITS for id in nodes})
-        graph.load_with_parents(nodes)
+        graph.load(nodes)
         run = Advance(graph)
         for id, job in nodes.items():
             node = graph.nodes.get(id)
@@ -81,7 +83,10 @@ class Advance:
         self._admitted: list[tuple[Node, NewJob]] = []
 
     def go(self) -> None:
-        """Let happen what is to happen, until nothing changes, and write it."""
+        """Let happen what is to happen, until nothing changes, and write it.
+
+        What that ends of other workflows, because a job replaces one of theirs, is advanced too.
+        """
         while self._ended or self._ready or self._admitted:
             if self._ended:
                 self._spread()
@@ -90,12 +95,18 @@ class Advance:
             else:
                 self._enqueue()
         self.graph.write()
+        advance(self.tx)
 
     # What can be said of nodes from outside
 
     def end_with_job(self, node: Node, job: Job) -> None:
         """End a node whose job has ended."""
         self._jobs[node.id] = job
+        workflow = self.graph.workflow_of(node)
+        if workflow.started_at is None and job.started_at is not None:
+            workflow.started_at = job.started_at  # whoever handed it out could not wait to note it
+            self.graph.change(workflow)
+            emit(self.tx, "workflow.started", workflow, total_steps=workflow.jobs)
         node.state = _END_OF_JOB[JobState(job.state)].value
         node.finished_at = self.tx.now
         self.graph.touch_ended_job(node)
@@ -146,6 +157,9 @@ class Advance:
                 self._close(container)
 
     def _decide(self, node: Node) -> None:
+        container = self.graph.parent_of(node)
+        if container is not None and container.state != NodeState.STARTED:
+            return  # it is decided when that starts, if it ever does
         match decide(node):
             case Decision.START:
                 self._ready.append(node)
@@ -256,6 +270,9 @@ class Advance:
             except (Unresolvable, InvalidCondition) as error:
                 code = "unresolvable_reference" if isinstance(error, Unresolvable) else "condition_failed"
                 self.end(node, NodeState.FAILED, error={"code": code, "type": code, "message": str(error)})
+            except (msgspec.DecodeError, RecursionError) as error:
+                message = f"What it refers to cannot be read: {error}"
+                self.end(node, NodeState.FAILED, error={"code": "unreadable", "type": "unreadable", "message": message})
             except OjsterError as error:
                 self._refuse(node, error)
 
@@ -322,22 +339,20 @@ class Advance:
         assert spec.request is not UNSET
         members = read_members(spec.request, "The step")
         if spec.has_references:
-            members["args"] = msgspec.Raw(_encode(resolve(_decode(members["args"]), values.look_up)))
+            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up))
         return read_job(members, self.tx.now, largest=self.tx.settings.largest_job)
 
     def _expand(self, node: Node, spec: Spec, values: _Values) -> None:
         """Make the children of a map."""
         assert spec.over is not UNSET
         assert spec.template is not UNSET
-        elements = _decode(spec.over)
-        if may_hold_references(bytes(spec.over)):
-            elements = resolve(elements, values.look_up)
-        if not isinstance(elements, list):
-            raise Unresolvable(f"A map needs an array, not {type(elements).__name__}.")
+        over = resolve(spec.over, values.look_up)
+        if over.lstrip()[:1] != b"[":
+            raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
+        elements = _raw_list(over)
         if len(elements) > MOST_ELEMENTS:
             raise PayloadTooLarge(f"The map has {len(elements)} elements; at most {MOST_ELEMENTS} are allowed.")
         workflow = self.graph.workflow_of(node)
-        bound = {name: _decode(value) for name, value in spec.bindings.items()}
         place = self.graph.place_of(node)
         base = workflow.root
         stand_in = msgspec.structs.replace(
@@ -352,11 +367,10 @@ class Advance:
                 workflow_id=workflow.id,
                 first=first,
                 outer=spec.names.get,
-                bindings=bound | {spec.item: element, INDEX: index},
+                bindings=spec.bindings | {spec.item: element, INDEX: msgspec.Raw(b"%d" % index)},
             )
             stand_in.total = index
-            template = bind_template(spec.template, spec.item, element, index)
-            planner.more([template], stand_in, "$.do", place, spec.inherited)
+            planner.more([spec.template], stand_in, "$.do", place, spec.inherited)
             plans.append(planner.plan)
             first += len(planner.plan.nodes)
         for plan in plans:
@@ -409,30 +423,28 @@ class _Values:
         self.known = known
         self._workflow = workflow
         self._spec = spec
-        self._params: Any = None
 
-    def look_up(self, reference: Reference) -> Any:
-        """Return what a reference stands for.
+    def look_up(self, reference: Reference) -> bytes:
+        """Return what a reference stands for, as JSON.
 
         Raises
         ------
         Unresolvable
             It stands for nothing.
         """
-        if reference.root == "params":
-            return follow(reference, self._decoded_params())
-        assert reference.step is not None
+        if reference.root in self._spec.bindings:
+            return follow(reference, self._spec.bindings[reference.root])
+        if reference.step is None:
+            return follow(reference, self._workflow.params)
         step = self._step(reference.step)
         match reference.aspect:
             case "state":
-                return follow(reference, step.state)
+                return follow(reference, _encode(step.state))
             case "error":
-                return follow(reference, None if step.error is None else _decode(step.error))
-        if step.state != NodeState.COMPLETED:
-            if step.state == NodeState.SKIPPED:
-                return follow(reference, None)
+                return follow(reference, step.error or b"null")
+        if step.state not in (NodeState.COMPLETED, NodeState.SKIPPED):
             raise Unresolvable(f"The reference {reference.text!r} leads nowhere: the step is {step.state}.")
-        return follow(reference, None if step.result is None else _decode(step.result))
+        return follow(reference, step.result or b"null" if step.state == NodeState.COMPLETED else b"null")
 
     def for_condition(self) -> dict[str, Any]:
         """Return what a condition may look at."""
@@ -446,15 +458,10 @@ class _Values:
                 "error": None if step.error is None else _decode(step.error),
             }
         bound = {name: _decode(value) for name, value in self._spec.bindings.items()}
-        return {"steps": steps, "params": self._decoded_params()} | bound
+        return {"steps": steps, "params": _decode(self._workflow.params)} | bound
 
     def _step(self, name: str) -> Outcome:
         return self.known[self._workflow.root | self._spec.names[name]]
-
-    def _decoded_params(self) -> Any:
-        if self._params is None:
-            self._params = _decode(self._workflow.params)
-        return self._params
 
 
 def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:

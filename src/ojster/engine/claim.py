@@ -8,9 +8,10 @@ from typing import Final
 import msgspec
 
 from ojster.database.transaction import Transaction
-from ojster.engine.advance import emit
+from ojster.engine.advance import advance, emit
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
 from ojster.engine.results import give_inputs
+from ojster.engine.transitions import stop_jobs
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
@@ -63,6 +64,8 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
         alike.setdefault(request.queues, []).append(index)
     for queues, indices in alike.items():
         jobs = _take(tx, queues, sum(min(claims[index].count, MOST_CLAIMED) for index in indices), gates)
+        if tx.skip_locked:
+            jobs = _without_stopped(tx, jobs)
         position = 0
         started: list[Job] = []
         for index in indices:
@@ -109,6 +112,24 @@ def _available(tx: Transaction, queue: str, limit: int) -> list[Job]:
         asked *= 2  # some were left out; there may be others behind them
 
 
+def _without_stopped(tx: Transaction, jobs: list[Job]) -> list[Job]:
+    """Leave out jobs whose workflow was held or cancelled while somebody else was looking at them."""
+    nodes = [job.node for job in jobs if job.node is not None]
+    if not nodes:
+        return jobs
+    rows = tx.execute(
+        "SELECT n.id FROM nodes AS n JOIN workflows AS w ON w.seq = n.id >> 20 "
+        f"WHERE n.id {tx.among} AND (n.verdict IS NOT NULL OR w.held_at IS NOT NULL)",
+        (tx.integers(nodes),),
+    )
+    if not rows:
+        return jobs
+    stopped = {id for (id,) in rows}
+    left_out = stop_jobs(tx, [job for job in jobs if job.node in stopped])
+    advance(tx)
+    return [job for job in jobs if job.id not in left_out]
+
+
 def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
     now, settings, effects = tx.now, tx.settings, tx.effects
     for job in jobs:
@@ -129,10 +150,12 @@ def _begin_workflows(tx: Transaction, jobs: list[Job]) -> None:
     seqs = {job.node >> NUMBER_BITS for job in jobs if job.node is not None}
     if not seqs:
         return
+    # Whoever has locked one waits for nobody, and neither must we: the end of the job will tell that it began.
     waiting = tx.execute(
-        f"SELECT seq FROM workflows WHERE seq {tx.among} AND started_at IS NULL", (tx.integers(sorted(seqs)),)
+        f"SELECT seq FROM workflows WHERE seq {tx.among} AND started_at IS NULL ORDER BY seq{tx.skip_locked}",
+        (tx.integers(sorted(seqs)),),
     )
-    for (seq,) in sorted(waiting):
+    for (seq,) in waiting:
         begun = tx.execute(
             "UPDATE workflows SET started_at = :now, version = version + 1 WHERE seq = :seq AND started_at IS NULL "
             f"RETURNING {WORKFLOW_COLUMNS}",

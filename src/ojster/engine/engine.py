@@ -310,8 +310,18 @@ class Engine:
         Duplicate
             There is a workflow with the given id.
         """
-        new = await self.prepare_workflow(members)
-        return await self.show_workflow(accepted(await self.database.run(workflows.create, new)))
+        (workflow_id,) = await self.create_workflows([await self.prepare_workflow(members)])
+        return await self.show_workflow(workflow_id)
+
+    async def create_workflows(self, new: Sequence[NewWorkflow]) -> list[str]:
+        """Create prepared workflows in one go, and return their ids.
+
+        Raises
+        ------
+        Duplicate
+            There is a workflow with the given id.
+        """
+        return [accepted(one) for one in await self.database.run_many(workflows.create, new)]
 
     async def show_workflow(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True

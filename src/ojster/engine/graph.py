@@ -11,6 +11,7 @@ import msgspec
 from ojster.database.transaction import ColumnType, Transaction
 from ojster.model.job import NewJob
 from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.model.reference import is_index
 from ojster.model.workflow import Plan, Spec, read_spec
 
 
@@ -49,6 +50,7 @@ class Workflow(msgspec.Struct, gc=False):
     cancelled_at: int | None
     finished_at: int | None
     due_at: int | None
+    scheduled_at: int | None
     expires_at: int | None
     timeout: int | None
     held_at: int | None
@@ -177,16 +179,9 @@ class Graph:
     def load(self, ids: Iterable[int]) -> None:
         """Read nodes that are not there yet."""
         if missing := [id for id in dict.fromkeys(ids) if id not in self.nodes]:
-            self._read(f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among}", missing)
-
-    def load_with_parents(self, ids: Collection[int]) -> None:
-        """Read nodes and their containers."""
-        self._read(
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among} "
-            f"OR id IN (SELECT parent FROM nodes WHERE id {self.tx.among})",
-            ids,
-            2,
-        )
+            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among}"
+            for row in self.tx.execute(query, (self.tx.integers(missing),)):
+                self._add(Node(*row))
 
     def load_whole(self, workflow: Workflow) -> list[Node]:
         """Read and return all nodes of a workflow, by number."""
@@ -194,11 +189,6 @@ class Graph:
             f"SELECT {NODE_COLUMNS} FROM nodes WHERE id BETWEEN ? AND ? ORDER BY id", workflow.numbers
         )
         return [self._add(Node(*row)) for row in rows]
-
-    def _read(self, sql: str, ids: Collection[int], times: int = 1) -> None:
-        given = self.tx.integers(ids)
-        for row in self.tx.execute(sql, (given,) * times):
-            self._add(Node(*row))
 
     def _add(self, node: Node) -> Node:
         return self.nodes.setdefault(node.id, node)
@@ -218,12 +208,17 @@ class Graph:
         """
         names: list[str] = []
         while node.parent is not None:
-            self.load([node.parent])
-            container = self.nodes[node.parent]
+            container = self.container_of(node)
             if container.kind not in TWO_PART or container.kind == Kind.FALLBACK or node.position:
                 names.append(node.name or str(node.position))
             node = container
         return ".".join(reversed(names))
+
+    def container_of(self, node: Node) -> Node:
+        """Read and return the container of a node that is not the root."""
+        assert node.parent is not None
+        self.load([node.parent])
+        return self.nodes[node.parent]
 
     def followers(self, nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
         """Return the pairs of a node and one that comes after it."""
@@ -242,18 +237,31 @@ class Graph:
 
     def children(self, container: Node) -> list[Node]:
         """Return all children of a container, by position."""
-        return self._children(container, "")
+        return self._children(container)
 
     def first_children(self, container: Node) -> list[Node]:
         """Return the children of a container that come after no others."""
         return [child for child in self._children(container, " AND waiting = 0") if not child.waiting]
 
-    def _children(self, container: Node, condition: str) -> list[Node]:
+    def named_children(self, container: Node, *names: str) -> list[Node]:
+        """Return the children of a container that have one of these names, or whose position is one of them."""
+        found: list[Node] = []
+        for name in names:
+            position = int(name) if is_index(name) else -1
+            found += self._children(container, " AND (name = ? OR position = ?)", name, position)
+        return [child for child in found if child.name in names or str(child.position) in names]
+
+    def children_with_names(self, container: Node) -> list[Node]:
+        """Return the children of a container that have a name, and its last one."""
+        return self._children(container, " AND (name IS NOT NULL OR position = ?)", container.total - 1)
+
+    def _children(self, container: Node, condition: str = "", *parameters: Any) -> list[Node]:
         fresh = self._new_children.get(container.id, [])
         if container.id in self._new:
             return fresh
         rows = self.tx.execute(
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position", (container.id,)
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position",
+            (container.id, *parameters),
         )
         return [self._add(Node(*row)) for row in rows] + fresh
 
@@ -291,6 +299,14 @@ class Graph:
         workflow.jobs += sum(node.kind == Kind.JOB for node in planted)
         self.change(workflow)
         return planted
+
+    def drop(self, dropped: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
+        """Delete some of these nodes, and return the others. Their jobs stay."""
+        ids = [node.id for node in dropped]
+        delete_nodes(self.tx, ids)
+        for id in ids:
+            del self.nodes[id]
+        return [node for node in nodes if node.id in self.nodes]
 
     def touch(self, node: Node) -> None:
         """Note that a node has changed."""
@@ -343,11 +359,15 @@ def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:
     return [graph._add(Node(*row)) for row in rows]
 
 
-def find_workflows(tx: Transaction, ids: Sequence[str]) -> dict[str, int]:
-    """Return the ``seq`` of each workflow of these ids that there is."""
-    found = {}
-    for id in dict.fromkeys(ids):
-        rows = tx.execute("SELECT seq FROM workflows WHERE id = :id", {"id": id})
-        if rows:
-            found[id] = rows[0][0]
-    return found
+def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
+    """Delete nodes, and all that is said of them."""
+    if ids:
+        given = tx.integers(ids)
+        for table, column in (
+            ("node_specs", "id"),
+            ("node_edges", "source"),
+            ("node_edges", "target"),
+            ("node_reviews", "node"),
+            ("nodes", "id"),
+        ):
+            tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))

@@ -11,7 +11,14 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
-from ojster.engine.transitions import fail_attempt, free_exclusive, make_available, stop_jobs, write_outcomes
+from ojster.engine.transitions import (
+    fail_attempt,
+    free_exclusive,
+    lock_workflows,
+    make_available,
+    stop_jobs,
+    write_outcomes,
+)
 from ojster.engine.workflows import grow
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
@@ -100,9 +107,8 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
         if job.exclusive_key is not None:
             effects.opened.add(job.queue)
-        if job.node is not None:
-            effects.ended.append(job)
     tx.complete_jobs(completed)
+    effects.ended += [job for job in completed if job.node is not None]
     advance(tx)
     return results
 
@@ -110,6 +116,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
 def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | OjsterError]:
     """End failed attempts: for each return the job, to be retried or discarded, or why the report was refused."""
     jobs = tx.lock_jobs([report.job_id for report in reports])
+    lock_workflows(tx, jobs.values())
     results: list[Job | OjsterError] = []
     for report in reports:
         job = jobs.get(report.job_id)
@@ -126,6 +133,7 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
 def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterError]:
     """Hand active jobs back without spending an attempt; for each return the job, or why it was refused."""
     jobs = tx.lock_jobs([item.job_id for item in releases])
+    lock_workflows(tx, jobs.values())
     results: list[Job | OjsterError] = []
     for item in releases:
         job = jobs.get(item.job_id)

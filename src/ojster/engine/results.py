@@ -66,7 +66,7 @@ def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, Outcome]:
 
 def _outcome(row: Sequence[Any]) -> Outcome:
     found = Outcome(*row[:10])
-    job_result, job_errors = row[10:]
+    job_result, job_errors = row[10:12]
     if found.result is None:
         found.result = job_result
     if found.error is None and job_errors is not None and found.state != NodeState.COMPLETED:
@@ -76,11 +76,18 @@ def _outcome(row: Sequence[Any]) -> Outcome:
 
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-_MEMBERS_THAT_COUNT: Final = (
-    "(p.kind <> 'chain' OR n.position = p.total - 1) AND (p.kind NOT IN ('batch', 'saga') OR n.position = 0) "
-    "AND (p.kind <> 'graph' OR n.followed = 0)"
-)
-"""Which children of a container (``p``) its result is made of."""
+
+def _counts(container: Outcome, child: Outcome) -> bool:
+    """Whether the result of a container is made of this child's, among others."""
+    match container.kind:
+        case Kind.CHAIN:
+            return child.position == container.total - 1
+        case Kind.GRAPH:
+            return not child.followed
+        case Kind.BATCH | Kind.SAGA:
+            return child.position == 0
+        case _:
+            return True
 
 
 def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
@@ -91,11 +98,10 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
     while level:
         levels.append(level)
         rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM nodes AS p JOIN nodes AS n ON n.parent = p.id {_JOINED} "
-            f"WHERE p.id {tx.among} AND {_MEMBERS_THAT_COUNT} ORDER BY n.parent, n.position",
+            f"SELECT {_COLUMNS} FROM nodes AS n {_JOINED} WHERE n.parent {tx.among} ORDER BY n.parent, n.position",
             (tx.integers([one.id for one in level]),),
         )
-        members = [_outcome(row) for row in rows]
+        members = [one for one in map(_outcome, rows) if _counts(everything[one.parent or 0], one)]
         everything |= {one.id: one for one in members if one.id not in everything}
         level = [one for one in members if _is_composed(one)]
     children: dict[int, list[Outcome]] = defaultdict(list)

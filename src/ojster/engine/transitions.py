@@ -87,11 +87,7 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     nodes = {job.node for job in jobs if job.node is not None}
     if not nodes:
         return frozenset()
-    workflows = tx.integers(sorted({node >> NUMBER_BITS for node in nodes}))
-    rows = tx.execute(
-        f"SELECT seq, held_at FROM workflows WHERE seq {tx.among} ORDER BY seq{tx.for_update}", (workflows,)
-    )
-    held = {seq for seq, held_at in rows if held_at is not None}
+    held = {seq for seq, held_at in lock_workflows(tx, jobs).items() if held_at is not None}
     given_up = {
         id
         for (id,) in tx.execute(
@@ -107,6 +103,22 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
             put_off(tx, job)
             stopped.add(job.id)
     return stopped
+
+
+def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None]:
+    """Let nobody else change the workflows of jobs until the transaction ends; return since when each is held.
+
+    Whoever changes several jobs locks all of their workflows first, in one go, so that nobody waits in a circle.
+    """
+    seqs = {job.node >> NUMBER_BITS for job in jobs if job.node is not None}
+    if not seqs:
+        return {}
+    return dict(
+        tx.execute(
+            f"SELECT seq, held_at FROM workflows WHERE seq {tx.among} ORDER BY seq{tx.for_update}",
+            (tx.integers(sorted(seqs)),),
+        )
+    )
 
 
 def put_off(tx: Transaction, job: Job) -> None:

@@ -13,7 +13,7 @@ from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
 from ojster.engine.advance import advance
 from ojster.engine.claim import open_gates
 from ojster.engine.cron import fire_due
-from ojster.engine.transitions import fail_attempt, finish, make_available
+from ojster.engine.transitions import fail_attempt, finish, lock_workflows, make_available
 from ojster.engine.workers import reap_silent_workers
 from ojster.engine.workflows import look_after_workflows
 from ojster.model.duration import MINUTE
@@ -68,7 +68,9 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
         return more
     try:
         with tx.savepoint():
-            act(tx, [Job(*row) for row in rows])
+            jobs = [Job(*row) for row in rows]
+            lock_workflows(tx, jobs)
+            act(tx, jobs)
             advance(tx)
             return more
     except TryAgain:

@@ -75,7 +75,7 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
             conditions.append(f"{name} = :{name}")
             parameters[name] = value
     where = " AND ".join(conditions)
-    ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {where}", parameters)
+    ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
     if chosen.before is not None:
         where += " AND seq < :before"
         parameters["before"] = chosen.before
@@ -88,7 +88,7 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
 
 
 def _rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {where}", parameters)
+    return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
 
 
 def head_of(workflow: Workflow) -> WorkflowInfo:
@@ -120,7 +120,7 @@ def head_of(workflow: Workflow) -> WorkflowInfo:
         params=msgspec.Raw(workflow.params) if workflow.params != b"{}" else msgspec.UNSET,
         error=error,
         retries=workflow.retries,
-        scheduled_at=format_timestamp(workflow.due_at or 0) if workflow.state == "pending" else None,
+        scheduled_at=None if workflow.scheduled_at is None else format_timestamp(workflow.scheduled_at),
         expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
         metadata=metadata,
         **shown,
@@ -285,7 +285,7 @@ class _View:
     def _error(self, main: Node, given: WorkflowError | None) -> WorkflowError:
         error = given or WorkflowError("step_failed", "A step failed.")
         for node in self._nodes.values():
-            if node.kind != Kind.JOB or node.state != NodeState.FAILED or len(error.errors) >= MOST_ERRORS:
+            if not _has_failed(node) or len(error.errors) >= MOST_ERRORS:
                 continue
             if node.job_id is not None:
                 error.failed_job_ids.append(node.job_id)
@@ -317,6 +317,10 @@ class _View:
             "message": known.get("message", "The job was not started before it expired."),
             "attempt": known.get("attempt", 0),
         }
+
+
+def _has_failed(node: Node) -> bool:
+    return node.kind == Kind.JOB and node.state == NodeState.FAILED and not node.tolerated
 
 
 class _Typed(msgspec.Struct):

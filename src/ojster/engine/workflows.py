@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -12,11 +13,20 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
 from ojster.engine.advance import Advance, emit
 from ojster.engine.control import delete_jobs
-from ojster.engine.graph import FINAL_STATES, WORKFLOW_COLUMNS, Graph, Workflow, WorkflowState, live_nodes
+from ojster.engine.graph import (
+    FINAL_STATES,
+    WORKFLOW_COLUMNS,
+    Graph,
+    Workflow,
+    WorkflowState,
+    delete_nodes,
+    live_nodes,
+)
 from ojster.engine.transitions import cancel_job, make_available, put_off
+from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.model.ids import is_job_id
@@ -24,10 +34,15 @@ from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note
 from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow import NewWorkflow, Planner
 
+_FORGOTTEN: Final = "forgotten"
+"""The state of a workflow that is being deleted: it is not to be seen any more."""
+
 MOST_AT_ONCE: Final = 100
 """How many workflows are looked after in one transaction."""
 
 _encode: Final = msgspec.json.Encoder().encode
+
+log = logging.getLogger(__name__)
 
 _UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
 
@@ -74,7 +89,8 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
         graph.workflows[workflow.seq] = workflow
         graph.plant(new.plan, workflow)
         emit(tx, "workflow.created", workflow, total_steps=workflow.jobs)
-        if new.scheduled_at is None or new.scheduled_at <= tx.now:
+        is_due = new.scheduled_at is None or new.scheduled_at <= tx.now
+        if is_due and (new.expires_at is None or new.expires_at > tx.now):
             _launch(run, workflow)
         results.append(new.id)
     run.go()
@@ -89,15 +105,16 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         "name": new.name,
         "now": tx.now,
         "due_at": min(moments, default=None),
+        "scheduled_at": new.scheduled_at,
         "expires_at": new.expires_at,
         "timeout": new.timeout,
         "params": new.params,
         "metadata": new.metadata,
     }
     ((seq,),) = tx.execute(
-        "INSERT INTO workflows (id, type, name, state, created_at, due_at, expires_at, timeout, nodes, jobs, params, "
-        "metadata) VALUES (:id, :type, :name, 'pending', :now, :due_at, :expires_at, :timeout, 0, 0, :params, "
-        ":metadata) RETURNING seq",
+        "INSERT INTO workflows (id, type, name, state, created_at, due_at, scheduled_at, expires_at, timeout, nodes, "
+        "jobs, params, metadata) VALUES (:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, :expires_at, "
+        ":timeout, 0, 0, :params, :metadata) RETURNING seq",
         values,
     )
     return Workflow(
@@ -112,6 +129,7 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         cancelled_at=None,
         finished_at=None,
         due_at=min(moments, default=None),
+        scheduled_at=new.scheduled_at,
         expires_at=new.expires_at,
         timeout=new.timeout,
         held_at=None,
@@ -159,9 +177,10 @@ def _cancel(run: Advance, workflow: Workflow) -> None:
     if was_pending or root.state == NodeState.READY:
         run.end(root, NodeState.CANCELLED)
     else:
-        (main, *_) = run.graph.children(root)
-        if not main.has_ended:
-            _abort(run, workflow, main, NodeState.CANCELLED, _CANCELLED)
+        main, *branches = run.graph.children(root)
+        for node in branches if main.has_ended else [main]:
+            if not node.has_ended:
+                _abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED)
 
 
 _CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}
@@ -174,7 +193,7 @@ def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str 
 
 def _cancel_step(run: Advance, workflow: Workflow, path: str) -> None:
     node = _find_step(run.graph, workflow, path)
-    if node.has_ended or workflow.state in FINAL_STATES:
+    if node.has_ended or _is_over(run.graph, node):
         raise _wrong_state(workflow, f"The step {path!r} is {node.state}, and can no longer be cancelled.")
     error = {"code": "cancelled", "message": "The step was cancelled."}
     _abort(run, workflow, node, NodeState.CANCELLED, error, active_too=True)
@@ -195,9 +214,10 @@ def _abort(
     """
     graph = run.graph
     inside: dict[int, list[Node]] = defaultdict(list)
-    for node in live_nodes(graph, workflow):
-        if node.parent is not None:
-            inside[node.parent].append(node)
+    if target.state == NodeState.STARTED and target.kind != Kind.JOB:
+        for node in live_nodes(graph, workflow):
+            if node.parent is not None:
+                inside[node.parent].append(node)
     working: list[Node] = []
     waiting = [target]
     while waiting:
@@ -209,28 +229,28 @@ def _abort(
             graph.touch(node)
             working.append(node)
         else:
-            if node is target:
-                node.verdict = verdict.value
+            if node is target or node.kind != Kind.SAGA:
+                node.verdict = (verdict if node is target else NodeState.CANCELLED).value
                 graph.touch(node)
             waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
     _cancel_jobs(run, working, active_too=active_too)
 
 
 def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> None:
-    """Cancel the jobs of nodes that are not active, or all but those that are being reported just now."""
+    """Cancel the jobs of nodes, those that are active only if asked to.
+
+    One that somebody else has locked who waits for the workflow is left to him: he will see the verdict of its node.
+    """
     tx = run.tx
     ids = tx.integers([node.id for node in nodes])
-    for condition, lock in (
-        ("IN ('available', 'scheduled', 'retryable', 'pending')", tx.for_update),
-        ("= 'active'", tx.skip_locked),
-    ):
-        if not nodes or (condition == "= 'active'" and not active_too):
-            continue
-        rows = tx.execute(
-            f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND state {condition} ORDER BY id{lock}", (ids,)
-        )
-        for row in rows:
-            cancel_job(tx, Job(*row))
+    waiting = ("IN ('available', 'scheduled', 'retryable', 'pending')", tx.skip_locked)
+    for condition, lock in (waiting, ("= 'active'", tx.for_update))[: 1 + active_too]:
+        if nodes:
+            rows = tx.execute(
+                f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND state {condition} ORDER BY id{lock}", (ids,)
+            )
+            for row in rows:
+                cancel_job(tx, Job(*row))
     ended, tx.effects.ended = tx.effects.ended, []
     for job in ended:
         run.end_with_job(run.graph.nodes[job.node or 0], job)
@@ -252,10 +272,12 @@ def _hold(run: Advance, workflow: Workflow) -> None:
     tx = run.tx
     workflow.held_at = tx.now
     run.graph.change(workflow)
-    for row in tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'available' ORDER BY id{tx.for_update}",
+    waiting = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'available' "
+        f"ORDER BY id{tx.skip_locked}",
         workflow.numbers,
-    ):
+    )
+    for row in waiting:
         put_off(tx, Job(*row))
     emit(tx, "workflow.held", workflow)
 
@@ -297,7 +319,7 @@ def _review(run: Advance, workflow: Workflow, review: Review) -> None:
     if not node.manual:
         raise _wrong_state(workflow, f"The step {review.step!r} cannot be approved or rejected: it is not 'manual'.")
     waits = node.state in _UNFINISHED and not node.approved
-    if workflow.state in FINAL_STATES or (review.action is not None and not waits):
+    if _is_over(graph, node) or (review.action is not None and not waits):
         state = "approved" if node.approved and not node.has_ended else node.state
         raise _wrong_state(workflow, f"The step {review.step!r} is {state}, and does not wait for an approval.")
     tx.execute(
@@ -334,11 +356,15 @@ def _retry(run: Advance, workflow: Workflow) -> None:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
     graph = run.graph
     nodes = graph.load_whole(workflow)
-    _Reset(nodes).root()
+    reset = _Reset(nodes)
+    reset.root()
+    nodes = graph.drop(reset.dropped, nodes)
     _recount(graph, workflow, nodes)
     for node in nodes:
         graph.touch(node)
+    graph.write_nodes()
     jobs = [node for node in nodes if node.kind == Kind.JOB]
+    workflow.jobs = len(jobs)
     workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
     workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
     workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
@@ -353,6 +379,8 @@ class _Reset:
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._children: dict[int, list[Node]] = defaultdict(list)
+        self.dropped: list[Node] = []
+        """What maps had made that are to make it anew."""
         for node in nodes:
             if node.parent is None:
                 self._root = node
@@ -391,8 +419,17 @@ class _Reset:
 
     def _whole(self, node: Node) -> None:
         self._clear(node)
+        if node.kind == Kind.MAP:
+            self._drop(node)
+            node.total = 0
+            return
         for child in self._children[node.id]:
             self._whole(child)
+
+    def _drop(self, node: Node) -> None:
+        for child in self._children[node.id]:
+            self.dropped.append(child)
+            self._drop(child)
 
     def _clear(self, node: Node) -> None:
         node.state = NodeState.WAITING.value
@@ -435,41 +472,38 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         raise InvalidRequest(f"The job {job.id} is of no workflow, to which steps could be added.")
     graph = Graph(tx)
     graph.lock([job.node >> NUMBER_BITS])
-    graph.load_with_parents([job.node])
+    graph.load([job.node])
     node = graph.nodes[job.node]
-    container = graph.nodes[node.parent or 0]
+    container = graph.container_of(node)
     while container.kind == Kind.FALLBACK:
-        graph.load([container.parent or 0])
-        container = graph.nodes[container.parent or 0]
-    workflow = graph.workflow_of(node)
-    if container.kind in TWO_PART or (container.parent is not None and _undoes(graph, container)):
+        container = graph.container_of(container)
+    if container.kind in TWO_PART or _undoes(graph, container):
         raise InvalidRequest("Steps can be added to a chain, a group or a graph, and nowhere else.")
-    if workflow.state in FINAL_STATES or node.verdict is not None:
+    if node.verdict is not None:
         return  # it has been told to stop: nothing new starts
+    workflow = graph.workflow_of(node)
     base = workflow.root
-    siblings = graph.children(container)
-    last = siblings[-1] if container.kind == Kind.CHAIN else None
-    place = graph.place_of(container)
+    graph.load_specs([container])
+    siblings = graph.children_with_names(container)
     planner = Planner(
         tx.now,
         tx.settings.largest_job,
         workflow_id=workflow.id,
         first=workflow.nodes,
-        outer=lambda name: _look_outside(graph, container, name),
+        outer=partial(_look_outside, graph, container),
     )
-    source = None if container.source is None else container.source - base
     planner.more(
         steps,
-        msgspec.structs.replace(container, id=container.number, source=source),
+        _by_number(container),
         "$.append",
-        place,
-        {},
+        graph.place_of(container),
+        graph.specs[container.id].inherited,
         known={one.name: _by_number(one) for one in siblings if one.name is not None},
-        last=None if last is None else _by_number(last),
+        last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
     )
     added = graph.plant(planner.plan, workflow)
-    for edge, _ in planner.plan.edges:
-        before = graph.nodes[base | edge]
+    for source, _ in planner.plan.edges:
+        before = graph.nodes[base | source]
         before.followed = 1
         graph.touch(before)
     fresh = [one for one in added if one.parent == container.id]
@@ -482,25 +516,32 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
 
 
 def _by_number(node: Node) -> Node:
-    """A copy of a node as a planner knows nodes."""
-    return msgspec.structs.replace(node, id=node.number)
+    """A copy of a node as a planner knows nodes: by number, and not by id."""
+    number = (1 << NUMBER_BITS) - 1
+    source = None if node.source is None else node.source & number
+    return msgspec.structs.replace(node, id=node.number, source=source)
 
 
 def _undoes(graph: Graph, container: Node) -> bool:
     """Whether a container is what undoes a saga."""
-    graph.load([container.parent or 0])
-    return graph.nodes[container.parent or 0].kind == Kind.SAGA and container.position > 0
+    return graph.container_of(container).kind == Kind.SAGA and container.position > 0
 
 
 def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
-    """The number of the step of a name that is nearest to a container."""
-    node = container
-    while node.parent is not None:
-        for child in graph.children(node):
-            if child.name == name or (name.isdigit() and child.position == int(name)):
-                return child.number
-        graph.load([node.parent])
-        node = graph.nodes[node.parent]
+    """The number of the step of a name that is nearest to what is added to a container, and comes before it."""
+    inner: Node | None = None
+    node: Node | None = container
+    while node is not None:
+        place = node
+        if place.kind in TWO_PART and inner is not None and inner.position:
+            while place.kind in TWO_PART:
+                place = graph.children(place)[0]
+        if place.kind in (Kind.CHAIN, Kind.GRAPH) or place is not node:
+            for found in graph.named_children(place, name):
+                before = place is not node or inner is None or place.kind == Kind.GRAPH
+                if found is not inner and (before or (inner is not None and found.position < inner.position)):
+                    return found.number
+        inner, node = node, None if node.parent is None else graph.container_of(node)
     return None
 
 
@@ -516,18 +557,30 @@ def look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
         f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
         {"now": tx.now, "limit": MOST_AT_ONCE},
     )
-    if rows:
-        graph = Graph(tx)
-        run = Advance(graph)
-        for row in rows:
-            workflow = graph.workflows[row[0]] = Workflow(*row)
-            if workflow.state == WorkflowState.PENDING:
-                _expire_or_launch(run, workflow)
-            else:
-                _time_out(run, workflow)
-        run.go()
+    for row in rows:
+        try:
+            with tx.savepoint():
+                _look_after(tx, Workflow(*row))
+        except TryAgain:
+            raise
+        except Exception:
+            log.exception("the workflow %s cannot be looked after; it is tried again in a minute", row[1])
+            later = {"later": tx.now + MINUTE, "seq": row[0]}
+            tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
     ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
     return next_due, len(rows) == MOST_AT_ONCE
+
+
+def _look_after(tx: Transaction, workflow: Workflow) -> None:
+    """Do what is due for one workflow."""
+    graph = Graph(tx)
+    graph.workflows[workflow.seq] = workflow
+    run = Advance(graph)
+    if workflow.state == WorkflowState.PENDING:
+        _expire_or_launch(run, workflow)
+    else:
+        _time_out(run, workflow)
+    run.go()
 
 
 def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
@@ -543,18 +596,19 @@ def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
 
 
 def _time_out(run: Advance, workflow: Workflow) -> None:
-    seconds = (workflow.timeout or 0) / 1e6
-    error = {"code": "workflow_timeout", "message": f"The workflow ran longer than {seconds:g} seconds."}
-    workflow.error = _encode(error)
     workflow.due_at = None
     run.graph.change(workflow)
     run.graph.load([workflow.root])
     root = run.graph.nodes[workflow.root]
+    main = run.graph.children(root)[0]
+    if main.has_ended:
+        return  # only a branch is still at work
+    seconds = (workflow.timeout or 0) / 1e6
+    error = {"code": "workflow_timeout", "message": f"The workflow ran longer than {seconds:g} seconds."}
+    workflow.error = _encode(error)
     if root.state == NodeState.READY:
         run.end(root, NodeState.FAILED, error=error)
-        return
-    (main, *_) = run.graph.children(root)
-    if not main.has_ended:
+    else:
         _abort(run, workflow, main, NodeState.FAILED, error, active_too=True)
 
 
@@ -563,6 +617,7 @@ def forget_workflows(tx: Transaction, room: int) -> int:
     retention = tx.settings.retention
     left = room
     for state, period in (
+        (_FORGOTTEN, 0),
         ("completed", retention.completed),
         ("cancelled", retention.cancelled),
         ("failed", retention.discarded),
@@ -582,24 +637,28 @@ def forget_workflows(tx: Transaction, room: int) -> int:
 
 
 def _forget(tx: Transaction, workflow: Workflow, room: int) -> int:
-    """Delete some of a workflow, its jobs first, and at last itself."""
+    """Delete some of a workflow, at most ``room`` rows, its jobs first, and at last itself; return how many.
+
+    Nobody sees it any more from the first of them on.
+    """
     low, high = workflow.numbers
+    tx.execute(f"UPDATE workflows SET state = '{_FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
     jobs = tx.execute(
         "SELECT seq, queue, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
         {"low": low, "high": high, "room": room},
     )
     delete_jobs(tx, [(seq, queue, state) for seq, queue, state in jobs])
-    if len(jobs) >= room:
-        return len(jobs)
-    for table, column in (
-        ("node_specs", "id"),
-        ("node_edges", "source"),
-        ("node_reviews", "node"),
-        ("nodes", "id"),
-    ):
-        tx.execute(f"DELETE FROM {table} WHERE {column} BETWEEN :low AND :high", {"low": low, "high": high})
-    tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
-    return len(jobs) + 1
+    left = room - len(jobs)
+    nodes = tx.execute(
+        "SELECT id FROM nodes WHERE id BETWEEN :low AND :high ORDER BY id DESC LIMIT :left",
+        {"low": low, "high": high, "left": left},
+    )
+    delete_nodes(tx, [id for (id,) in nodes])
+    left -= len(nodes)
+    if left > 0:
+        tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
+        left -= 1
+    return room - left
 
 
 # Inside
@@ -607,7 +666,8 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> int:
 
 def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
     """Change one workflow; return its id, or why it was refused."""
-    rows = tx.execute("SELECT seq FROM workflows WHERE id = :id", {"id": id}) if is_job_id(id) else []
+    query = f"SELECT seq FROM workflows WHERE id = :id AND state <> '{_FORGOTTEN}'"
+    rows = tx.execute(query, {"id": id}) if is_job_id(id) else []
     if not rows:
         return no_workflow(id)
     graph = Graph(tx)
@@ -627,34 +687,39 @@ def _find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     """Return the node that a path names."""
     graph.load([workflow.root])
     node = graph.nodes[workflow.root]
-    names = path.split(".") if path else []
-    for place, name in enumerate(names):
-        if node.kind == Kind.WORKFLOW and not (name in ("on_error", "on_cancel") and place == 0):
-            node = graph.children(node)[0]
-        found = _child_named(graph, node, name)
-        while found is None and node.kind in TWO_PART and node.kind != Kind.FALLBACK:
+    for place, name in enumerate(path.split(".")):
+        found = _child_named(graph, node, name, is_first=place == 0)
+        while found is None and node.kind in _TRANSPARENT:
             node = graph.children(node)[0]
             found = _child_named(graph, node, name)
         if found is None:
-            raise NotFound(
-                f"The workflow {workflow.id} has no step {path!r}.", resource_type="workflow_step", resource_id=path
-            )
+            message = f"The workflow {workflow.id} has no step {path!r:.200}."
+            raise NotFound(message, resource_type="workflow_step", resource_id=path)
         node = found
-    if node.kind == Kind.WORKFLOW:
-        raise NotFound("The path of the step is empty.", resource_type="workflow_step", resource_id=path)
     return node
 
 
-def _child_named(graph: Graph, container: Node, name: str) -> Node | None:
+_TRANSPARENT: Final = TWO_PART - {Kind.FALLBACK}
+"""Containers whose first child nobody has written down: what is in it is named as if it were in the container."""
+
+
+def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = False) -> Node | None:
     """The child of a container that a name or an index stands for."""
-    if container.kind in (Kind.JOB, Kind.GATE):
+    if container.kind in (Kind.JOB, Kind.GATE) or (container.kind == Kind.WORKFLOW and not is_first):
         return None
-    hidden = container.kind in TWO_PART and container.kind != Kind.FALLBACK
-    children = [child for child in graph.children(container) if not (hidden and child.position == 0)]
-    named = next((child for child in children if child.name == name), None)
-    if named is None and name.isdigit() and not hidden:
-        named = next((child for child in children if child.position == int(name)), None)
-    return named
+    children = graph.named_children(container, name)
+    if container.kind in _TRANSPARENT:
+        children = [child for child in children if child.position and child.name == name]
+    return next((child for child in children if child.name == name), next(iter(children), None))
+
+
+def _is_over(graph: Graph, node: Node) -> bool:
+    """Whether a container around a node has ended, so that nothing can become of it."""
+    while node.parent is not None:
+        node = graph.container_of(node)
+        if node.has_ended:
+            return True
+    return False
 
 
 def no_workflow(id: str) -> NotFound:

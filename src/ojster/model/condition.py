@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 LONGEST_CONDITION: Final = 10_000
 
-_STEP: Final = re.compile(r"""\bsteps\s*(?:\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\])""")
-_STRING: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
-_STEPS: Final = re.compile(r"\bsteps\b")
+_STRING: Final = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+_STEPS: Final = re.compile(
+    _STRING + r"""|(?<![\w.])steps\b\s*(?:\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\])?"""
+)
+"""Strings, which are left out, and ``steps`` with the name of one behind it."""
+
+_BRACKETS: Final = re.compile(_STRING + r"|(\.\s*(?:all|exists|exists_one|map|filter)\s*\()|([(\[{])|([)\]}])")
+"""Strings, which are left out; the beginning of a macro that goes through a list; other brackets."""
 
 
 class InvalidCondition(ValueError):
@@ -50,10 +55,25 @@ def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
     kind = str(program.return_type())
     if kind not in ("BOOL", "DYN"):
         raise InvalidCondition(f"The condition {text!r:.80} is of type {kind.lower()}; it must be true or false.")
-    found = [match[1] or match[2] or match[3] or "" for match in _STEP.finditer(text)]
-    if len(found) < len(_STEPS.findall(_STRING.sub('""', text))):
+    found = {match[1] or match[2] or match[3] for match in _STEPS.finditer(text) if match[0].startswith("steps")}
+    if None in found:
         raise InvalidCondition("A condition must name each step that it looks at: steps.NAME or steps['NAME'].")
-    return frozenset(found)
+    _refuse_nested_macros(text)
+    return frozenset(name for name in found if name is not None)
+
+
+def _refuse_nested_macros(text: str) -> None:
+    """Refuse to go through a list for each element of a list: that could take any time."""
+    open_brackets: list[bool] = []
+    for match in _BRACKETS.finditer(text):
+        if match[1]:
+            if any(open_brackets):
+                raise InvalidCondition("Macros such as 'map' and 'exists' cannot stand inside each other.")
+            open_brackets.append(True)
+        elif match[2]:
+            open_brackets.append(False)
+        elif match[3] and open_brackets:
+            open_brackets.pop()
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> bool:

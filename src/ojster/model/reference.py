@@ -3,18 +3,26 @@
 ``steps.NAME.result``, ``steps.NAME.error``, ``steps.NAME.state``, ``params``, and what a map binds (``item``,
 ``index``), each with a path behind it: names of members, and positions in arrays. A string that begins with ``#`` is a
 JSON pointer of somebody else's, and stays what it is.
+
+JSON is not decoded further than to where a reference stands or leads: all else goes through to the letter.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 STEP_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*|\d+")
+ITEM: Final = "item"
+INDEX: Final = "index"
+
 _ASPECTS: Final = ("result", "error", "state")
+_encode: Final = msgspec.json.Encoder().encode
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -43,9 +51,14 @@ class Unresolvable(ValueError):
     """A reference that stands for nothing. The message says why."""
 
 
-def may_hold_references(raw: bytes) -> bool:
+def is_index(name: str) -> bool:
+    """Tell whether a name is the position of something in a list."""
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def may_hold_references(raw: bytes | msgspec.Raw) -> bool:
     """Tell whether JSON may hold references; quick, and never wrong when it says no."""
-    return b'"$ref"' in raw or b'"\\u0024' in raw
+    return b'"$ref"' in bytes(raw) or b"\\u0024" in bytes(raw)
 
 
 def parse_reference(text: str) -> Reference:
@@ -69,86 +82,77 @@ def parse_reference(text: str) -> Reference:
     return Reference(text, root, rest[0], rest[1], tuple(rest[2:]))
 
 
-def references_in(value: Any) -> Iterator[Reference]:
-    """Return the references in decoded JSON.
+def references_in(raw: bytes | msgspec.Raw) -> Iterator[Reference]:
+    """Return the references in JSON.
 
     Raises
     ------
     Unresolvable
         One of them is malformed.
     """
-    if isinstance(value, dict):
-        if (text := _text_of(value)) is not None:
-            yield parse_reference(text)
+    if not may_hold_references(raw):
+        return
+    for part in _parts(raw):
+        if isinstance(part, str):
+            yield parse_reference(part)
         else:
-            for inner in value.values():
-                yield from references_in(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from references_in(inner)
+            yield from references_in(part)
 
 
-def resolve(value: Any, lookup: Callable[[Reference], Any]) -> Any:
-    """Return decoded JSON with every reference replaced by what ``lookup`` returns for it.
-
-    ``lookup`` may return ``KEEP`` for a reference that is not its affair, which then stays.
-    """
-    if isinstance(value, dict):
-        if (text := _text_of(value)) is not None:
-            found = lookup(parse_reference(text))
-            return value if found is KEEP else found
-        return {name: resolve(inner, lookup) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [resolve(inner, lookup) for inner in value]
-    return value
-
-
-KEEP: Final = object()
+def resolve(raw: bytes | msgspec.Raw, look_up: Callable[[Reference], bytes]) -> bytes:
+    """Return JSON with every reference replaced by the JSON that ``look_up`` returns for it."""
+    raw = bytes(raw)
+    if not may_hold_references(raw):
+        return raw
+    if raw[:1] == b"{":
+        members = _members(raw)
+        text = _text_of(members)
+        if text is not None:
+            return look_up(parse_reference(text))
+        return _encode({name: msgspec.Raw(resolve(value, look_up)) for name, value in members.items()})
+    if raw[:1] == b"[":
+        return b"[%b]" % b",".join([resolve(value, look_up) for value in _elements(raw)])
+    return raw
 
 
-def follow(reference: Reference, value: Any) -> Any:
-    """Return what stands at the end of a reference's path in ``value``.
+def follow(reference: Reference, raw: bytes | msgspec.Raw) -> bytes:
+    """Return the JSON at the end of a reference's path in other JSON.
 
     Raises
     ------
     Unresolvable
         There is nothing.
     """
-    for place, name in enumerate(reference.path):
-        if isinstance(value, Mapping) and name in value:
-            value = value[name]
-        elif isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            before = ".".join(reference.text.split(".")[: len(reference.text.split(".")) - len(reference.path) + place])
-            raise Unresolvable(f"The reference {reference.text!r} leads nowhere: {before!r} has no {name!r}.")
-    return value
+    names = reference.text.split(".")
+    for place, name in enumerate(reference.path, len(names) - len(reference.path)):
+        start = bytes(raw).lstrip()[:1]
+        found: msgspec.Raw | None = None
+        if start == b"{":
+            found = _members(raw).get(name)
+        elif start == b"[" and is_index(name):
+            elements = _elements(raw)
+            found = elements[int(name)] if int(name) < len(elements) else None
+        if found is None:
+            before = ".".join(names[:place])
+            raise Unresolvable(f"The reference {reference.text!r:.200} leads nowhere: {before!r} has no {name!r:.60}.")
+        raw = found
+    return bytes(raw)
 
 
-def bind(value: Any, bindings: Mapping[str, Any]) -> Any:
-    """Return a map's template with the references to what the map binds replaced, but for those of a map inside it."""
-
-    def lookup(reference: Reference) -> Any:
-        return follow(reference, bindings[reference.root]) if reference.root in bindings else KEEP
-
-    if isinstance(value, dict) and value.get("type") == "map" and "do" in value:
-        hidden = {value.get("as", ITEM), INDEX}
-        inner = {name: bound for name, bound in bindings.items() if name not in hidden}
-        shallow = {name: bind(part, bindings) for name, part in value.items() if name != "do"}
-        return shallow | {"do": bind(value["do"], inner)}
-    if isinstance(value, dict):
-        if _text_of(value) is not None:
-            return resolve(value, lookup)
-        return {name: bind(inner, bindings) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [bind(inner, bindings) for inner in value]
-    return value
+def _parts(raw: bytes | msgspec.Raw) -> list[Any]:
+    """What is inside JSON: its values, or, if it is a reference, that, as a string."""
+    start = bytes(raw)[:1]
+    if start == b"{":
+        members = _members(raw)
+        text = _text_of(members)
+        return list(members.values()) if text is None else [text]
+    return list(_elements(raw)) if start == b"[" else []
 
 
-ITEM: Final = "item"
-INDEX: Final = "index"
-
-
-def _text_of(value: dict[str, Any]) -> str | None:
-    text = value.get("$ref") if len(value) == 1 else None
-    return text if isinstance(text, str) and not text.startswith("#") else None
+def _text_of(members: dict[str, msgspec.Raw]) -> str | None:
+    """What a reference says; ``None`` if this is none."""
+    raw = members.get("$ref") if len(members) == 1 else None
+    if raw is None or bytes(raw)[:1] != b'"':
+        return None
+    text = msgspec.json.decode(raw, type=str)
+    return None if text.startswith("#") else text

@@ -7,6 +7,7 @@ Chains, groups, batches, sagas, graphs, maps, fallbacks and branches all become 
 
 from __future__ import annotations
 
+import difflib
 import graphlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -24,7 +25,7 @@ from ojster.model.reference import (
     ITEM,
     STEP_NAME,
     Unresolvable,
-    bind,
+    is_index,
     may_hold_references,
     references_in,
 )
@@ -102,6 +103,8 @@ _OWN_MEMBERS: Final = {
     "gate": set[str](),
 }
 
+_USUAL: Final = frozenset({"type", "args", "meta", "options", "workflow_id", "workflow_step"})
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -123,7 +126,7 @@ class Spec(msgspec.Struct, omit_defaults=True):
     over, template, item, inherited:
         Of a map: the list, what is made for each element, the name of the element, and the options that they inherit.
     bindings:
-        What a map around it has bound, for the condition.
+        What maps around it have bound.
     compensates:
         The number of the step that a compensation undoes.
     """
@@ -215,6 +218,8 @@ def read_workflow(members: Members, now: int, *, largest: int) -> NewWorkflow:
         return _read_workflow(members, now, largest, problems)
     except Problem as problem:
         problems.append(problem)
+    except msgspec.DecodeError as error:
+        problems.append(Problem("$", f"A value cannot be read: {error}."))
     raise refusal_of(problems)
 
 
@@ -279,14 +284,16 @@ def _type_of_workflow(members: Members) -> str:
 
 def _is_graph(members: Members) -> bool:
     """Whether a request without a type is a graph: some step says what it depends on."""
-    steps = members.get("steps")
-    return "type" not in members and steps is not None and b'"depends_on"' in bytes(steps)
+    steps = bytes(members.get("steps", b""))
+    if "type" in members or "job_type" in members or b'"depends_on"' not in steps or steps[:1] != b"[":
+        return False
+    return any("depends_on" in read_members(step) for step in _raw_list(steps) if bytes(step)[:1] == b"{")
 
 
 def _is_job(members: Members) -> bool:
     """Whether a step is certainly neither a container nor a gate."""
     type = bytes(members.get("type", b'""'))
-    return type.isascii() and type[1:-1].decode() not in _SPECIAL
+    return type.isascii() and b"\\" not in type and type[1:-1].decode() not in _SPECIAL
 
 
 class _Here(msgspec.Struct):
@@ -302,6 +309,8 @@ class _Here(msgspec.Struct):
         The options of the containers around it.
     level:
         How many containers there are around it.
+    can_be_undone:
+        Whether ``compensate`` may stand there.
     """
 
     parent: Node
@@ -310,6 +319,7 @@ class _Here(msgspec.Struct):
     place: str
     inherited: Members
     level: int
+    can_be_undone: bool = False
 
 
 class _Pending(msgspec.Struct):
@@ -347,7 +357,7 @@ class Planner:
         workflow_id: str,
         first: int = 0,
         outer: Callable[[str], int | None] = lambda name: None,
-        bindings: Mapping[str, Any] | None = None,
+        bindings: Mapping[str, msgspec.Raw] | None = None,
         problems: list[Problem] | None = None,
     ) -> None:
         self.plan = Plan([], [], [], {})
@@ -357,11 +367,13 @@ class Planner:
         self._workflow_id = msgspec.Raw(_encode(workflow_id))
         self._first = first
         self._outer = outer
-        self._bindings = {name: msgspec.Raw(_encode(value)) for name, value in (bindings or {}).items()}
+        self._bindings = dict(bindings or {})
         self._known: list[frozenset[str]] = [frozenset(self._bindings)]
         """What maps around the current place bind."""
         self._children: dict[int, list[Node]] = {}
         self._names: dict[int, dict[str, Node]] = {}
+        self._with_id: set[int] = set()
+        """Nodes whose name is an ``id``, which goes before a mere ``name``."""
         self._places: dict[int, str] = {}
         self._paths: dict[int, str] = {}
         self._before: dict[int, dict[int, None]] = {}
@@ -457,6 +469,8 @@ class Planner:
             self.problems.append(problem)
         except OjsterError as error:
             self.problems.append(Problem(here.path, error.message))
+        except msgspec.DecodeError as error:
+            self.problems.append(Problem(here.path, f"A value cannot be read: {error}."))
         if len(self.problems) >= MOST_PROBLEMS:
             raise self.problems.pop()
         return None
@@ -466,6 +480,8 @@ class Planner:
         members = read_members(raw, here.path)
         if not _NODE_MEMBERS & members.keys() and _is_job(members):
             return self._job(members, here, Spec())
+        if not here.can_be_undone and _compensation_of(msgspec.Raw(_encode(members)), here.path) is not None:
+            raise Problem(here.path, "'compensate' can stand only with steps of a chain, a saga, a group or a graph.")
         name = self._name_of(members, here)
         if name is not None:
             here.place = self._inside(here.parent, name)
@@ -488,6 +504,8 @@ class Planner:
         node.name = name
         if name is not None:
             self._names[here.parent.id][name] = node
+            if "id" in members:
+                self._with_id.add(node.id)
         return node
 
     def _job(self, members: Members, here: _Here, spec: Spec) -> Node:
@@ -504,9 +522,8 @@ class Planner:
         request["workflow_step"] = msgspec.Raw(_encode(here.place))
         spec.request = msgspec.Raw(_encode(request))
         node = self._node(Kind.JOB, here.parent, here.position, spec, here.path, here.place)
-        args = bytes(request.get("args", b""))
-        if may_hold_references(args):
-            spec.has_references = self._refer(node, spec, _decode(args), here.path)
+        _refuse_misspelt(request, here.path)
+        spec.has_references = self._refer(node, spec, request.get("args", b""), here.path)
         job = read_job(request, self._now, largest=self._largest)
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; with 'manual' it waits for an approval.")
@@ -519,8 +536,10 @@ class Planner:
         mark = len(self._pending)
         node = self._node(Kind.FALLBACK, here.parent, here.position, spec, here.path, here.place)
         inherited = _adjusted(here.inherited, members, here.path)
-        step = _encode({name: value for name, value in members.items() if name not in _NODE_MEMBERS})
-        first = self._step(step, _Here(node, 0, here.path, self._inside(node, 0), inherited, here.level))
+        own = {name: value for name, value in members.items() if name not in _NODE_MEMBERS}
+        if "priority_adjustment" in members:
+            own["priority_adjustment"] = members["priority_adjustment"]
+        first = self._step(_encode(own), _Here(node, 0, here.path, self._inside(node, 0), here.inherited, here.level))
         path = f"{here.path}.fallback"
         second = self._step(
             members["fallback"], _Here(node, 1, path, self._inside(node, "fallback"), inherited, here.level)
@@ -545,13 +564,14 @@ class Planner:
         steps = self._list(members, _LISTS[type], here.path)
         if any(_compensation_of(step, here.path) for step in steps):
             return self._saga(Kind(type), members, here, spec)
-        return self._list_container(Kind(type), steps, _LISTS[type], here, spec)
+        return self._list_container(Kind(type), steps, f"{here.path}.{_LISTS[type]}", here, spec)
 
-    def _list_container(self, kind: Kind, steps: Sequence[msgspec.Raw], name: str, here: _Here, spec: Spec) -> Node:
-        """Plan a chain, a group or a graph, and its children, which stand in the member ``name``."""
+    def _list_container(self, kind: Kind, steps: Sequence[msgspec.Raw], path: str, here: _Here, spec: Spec) -> Node:
+        """Plan a chain, a group or a graph, and its children, which stand at ``path``."""
         mark = len(self._pending)
+        spec.inherited = here.inherited
         node = self._node(kind, here.parent, here.position, spec, here.path, here.place)
-        self._list_children(node, steps, f"{here.path}.{name}", here.inherited, here.level, None)
+        self._list_children(node, steps, path, here.inherited, here.level, None, can_be_undone=here.can_be_undone)
         self._link(node)
         self._close(node, mark)
         return node
@@ -564,17 +584,20 @@ class Planner:
         inherited: Members,
         level: int,
         before: Node | None,
+        *,
+        can_be_undone: bool = False,
     ) -> None:
         for index, raw in enumerate(steps):
             position = container.total + index
             place = self._inside(container, position)
-            child = self._attempt(raw, _Here(container, position, f"{path}[{index}]", place, inherited, level))
+            here = _Here(container, position, f"{path}[{index}]", place, inherited, level, can_be_undone)
+            child = self._attempt(raw, here)
             if child is not None and container.kind == Kind.CHAIN and before is not None:
                 self._after(child, [before], Inputs.BEFORE)
             before = child or before
 
     def _batch(self, members: Members, here: _Here, spec: Spec) -> Node:
-        jobs = self._list(members, "jobs", here.path)
+        self._list(members, "jobs", here.path)
         callbacks = read_members(members.get("callbacks", b"{}"), f"{here.path}.callbacks")
         _refuse_unknown(callbacks, frozenset(_CALLBACKS), f"{here.path}.callbacks", "The object")
         wanted = [name for name in _CALLBACKS if bytes(callbacks.get(name, b"null")) != b"null"]
@@ -584,10 +607,11 @@ class Planner:
         mark = len(self._pending)
         node = self._node(Kind.BATCH, here.parent, here.position, spec, here.path, here.place)
         inner = _Here(node, 0, here.path, here.place, here.inherited, here.level)
-        group = self._list_container(Kind.GROUP, jobs, "jobs", inner, Spec())
+        group = self._container("group", {"jobs": members["jobs"]}, inner, Spec())
         for position, name in enumerate(wanted, 1):
             path = f"{here.path}.callbacks.{name}"
             place = self._inside(node, name)
+            _refuse_rule(callbacks[name], path)
             callback = self._attempt(callbacks[name], _Here(node, position, path, place, here.inherited, here.level))
             if callback is not None:
                 callback.name, callback.rule = name, _CALLBACKS[name].value
@@ -607,15 +631,17 @@ class Planner:
         steps = self._list(members, name, here.path)
         mark = len(self._pending)
         saga = self._node(Kind.SAGA, here.parent, here.position, spec, here.path, here.place)
-        inner = _Here(saga, 0, here.path, here.place, inherited, here.level)
-        done = self._list_container(kind, steps, name, inner, Spec())
+        path = f"{here.path}.{name}" if name in members else here.path
+        inner = _Here(saga, 0, here.path, here.place, inherited, here.level, can_be_undone=True)
+        done = self._list_container(kind, steps, path, inner, Spec())
         for child in self._children[done.id] if policy == "skip" else ():
             child.tolerated = 1
         undoing = self._node(Kind.CHAIN, saga, 1, Spec(), here.path, self._inside(saga, "compensate"))
         undoing.name, undoing.rule = "compensate", Rule.FAILED.value
         self._after(undoing, [done], Inputs.MEMBERS)
-        self._compensations(steps, done, undoing, f"{here.path}.{name}", here)
-        self._close(undoing, mark)
+        inside = len(self._pending)
+        self._compensations(steps, done, undoing, path, here)
+        self._close(undoing, inside)
         self._close(saga, mark)
         return saga
 
@@ -659,10 +685,9 @@ class Planner:
         spec.over, spec.template, spec.item, spec.inherited = over, template, item, here.inherited
         spec.bindings = self._bindings
         node = self._node(Kind.MAP, here.parent, here.position, spec, here.path, here.place)
-        values = _decode(over)
-        if not isinstance(values, list) and not (may_hold_references(bytes(over)) and isinstance(values, dict)):
+        has_references = self._refer(node, spec, over, f"{here.path}.over")
+        if bytes(over)[:1] != b"[" and not (has_references and bytes(over)[:1] == b"{"):
             raise Problem(f"{here.path}.over", "It must be an array, or a reference to one.")
-        self._refer(node, spec, values, f"{here.path}.over")
         self._try_template(node, spec, here)
         return node
 
@@ -686,13 +711,12 @@ class Planner:
     def _branch(self, raw: msgspec.Raw, here: _Here) -> Node | None:
         """Plan a branch: one step, or an array of steps, which is a chain."""
         if bytes(raw)[:1] != b"[":
+            _refuse_rule(raw, here.path)
             return self._attempt(raw, here)
         steps = self._list({here.place: raw}, here.place, "$")
-        mark = len(self._pending)
-        node = self._node(Kind.CHAIN, here.parent, here.position, Spec(), here.path, here.place)
-        self._list_children(node, steps, here.path, here.inherited, here.level, None)
-        self._close(node, mark)
-        return node
+        if any(_compensation_of(step, here.path) for step in steps):
+            return self._saga(Kind.CHAIN, {"steps": raw}, here, Spec())
+        return self._list_container(Kind.CHAIN, steps, here.path, here, Spec())
 
     # What is said of nodes
 
@@ -734,6 +758,8 @@ class Planner:
 
     def _name_of(self, members: Members, here: _Here) -> str | None:
         """The name by which others refer to a step: its ``id``, else its ``name`` if that can be one."""
+        if here.parent.kind == Kind.MAP:
+            return None  # all of them would have the same
         taken = self._names[here.parent.id]
         id = _text(members, "id", here.path)
         if id is not None:
@@ -742,6 +768,8 @@ class Planner:
                     f"{here.path}.id",
                     f"The id {id!r:.60} must begin with a letter and have only letters, digits, '_' and '-'.",
                 )
+            if id in taken and taken[id].id not in self._with_id and taken[id].id >= self._first:
+                taken.pop(id).name = None  # that was but a name
             if id in taken:
                 raise Problem(f"{here.path}.id", f"There is another step with the id {id!r:.60}.")
             return id
@@ -803,10 +831,12 @@ class Planner:
         container.total = container.unfinished = len(self._children[container.id])
         self._find_names(container, mark)
 
-    def _refer(self, node: Node, spec: Spec, value: Any, path: str) -> bool:
+    def _refer(self, node: Node, spec: Spec, raw: bytes | msgspec.Raw, path: str) -> bool:
         """Note the steps that references name; tell whether there are references at all."""
+        if not may_hold_references(raw):
+            return False
         try:
-            references = list(references_in(value))
+            references = list(references_in(raw))
         except Unresolvable as error:
             raise Problem(path, str(error)) from None
         known = {"steps", "params", *self._known[-1]}
@@ -817,6 +847,8 @@ class Planner:
         names = {reference.step for reference in references if reference.step is not None}
         if names:
             self._pending.append(_Pending(node, spec, path, names))
+        if references:
+            spec.bindings = self._bindings
         return bool(references)
 
     def _find_names(self, container: Node, mark: int) -> None:
@@ -843,7 +875,7 @@ class Planner:
             while container.kind in TWO_PART:
                 container = self._children[container.id][0]
             inner = container  # all of its first part comes before
-        if name.isdigit():  # an index means a step only if it comes before, and else one further out
+        if is_index(name):  # an index means a step only if it comes before, and else one further out
             index = int(name)
             if inner is not container and (container.kind != Kind.CHAIN or index >= inner.position):
                 return None
@@ -895,6 +927,19 @@ def _text(members: Members, name: str, path: str) -> str | None:
     return str(_decode(raw))
 
 
+def _refuse_rule(raw: msgspec.Raw, path: str) -> None:
+    """Refuse 'when' where it is given by the place when a step starts."""
+    if b'"when"' in bytes(raw) and "when" in read_members(raw, path):
+        raise Problem(f"{path}.when", "When this starts is given by where it stands.")
+
+
+def _refuse_misspelt(request: Members, path: str) -> None:
+    """Refuse members that look like what is said of steps: a job keeps all others."""
+    for name in request.keys() - _USUAL:
+        if similar := difflib.get_close_matches(name, _NODE_MEMBERS, 1, 0.9):
+            raise Problem(f"{path}.{name}", f"There is no member {name!r:.60}; is {similar[0]!r} meant?")
+
+
 def _flag(members: Members, name: str, path: str) -> bool:
     raw = bytes(members.get(name, b"false"))
     if raw not in (b"true", b"false", b"null"):
@@ -909,6 +954,10 @@ def _object(members: Members, name: str) -> bytes:
     if raw[:1] != b"{":
         raise Problem(f"$.{name}", f"'{name}' must be an object.")
     read_members(raw, name)
+    try:
+        _decode(raw)
+    except msgspec.DecodeError as error:
+        raise Problem(f"$.{name}", f"'{name}' cannot be read: {error}.") from None
     return raw
 
 
@@ -968,8 +1017,3 @@ def _options_of(request: Members, here: _Here) -> Members:
     if raw is not None and bytes(raw) != b"null":
         own |= read_members(raw, f"{here.path}.options")
     return own
-
-
-def bind_template(template: bytes | msgspec.Raw, item: str, value: Any, index: int) -> bytes:
-    """Return what a map does for one element."""
-    return _encode(bind(_decode(template), {item: value, INDEX: index}))

@@ -21,6 +21,7 @@ CREATE TABLE workflows (
     cancelled_at    BIGINT,
     finished_at     BIGINT,          -- when nothing of it ran any more
     due_at          BIGINT,          -- when something is to happen to it; what, depends on its state
+    scheduled_at    BIGINT,
     expires_at      BIGINT,
     timeout         BIGINT,
     held_at         BIGINT,

@@ -21,6 +21,7 @@ CREATE TABLE workflows (
     cancelled_at    INTEGER,
     finished_at     INTEGER,          -- when nothing of it ran any more
     due_at          INTEGER,          -- when something is to happen to it; what, depends on its state
+    scheduled_at    INTEGER,
     expires_at      INTEGER,
     timeout         INTEGER,
     held_at         INTEGER,

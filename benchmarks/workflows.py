@@ -1,0 +1,146 @@
+"""How fast do workflows run, and does the size of one matter? Beside plain jobs that are worked off in the same way."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import uvloop
+
+from benchmarks.figure import Figure
+from benchmarks.stores import Store
+from ojster.database.database import open_database
+from ojster.engine.claim import Claim
+from ojster.engine.engine import Engine
+from ojster.engine.outcome import Acknowledgement
+from ojster.model.job import read_members
+from ojster.server.run import be_quick
+
+R = TypeVar("R")
+
+AT_ONCE = 100
+"""How many jobs a worker takes and acknowledges at once."""
+
+WORKERS = 2
+RESULT = b'{"ok": true}'
+
+
+def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
+    """Measure the figures of workflows."""
+    if chosen.only and chosen.only not in "workflow chain group graph nested":
+        return
+    be_quick()
+    plain = uvloop.run(_with_engine(store, _plain))
+    yield Figure(f"{store.name}: plain jobs, enqueued and worked off by {AT_ONCE}", plain)
+    made, rate, slower = uvloop.run(_with_engine(store, partial(_group, size=100_000)))
+    yield Figure(f"{store.name}: workflow, a group of 100,000 created, jobs", made)
+    name = f"{store.name}: workflow, a group of 100,000 with a callback, jobs, whole"
+    yield Figure(name, rate, floor=plain, floor_name="plain jobs", least_share=0.5)
+    yield Figure(f"{store.name}: workflow, time of its last tenth beside the first", slower, "x", 1.2)
+    for name, wires in (
+        ("10,000 chains of 5", [_chain(5) for _ in range(10_000)]),
+        ("a chain of 1,000", [_chain(1000)]),
+        ("a graph of 10,000 nodes and 30,000 edges", [_graph(10_000)]),
+        ("1,000 that are nested 8 deep", [_nested(8) for _ in range(1000)]),
+    ):
+        rate = uvloop.run(_with_engine(store, partial(_whole, wires=wires)))
+        yield Figure(f"{store.name}: workflow, {name}, jobs, whole", rate, floor=plain, floor_name="plain jobs")
+
+
+async def _with_engine(store: Store, measure: Callable[[Engine], Awaitable[R]]) -> R:
+    engine = Engine(open_database(store.fresh(), migrate=True))
+    try:
+        return await measure(engine)
+    finally:
+        await engine.close()
+
+
+def _job(**more: Any) -> dict[str, Any]:
+    return {"type": "email.send", "args": ["user@example.com", "welcome", {"locale": "en"}], **more}
+
+
+def _chain(length: int) -> dict[str, Any]:
+    return {"type": "chain", "steps": [_job() for _ in range(length)]}
+
+
+def _graph(size: int) -> dict[str, Any]:
+    rng = random.Random(1)
+    steps = []
+    for number in range(size):
+        before = rng.sample(range(max(0, number - 500), number), min(3, number))
+        steps.append(_job(id=f"s{number}", depends_on=[f"s{one}" for one in before]))
+    return {"type": "graph", "steps": steps}
+
+
+def _nested(levels: int) -> dict[str, Any]:
+    if levels == 1:
+        return _chain(2)
+    if levels % 2:
+        return {"type": "chain", "steps": [_job(), _nested(levels - 1)]}
+    return {"type": "group", "jobs": [_job(), _nested(levels - 1)]}
+
+
+async def _create(engine: Engine, wires: list[dict[str, Any]]) -> int:
+    """Create workflows, some at a time; return how many jobs they have."""
+    jobs = 0
+    for first in range(0, len(wires), AT_ONCE):
+        some = wires[first : first + AT_ONCE]
+        new = [await engine.prepare_workflow(read_members(msgspec.json.encode(wire))) for wire in some]
+        jobs += sum(len(one.plan.jobs) for one in new)
+        await engine.create_workflows(new)
+    return jobs
+
+
+async def _work_off(engine: Engine, count: int, tell: Callable[[int], None] = lambda done: None) -> None:
+    """Work until so many jobs are done."""
+    done = 0
+
+    async def work(name: str) -> None:
+        nonlocal done
+        while done < count:
+            jobs = await engine.fetch(Claim(("default",), AT_ONCE, name), 0.05)
+            await engine.acknowledge([Acknowledgement(job.id, RESULT, name, job.attempt) for job in jobs])
+            done += len(jobs)
+            tell(done)
+
+    await asyncio.gather(*[work(f"w{number}") for number in range(WORKERS)])
+
+
+async def _plain(engine: Engine) -> float:
+    body = msgspec.json.encode(_job())
+    total = 30_000
+    started = time.perf_counter()
+    for _ in range(total // AT_ONCE):
+        await engine.enqueue([read_members(body) for _ in range(AT_ONCE)])
+    await _work_off(engine, total)
+    return total / (time.perf_counter() - started)
+
+
+async def _group(engine: Engine, size: int) -> tuple[float, float, float]:
+    wire = {"type": "batch", "jobs": [_job() for _ in range(size)], "callbacks": {"on_complete": _job()}}
+    body = msgspec.json.encode(wire)
+    started = time.perf_counter()
+    await engine.create_workflows([await engine.prepare_workflow(read_members(body))])
+    created = time.perf_counter()
+    tenths: dict[int, float] = {0: created}
+
+    def tell(done: int) -> None:
+        tenths.setdefault(10 * done // size, time.perf_counter())
+
+    await _work_off(engine, size + 1, tell)
+    ended = time.perf_counter()
+    first, last = tenths[1] - tenths[0], tenths[10] - tenths[9]
+    return size / (created - started), (size + 1) / (ended - started), last / first
+
+
+async def _whole(engine: Engine, wires: list[dict[str, Any]]) -> float:
+    started = time.perf_counter()
+    jobs = await _create(engine, wires)
+    await _work_off(engine, jobs)
+    return jobs / (time.perf_counter() - started)
