@@ -87,6 +87,10 @@ class Database(ABC):
         """Run a transaction function that may write, when it is worth it: see ``Patience``."""
 
     @abstractmethod
+    def hurry(self, patience: Patience) -> None:
+        """Answer a patient call now: with what it had got in vain, or, if it is being tried, with what that brings."""
+
+    @abstractmethod
     def let_nobody_wait(self) -> None:
         """Answer all patient calls with what they had got in vain."""
 

@@ -66,7 +66,7 @@ class Patience:
         Called in the caller's loop with a result that comes after the caller has given up.
     """
 
-    __slots__ = ("in_vain", "queues", "unwanted")
+    __slots__ = ("in_vain", "is_over", "queues", "unwanted")
 
     def __init__(
         self, queues: Sequence[str], in_vain: Callable[[Any], bool], unwanted: Callable[[Any], object]
@@ -74,6 +74,8 @@ class Patience:
         self.queues = queues
         self.in_vain = in_vain
         self.unwanted = unwanted
+        self.is_over = False
+        """Whether the call is to be answered now, with whatever it has got: see ``Dispatcher.hurry``."""
 
 
 class Call:
@@ -110,12 +112,15 @@ class Call:
     @property
     def in_vain(self) -> bool:
         """Whether it should wait for a better result."""
-        return self.patience is not None and self.error is None and self.patience.in_vain(self.results[0])
+        patience = self.patience
+        return (
+            patience is not None and not patience.is_over and self.error is None and patience.in_vain(self.results[0])
+        )
 
     def deliver(self) -> None:
         """Give the caller its results, if it still wants them."""
         if self.future.done():
-            if self.patience is not None and self.error is None and not self.in_vain:
+            if self.patience is not None and self.error is None and not self.patience.in_vain(self.results[0]):
                 self.patience.unwanted(self.results[0])
         elif self.error is not None:
             self.future.set_exception(self.error)
@@ -231,6 +236,11 @@ class Dispatcher:
         for call in calls:
             call.error = BackendUnavailable("The database is closed.")
             call.deliver()
+
+    def hurry(self, patience: Patience) -> None:
+        """Answer a patient call now: with what it had got in vain, or, if it is being tried, with what that brings."""
+        patience.is_over = True
+        _deliver(self._room.expire(patience))
 
     def ring(self, queues: Sequence[str] | None) -> None:
         """Say, from any thread, that another process has made jobs available; ``None``: let nobody wait on."""

@@ -449,6 +449,9 @@ class PostgresDatabase(Database):
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._reader.run(operation, arguments)
 
+    def hurry(self, patience: Patience) -> None:
+        self._writer.hurry(patience)
+
     def let_nobody_wait(self) -> None:
         self._writer.ring(None)
 

@@ -252,6 +252,9 @@ class SqliteDatabase(Database):
     def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
         return self._writer.run(operation, (argument,), patience)
 
+    def hurry(self, patience: Patience) -> None:
+        self._writer.hurry(patience)
+
     def let_nobody_wait(self) -> None:
         self._writer.ring(None)
 

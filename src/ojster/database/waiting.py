@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ojster.database.dispatcher import Call
+    from ojster.database.dispatcher import Call, Patience
 
 
 class Kept(NamedTuple):
@@ -54,7 +54,7 @@ class WaitingRoom:
             for call in calls:
                 if call.future.done() or call.patience is None:
                     continue
-                if self._gave_up_at > since:
+                if self._gave_up_at > since or call.patience.is_over:
                     given_up.append(call)
                 elif any(self._news.get(queue, 0) > since for queue in call.patience.queues):
                     again.append(call)
@@ -98,6 +98,17 @@ class WaitingRoom:
             calls = list(dict.fromkeys(call for waiting in self._calls.values() for call in waiting))
             self._calls.clear()
             return calls
+
+    def expire(self, patience: Patience) -> list[Call]:
+        """Take out the calls that wait with this patience; they get what they had got in vain."""
+        with self._lock:
+            waiting = [call for queue in patience.queues for call in self._calls.get(queue, ())]
+            calls = [call for call in waiting if call.patience is patience]
+            for call in calls:
+                self._remove(call)
+        for call in calls:
+            call.results = call.vain_results
+        return list(dict.fromkeys(calls))
 
     def forget(self, call: Call) -> None:
         """Forget a call whose caller has gone, or has its answer."""

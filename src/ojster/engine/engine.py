@@ -155,14 +155,15 @@ class Engine:
         patience = Patience(request.queues if waits else (), _in_vain if waits else _never, self.give_back)
         call = self.database.run_patiently(claim, request, patience)
         try:
-            async with asyncio.timeout(min(wait, LONGEST_WAIT)) if waits else contextlib.nullcontext():
-                return (await call)[0]
-        except TimeoutError:
-            # The jobs may have arrived in the very turn of the loop in which the time was up.
-            return call.result()[0] if _has_arrived(call) else []
+            if waits:
+                await asyncio.wait((call,), timeout=min(wait, LONGEST_WAIT))
+                if not call.done():
+                    self.database.hurry(patience)
+            return (await call)[0]
         except asyncio.CancelledError:
             if _has_arrived(call):
                 self.give_back(call.result()[0])
+            call.cancel()
             raise
 
     def give_back(self, jobs: Sequence[Job]) -> None:
