@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -137,13 +138,13 @@ _NODE_CHANGING: Final[dict[str, ColumnType]] = {
         "finished_at",
     )
 }
-_ENDED_JOB: Final[dict[str, ColumnType]] = {"id": "bigint", "state": "text", "finished_at": "bigint"}
 _SPEC: Final[dict[str, ColumnType]] = {"id": "bigint", "spec": "bytea"}
 _EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint"}
 
 
-def _row(value: Any, columns: Iterable[str]) -> tuple[Any, ...]:
-    return tuple([getattr(value, name) for name in columns])
+_node_row: Final = attrgetter(*_NODE_TYPES)
+_changing_node_row: Final = attrgetter(*_NODE_CHANGING)
+_changing_workflow_row: Final = attrgetter(*_CHANGING)
 
 
 class Graph:
@@ -329,9 +330,14 @@ class Graph:
     def write_nodes(self) -> None:
         """Write what was changed and made of nodes."""
         tx = self.tx
-        tx.update_rows("nodes", _NODE_CHANGING, [_row(node, _NODE_CHANGING) for node in self._touched.values()])
-        tx.update_rows("nodes", _ENDED_JOB, [_row(node, _ENDED_JOB) for node in self._ended_jobs.values()])
-        tx.insert_rows("nodes", _NODE_TYPES, [_row(node, _NODE_TYPES) for node in self._new.values()])
+        tx.update_rows("nodes", _NODE_CHANGING, [_changing_node_row(node) for node in self._touched.values()])
+        alike: dict[str, list[int]] = {}
+        for node in self._ended_jobs.values():
+            alike.setdefault(node.state, []).append(node.id)
+        for state, ids in alike.items():
+            query = f"UPDATE nodes SET state = ?, finished_at = ? WHERE id {tx.among}"
+            tx.execute(query, (state, tx.now, tx.integers(ids)))
+        tx.insert_rows("nodes", _NODE_TYPES, [_node_row(node) for node in self._new.values()])
         tx.insert_rows("node_specs", _SPEC, [(id, self.specs[id].to_json()) for id in self._new])
         edges = [(source, target) for source, targets in self._new_edges.items() for target in targets]
         tx.insert_rows("node_edges", _EDGE, edges)
@@ -341,7 +347,7 @@ class Graph:
     def write(self) -> None:
         """Write all that was changed and made."""
         self.write_nodes()
-        rows = [_row(workflow, _CHANGING) for workflow in self._changed.values()]
+        rows = [_changing_workflow_row(workflow) for workflow in self._changed.values()]
         self.tx.update_rows("workflows", _CHANGING, rows)
         for workflow in self._changed.values():
             self.tx.expect(workflow.due_at)
