@@ -144,6 +144,7 @@ class Advance:
                 note_before(node, before)
                 graph.touch(node)
                 self._decide(node)
+        closing: list[Node] = []
         for node in ended:
             container = graph.parent_of(node)
             self._count(node)
@@ -154,7 +155,8 @@ class Advance:
             graph.touch(container)
             self._tell(node, container)
             if not container.unfinished and container.state == NodeState.STARTED:
-                self._close(container)
+                closing.append(container)
+        self._close(closing)
 
     def _decide(self, node: Node) -> None:
         container = self.graph.parent_of(node)
@@ -168,11 +170,12 @@ class Advance:
             case Decision.CANCEL:
                 self.end(node, NodeState.CANCELLED, error=_UPSTREAM)
 
-    def _close(self, container: Node) -> None:
-        """End a container whose children have all ended."""
-        children = self.graph.children(container) if container.kind in TWO_PART else []
-        end = NodeState(container.verdict) if container.verdict else end_of(container, children)
-        self.end(container, end)
+    def _close(self, containers: Sequence[Node]) -> None:
+        """End containers whose children have all ended."""
+        children = self.graph.children_of([one for one in containers if one.kind in TWO_PART])
+        for container in containers:
+            end = container.verdict or end_of(container, children.get(container.id, []))
+            self.end(container, NodeState(end))
 
     def _count(self, node: Node) -> None:
         """Count a job in its workflow."""
@@ -320,7 +323,7 @@ class Advance:
         node.started_at = self.tx.now
         self._note_compensation(node)
         if not node.unfinished:
-            self._close(node)
+            self._close([node])
             return
         for child in self.graph.first_children(node):
             if child.state == NodeState.WAITING:

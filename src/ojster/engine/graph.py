@@ -240,6 +240,16 @@ class Graph:
         """Return all children of a container, by position."""
         return self._children(container)
 
+    def children_of(self, containers: Sequence[Node]) -> dict[int, list[Node]]:
+        """Return all children of several containers, by the ids of these, by position."""
+        found = {one.id: list(self._new_children.get(one.id, ())) for one in containers}
+        if known := [one.id for one in containers if one.id not in self._new]:
+            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} ORDER BY parent, position DESC"
+            for row in self.tx.execute(query, (self.tx.integers(known),)):
+                node = self._add(Node(*row))
+                found[node.parent or 0].insert(0, node)
+        return found
+
     def first_children(self, container: Node) -> list[Node]:
         """Return the children of a container that come after no others."""
         return [child for child in self._children(container, " AND waiting = 0") if not child.waiting]

@@ -255,7 +255,7 @@ def _read_workflow(members: Members, now: int, largest: int, problems: list[Prob
         inherited = _adjusted(inherited | {"priority": members["priority"]}, members, "$")
     planner.root(type, members, inherited)
     if problems:
-        raise problems.pop(0)
+        raise refusal_of(problems)
     return NewWorkflow(
         id=id,
         id_is_given=given_id is not None,
