@@ -1,0 +1,57 @@
+"""Workflows on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.test_commands import Ojster, ojster
+
+__all__ = ["ojster"]
+
+YAML = """
+type: chain
+name: nightly
+params: {day: monday}
+steps:
+  - {id: fetch, type: fetch.data, args: [{$ref: params.day}]}
+  - {type: gate, id: release, display_name: "Release it?"}
+  - {type: publish, args: []}
+"""
+
+
+def test_a_workflow_is_started_from_a_file_and_steered(ojster: Ojster, tmp_path: Path) -> None:
+    ojster("migrate", "--database", ojster.url)
+    (tmp_path / "nightly.yaml").write_text(YAML)
+    started = ojster.json("workflows", "start", "nightly.yaml", "--param", "day=tuesday", "--name", "mine")
+    id = started["id"]
+    assert (started["state"], started["name"], started["params"]) == ("running", "mine", {"day": "tuesday"})
+    assert ojster.json("jobs", "list")["jobs"][0]["args"] == ["tuesday"]
+    assert "fetch fetch.data pending" in ojster("workflows", "show", id)
+    assert id in ojster("workflows", "list", "--state", "running", "--type", "chain")
+    assert ojster.json("workflows", "list", "--name", "other")["workflows"] == []
+    assert "is held" in ojster("workflows", "hold", id)
+    assert "goes on" in ojster("workflows", "release", id)
+    assert "approved" in ojster("workflows", "approve", id, "release", "--notes", "fine", "--as", "ada")
+    assert "does not wait for an approval" in ojster("workflows", "reject", id, "release", expect=4)
+    assert "noted" in ojster("workflows", "note", id, "release", "--notes", "later")
+    assert ojster("workflows", "draw", id).startswith("flowchart LR")
+    assert ojster("workflows", "draw", id, "--svg").startswith("<svg")
+    assert "waiting" in ojster("workflows", "draw", "--file", "nightly.yaml")
+    assert "is cancelled" in ojster("workflows", "cancel", id)
+    assert "cancelled" in ojster("workflows", "show", id, "--watch", expect=1)
+    assert "runs again" in ojster("workflows", "retry", id)
+    assert ojster.json("workflows", "cancel", id, "--step", "fetch")["steps"][0]["state"] == "cancelled"
+
+
+def test_what_is_wrong_with_a_file_is_said(ojster: Ojster, tmp_path: Path) -> None:
+    ojster("migrate", "--database", ojster.url)
+    (tmp_path / "bad.json").write_text(json.dumps({"type": "chain", "steps": []}))
+    assert "$.steps: steps array must contain" in ojster("workflows", "start", "bad.json", expect=1)
+    (tmp_path / "list.json").write_text("[]")
+    assert "must be an object" in ojster("workflows", "start", "list.json", expect=2)
+    (tmp_path / "no.yaml").write_text("a: [")
+    assert "neither JSON nor YAML" in ojster("workflows", "start", "no.yaml", expect=2)
+    assert "NAME=VALUE" in ojster("workflows", "start", "bad.json", "--param", "x", expect=2)
+    assert "Say either" in ojster("workflows", "draw", expect=2)
+    assert "not found" in ojster("workflows", "show", "x", expect=3)
