@@ -272,8 +272,9 @@ def _hold(run: Advance, workflow: Workflow) -> None:
     tx = run.tx
     workflow.held_at = tx.now
     run.graph.change(workflow)
+    # lower(), or it could be planned to go through all available jobs of all queues.
     waiting = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'available' "
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'available' "
         f"ORDER BY id{tx.skip_locked}",
         workflow.numbers,
     )
