@@ -88,6 +88,20 @@ class Fleet:
     def url_of(self, server: str) -> str:
         return f"http://127.0.0.1:{self.ports[server]}"
 
+    async def ready(self, seconds: float = 60) -> None:
+        """Wait until every server answers, and knows every worker."""
+        deadline = time.monotonic() + seconds
+        expected = len(self.processes) - len(self.ports)
+        for name in self.ports:
+            client = HttpClient(self.url_of(name))
+            known = -1
+            while known < expected:
+                assert time.monotonic() < deadline, self.logs()
+                with contextlib.suppress(OjsterError):
+                    known = len(await client.workers())
+                await asyncio.sleep(0.05)
+            await client.close()
+
     def kill(self, name: str) -> None:
         """Kill a process with SIGKILL."""
         process = self.processes[name]

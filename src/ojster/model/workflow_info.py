@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -78,6 +79,12 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         inside = [*self.steps, *self.jobs, *self.callbacks.values(), *self.compensations]
         return [*inside, self.fallback] if self.fallback is not None else inside
 
+    def walk(self) -> Iterator[StepInfo]:
+        """Yield it and all steps inside it, each before those that it contains."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
     @property
     def label(self) -> str:
         """What to call it in front of people."""
@@ -146,6 +153,11 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         """The steps of its outermost container, and its branches, in their order."""
         main = [*(self.steps or []), *(self.jobs or []), *self.callbacks.values(), *self.compensations]
         return main + [branch for branch in (self.on_error, self.on_cancel) if branch is not None]
+
+    def walk(self) -> Iterator[StepInfo]:
+        """Yield all steps, each before those that it contains."""
+        for child in self.children:
+            yield from child.walk()
 
     def to_json(self) -> bytes:
         """Return it as a JSON object."""

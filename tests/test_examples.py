@@ -1,0 +1,38 @@
+"""What the documentation shows works."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ojster.model.job import read_members
+from ojster.model.node import Kind
+from ojster.model.workflow import read_workflow
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    ("example", "last_words"),
+    [
+        ("hello.py", "Hello, Ada!"),
+        ("order.py", "{'0': 'told by mail of order 42', '1': 'told by sms of order 42'}"),
+    ],
+)
+def test_an_example_runs(example: str, last_words: str) -> None:
+    command = [sys.executable, str(ROOT / "examples" / example)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert last_words in ran.stdout
+
+
+def test_the_workflow_in_the_guide_is_accepted() -> None:
+    text = (ROOT / "docs" / "workflows.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    members = read_members(msgspec.json.encode(msgspec.yaml.decode(shown)))
+    workflow = read_workflow(members, 0, largest=1 << 20)
+    jobs = [node.name for node in workflow.plan.nodes if node.kind == Kind.JOB]
+    assert jobs == ["orders", "prices", "report", "publish", "on_error"]
