@@ -48,6 +48,16 @@ async def test_a_workflow_is_created_and_shown_as_the_specification_has_it(http:
     assert job["parent_results"] == [{"ok": True}]
 
 
+async def test_prometheus_sees_workflows(http: Http) -> None:
+    await create(http, CHAIN)
+    made = await create(http, CHAIN)
+    await http("DELETE", f"/ojs/v1/workflows/{made['id']}")
+    text = (await http("GET", "/metrics")).text
+    assert 'ojs_workflows{state="running"} 1.0' in text
+    assert 'ojs_workflows_last_hour{state="cancelled"} 1.0' in text
+    assert 'ojs_workflows_last_hour{state="failed"} 0.0' in text
+
+
 async def test_a_broken_workflow_is_refused_as_the_specification_has_it(http: Http) -> None:
     response = await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": []})
     error = response.json()["error"]

@@ -28,7 +28,7 @@ from ojster.engine.push import push
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.upkeep import upkeep
 from ojster.engine.workers import Heartbeat, Pulse, Worker
-from ojster.engine.workflow_views import WorkflowFilter, WorkflowRequest
+from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
@@ -362,6 +362,10 @@ class Engine:
     async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows, newest first, without their steps."""
         return await self.database.read(workflow_views.list_workflows, chosen)
+
+    async def count_workflows(self) -> WorkflowCounts:
+        """Return how many workflows are under way, by state, and how those of the last hour have ended."""
+        return await self.database.read(workflow_views.count_workflows, None)
 
     async def cancel_workflow(self, workflow_id: str) -> WorkflowInfo:
         """Cancel a workflow; active jobs may finish.

@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import Transaction
-from ojster.engine.graph import NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, Workflow
+from ojster.engine.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.engine.results import outcomes
+from ojster.model.duration import HOUR
 from ojster.model.ids import is_job_id
 from ojster.model.node import ENDED, MOST_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
 from ojster.model.timestamps import format_timestamp
@@ -47,6 +48,31 @@ class WorkflowFilter(msgspec.Struct, frozen=True):
     before: int | None = None
     limit: int = DEFAULT_PAGE
     offset: int = 0
+
+
+class WorkflowCounts(msgspec.Struct, frozen=True):
+    """How many workflows have not reached a final state, by state, and how many have finished in the last hour."""
+
+    unfinished: dict[str, int]
+    last_hour: dict[str, int]
+
+
+def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCounts]:
+    """Return how many workflows are under way, and how the latest have ended."""
+    unfinished, final = (
+        [state for state in WORKFLOW_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
+    )
+    since = {"since": tx.now - HOUR}
+    counts = WorkflowCounts(
+        {state: _count(tx, "state = :state", {"state": state}) for state in unfinished},
+        {state: _count(tx, "state = :state AND finished_at > :since", {"state": state} | since) for state in final},
+    )
+    return [counts for _ in calls]
+
+
+def _count(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
+    ((number,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {where}", parameters)
+    return int(number)
 
 
 def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list[WorkflowInfo | None]:

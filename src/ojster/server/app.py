@@ -143,13 +143,15 @@ class Application:
 
     async def _show_metrics(self, exchange: Exchange) -> Answer:
         engine = self.engine
-        counts, workers = await asyncio.gather(engine.count_jobs(), engine.workers())
+        counts, workers, workflows = await asyncio.gather(
+            engine.count_jobs(), engine.workers(), engine.count_workflows()
+        )
         queues = await engine.queues()
         statistics = await asyncio.gather(*(engine.queue_statistics(queue.name) for queue in queues))
         by_state: dict[str, int] = {}
         for worker in workers:
             by_state[worker.state] = by_state.get(worker.state, 0) + 1
-        text = self.metrics.render(counts, statistics, by_state, time.monotonic() - STARTED)
+        text = self.metrics.render(counts, statistics, by_state, workflows, time.monotonic() - STARTED)
         return Answer(text, content_type=b"text/plain")
 
     async def _show_openapi(self, exchange: Exchange) -> Answer:

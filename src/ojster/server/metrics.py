@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ojster.engine.queues import QueueStatistics
+from ojster.engine.workflow_views import WorkflowCounts
 from ojster.model.states import JobState
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -44,11 +45,12 @@ class Metrics:
         counts: Mapping[str, Mapping[str, int]],
         statistics: Iterable[QueueStatistics],
         workers: Mapping[str, int],
+        workflows: WorkflowCounts,
         uptime: float,
     ) -> bytes:
         """Return the text that Prometheus reads."""
         registry = CollectorRegistry()
-        registry.register(_Snapshot(self._families(counts, statistics, workers, uptime)))
+        registry.register(_Snapshot(self._families(counts, statistics, workers, workflows, uptime)))
         return generate_latest(registry)
 
     def _families(
@@ -56,6 +58,7 @@ class Metrics:
         counts: Mapping[str, Mapping[str, int]],
         statistics: Iterable[QueueStatistics],
         workers: Mapping[str, int],
+        workflows: WorkflowCounts,
         uptime: float,
     ) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("ojs_jobs", "Jobs by queue and state.", labels=["queue", "state"])
@@ -77,6 +80,12 @@ class Metrics:
         for name, number in workers.items():
             gauge.add_metric([name], number)
         yield gauge
+        under_way = GaugeMetricFamily("ojs_workflows", "Workflows that have not ended, by state.", labels=["state"])
+        ended = GaugeMetricFamily("ojs_workflows_last_hour", "How workflows of the last hour ended.", labels=["state"])
+        for family, numbers in ((under_way, workflows.unfinished), (ended, workflows.last_hour)):
+            for name, number in numbers.items():
+                family.add_metric([name], number)
+            yield family
         requests = CounterMetricFamily("ojs_http_requests", "Requests answered.", labels=["endpoint", "status"])
         duration = HistogramMetricFamily("ojs_http_request_seconds", "Time to answer.", labels=["endpoint", "status"])
         for (endpoint, status), seen in self._requests.items():
