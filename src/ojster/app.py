@@ -36,7 +36,7 @@ from ojster.model.states import FINISHED, JobState
 from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
-from ojster.workflow import Step, Workflow
+from ojster.workflow import Step, Workflow, chain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -568,8 +568,8 @@ class App:
                     engine.middleware = self.enqueue_middleware
         return engine
 
-    def start(self, workflow: Workflow, **options: Any) -> Run:
-        """Start a workflow.
+    def start(self, workflow: Step, **options: Any) -> Run:
+        """Start a workflow; a single step is as good as a chain of one.
 
         Parameters
         ----------
@@ -588,12 +588,13 @@ class App:
         """
         return Run(self, self._portal.call(self._create(workflow, options)))
 
-    async def astart(self, workflow: Workflow, **options: Any) -> AsyncRun:
+    async def astart(self, workflow: Step, **options: Any) -> AsyncRun:
         """Start a workflow. See ``start``."""
         return AsyncRun(self, await self._create(workflow, options))
 
-    async def _create(self, workflow: Workflow, options: Mapping[str, Any]) -> WorkflowInfo:
-        return await self.client().create_workflow(workflow.request(**options))
+    async def _create(self, workflow: Step, options: Mapping[str, Any]) -> WorkflowInfo:
+        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
+        return await self.client().create_workflow(whole.request(**options))
 
     def find_workflow(self, workflow_id: str) -> Run:
         """Return a workflow that was started before.

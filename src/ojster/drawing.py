@@ -91,7 +91,7 @@ class _Mermaid:
             if branch is not None:
                 name = self._step(branch, "  ")
                 self._lines += [f"  {one} -. {label} .-> {name}" for one in last[-1:]]
-        states = sorted({step.state for step in _all_steps(info)})
+        states = sorted({step.state for step in info.walk()})
         for state in states:
             fill, stroke = COLOURS[state]
             self._lines.append(f"  classDef {state} fill:{fill},stroke:{stroke},color:#1c2430")
@@ -133,12 +133,6 @@ class _Mermaid:
 
 def _quoted(text: str) -> str:
     return '"' + re.sub(r'["<>&]', lambda match: f"#{ord(match[0])};", text) + '"'
-
-
-def _all_steps(shown: WorkflowInfo | StepInfo) -> Iterator[StepInfo]:
-    for child in shown.children:
-        yield child
-        yield from _all_steps(child)
 
 
 # SVG

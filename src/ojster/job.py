@@ -211,7 +211,10 @@ def current_job() -> JobContext:
     LookupError
         It works for none.
     """
-    return _current.get()
+    context = _current.get(None)
+    if context is None:
+        raise LookupError("This code works for no job: current_job() is for handlers, and what they call.")
+    return context
 
 
 def enter_job(context: JobContext) -> None:

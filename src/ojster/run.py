@@ -247,13 +247,13 @@ async def _next(changes: AsyncIterator[WorkflowInfo]) -> WorkflowInfo:
 
 
 def _result_of(info: WorkflowInfo) -> Any:
+    why = f": {info.error.message}" if info.error is not None else ""
     match info.state:
         case "completed":
             result: Any = None if info.result is msgspec.UNSET else msgspec.json.decode(info.result)
             is_list = info.type in ("group", "batch", "map") and isinstance(result, dict)
             return list(result.values()) if is_list else result
         case "cancelled":
-            raise WorkflowCancelled(f"The workflow {info.id} was cancelled.")
+            raise WorkflowCancelled(f"The workflow {info.id} was cancelled{why or '.'}")
         case _:
-            why = f": {info.error.message}" if info.error is not None else ""
             raise WorkflowFailed(f"The workflow {info.id} is {info.state}{why}", info.error)

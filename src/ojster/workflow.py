@@ -15,7 +15,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.drawing import draw
+from ojster.model.errors import InvalidRequest
 from ojster.model.job import Members
+from ojster.model.workflow import CONTAINERS
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
 
 Seconds = float | timedelta
@@ -40,6 +42,9 @@ class Reference(dict[str, Any]):
 
     def __repr__(self) -> str:
         return f"<Reference {self._text}>"
+
+    def __format__(self, specification: str) -> str:
+        raise TypeError(f"What {self._text} stands for is not known yet, and cannot be a part of a string.")
 
 
 def result_of(step: str | int | Step) -> Reference:
@@ -105,6 +110,7 @@ class Step:
         step: str | None = None,
         group: str | None = None,
         priority_adjustment: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Step:
         """Return this step with more said about it.
 
@@ -130,7 +136,12 @@ class Step:
             For people: a label, a stage, what it belongs to.
         priority_adjustment:
             By how much its priority differs from what it inherits.
+        options:
+            Of a container: options that the jobs inside it inherit, such as ``{"queue": "reports"}``. Those of a job
+            are said by ``job.using(…)``.
         """
+        if options is not None and self.wire.get("type") not in CONTAINERS:
+            raise TypeError("Only a container takes options that others inherit; those of a job: job.using(…).s(…).")
         given: dict[str, Any] = {
             "id": id,
             "when": when,
@@ -143,6 +154,7 @@ class Step:
             "step": step,
             "group": group,
             "priority_adjustment": priority_adjustment,
+            "options": options,
         }
         return type(self)(self.wire | {name: value for name, value in given.items() if value is not None})
 
@@ -172,6 +184,8 @@ class Workflow(Step):
         """Return the request that creates it. See ``App.start``."""
         from ojster.app import _millis, _zoned, to_json
 
+        if timeout is not None and _millis(timeout) == 0:
+            raise InvalidRequest(f"The timeout must be positive, not {timeout}.", field="timeout")
         wire = dict(self.wire)
         given: dict[str, Any] = {
             "name": name,
@@ -191,9 +205,9 @@ class Workflow(Step):
         return {name: msgspec.Raw(to_json(value)) for name, value in wire.items()}
 
 
-def chain(*steps: Step, name: str | None = None) -> Workflow:
-    """One step after the other; each is given the results of all before it."""
-    return _container("chain", "steps", steps, name)
+def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:
+    """One step after the other; each is given the results of all before it. An iterable is as good as its steps."""
+    return _container("chain", "steps", _unpacked(steps), name)
 
 
 def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow:
@@ -216,10 +230,12 @@ def batch(
 
 
 def saga(
-    *steps: Step, failure_policy: Literal["compensate", "retry", "skip"] = "compensate", name: str | None = None
+    *steps: Step | Iterable[Step],
+    failure_policy: Literal["compensate", "retry", "skip"] = "compensate",
+    name: str | None = None,
 ) -> Workflow:
     """A chain whose steps are undone, the last first, if one fails: ``step.set(compensate=…)`` says how."""
-    made = _container("saga", "steps", steps, name)
+    made = _container("saga", "steps", _unpacked(steps), name)
     made.wire["failure_policy"] = failure_policy
     return made
 
@@ -273,7 +289,10 @@ def _container(type: str, noun: str, steps: Iterable[Step], name: str | None) ->
 def _unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
     found: list[Step] = []
     for step in steps:
-        found += [step] if isinstance(step, Step) else step
+        found += [step] if isinstance(step, Step) or not isinstance(step, Iterable) else step
+    for one in found:
+        if not isinstance(one, Step):
+            raise TypeError(f"{one!r} is no step; a step of a job is job.s(…), with its arguments.")
     return found
 
 

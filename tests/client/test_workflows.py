@@ -18,6 +18,7 @@ from ojster import (
     AsyncRun,
     Conflict,
     Graph,
+    InvalidRequest,
     InvalidWorkflow,
     JobContext,
     Worker,
@@ -208,6 +209,76 @@ async def test_a_workflow_is_cancelled_held_and_found_again(app: App) -> None:
     other = await app.astart(chain(gate()))
     await other.cancel()
     assert other.state == "cancelled"
+
+
+async def test_a_batch_that_is_taken_care_of_has_the_results_of_its_jobs(app: App) -> None:
+    caught = batch(s(app, "add", 1, 1), s(app, "fail"), on_failure=s(app, "add", 0, 0))
+    run = await app.astart(caught)
+    two, failed = await run.result(10)
+    assert (two, failed["state"], failed["error"]["message"]) == (2, "failed", "no")
+    assert run.info.error is None, "a workflow that has completed has no error"
+    after = await app.astart(chain(caught, s(app, "total")))
+    assert (await after.result(10))["0"]["0"] == 2
+
+
+async def test_it_is_told_why_a_workflow_ended_without_a_failed_job(app: App) -> None:
+    run = await app.astart(chain(gate("g"), s(app, "add", 1, 1)))
+    await run.reject("g", "no way", author="ada")
+    with pytest.raises(WorkflowCancelled, match="It was rejected by ada"):
+        await run.result(10)
+    assert run.info.error is not None
+    assert run.info.error.code == "rejected"
+    run = await app.astart(chain(s(app, "add", 1, 1), each(result_of(0), s(app, "add", element(), 1))))
+    with pytest.raises(WorkflowFailed, match="The step '1' failed") as caught:
+        await run.result(10)
+    assert caught.value.error is not None
+    assert "array" in caught.value.error.errors[0]["message"]
+    run = await app.astart(batch(s(app, "add", 1, 1), on_complete=s(app, "fail")))
+    with pytest.raises(WorkflowFailed, match="The step 'on_complete' failed"):
+        await run.result(10)
+
+
+async def test_a_fallback_can_be_told_what_failed(app: App) -> None:
+    step = s(app, "fail", "broken").set(id="x", fallback=s(app, "add", error_of("x")["attempt"], 1))
+    run = await app.astart(chain(step))
+    assert await run.result(10) == 2
+
+
+async def test_a_gate_with_a_fallback_is_approved_by_its_id(app: App) -> None:
+    run = await app.astart(chain(gate("g").set(fallback=s(app, "add", 1, 1)), s(app, "add", 2, 2)))
+    await run.approve("g")
+    assert await run.result(10) == 4
+
+
+async def test_what_was_cancelled_before_it_started_is_shown_as_cancelled(app: App) -> None:
+    run = await app.astart(chain(s(app, "add", 1, 1), s(app, "add", 2, 2)), delay=100)
+    await run.cancel()
+    assert {step.state for step in (await run.refresh()).walk()} == {"cancelled"}
+
+
+async def test_a_single_step_can_be_started(app: App) -> None:
+    assert await (await app.astart(s(app, "add", 1, 2))).result(10) == 3
+
+
+async def test_containers_can_have_options_that_their_jobs_inherit(app: App) -> None:
+    run = await app.astart(chain(group(s(app, "add", 1, 1)).set(options={"priority": 7}), gate()))
+    (job,) = [step for step in run.info.walk() if step.job_id]
+    assert (await app.afind(job.job_id)).job.priority == 7  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"job\.using"):
+        s(app, "add", 1, 1).set(options={"priority": 7})
+    await run.cancel()
+
+
+async def test_what_cannot_be_meant_is_refused_in_words(app: App) -> None:
+    with pytest.raises(TypeError, match=r"is no step; a step of a job is job\.s"):
+        chain(s(app, "add", 1, 1), app.handlers["add"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"steps\.a\.result stands for is not known yet"):
+        f"{result_of('a')}"
+    with pytest.raises(LookupError, match="works for no job"):
+        current_job()
+    for seconds in (0, -1):
+        with pytest.raises(InvalidRequest, match="must be positive"):
+            await app.astart(chain(gate()), timeout=seconds)
 
 
 async def test_whoever_watches_sees_every_change_to_the_end(app: App) -> None:

@@ -465,7 +465,27 @@ async def test_a_held_workflow_can_be_cancelled(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     await flow.engine.hold_workflow(flow.id)
     info = await flow.engine.cancel_workflow(flow.id)
-    assert (info.state, info.finished) == ("cancelled", True)
+    assert (info.state, info.finished, info.held) == ("cancelled", True, False)
+
+
+async def test_cancelling_a_held_workflow_undoes_it_and_ends_the_hold(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", compensate=job("undo")), job("b")) | {"on_cancel": job("tell")})
+    await flow.ack((await flow.take())[0])
+    await flow.engine.hold_workflow(flow.id)
+    await flow.engine.cancel_workflow(flow.id)
+    assert await flow.work() == ["undo", "tell"]
+    info = await flow.look()
+    assert (info.state, info.finished, info.held) == ("cancelled", True, False)
+
+
+async def test_a_workflow_that_ran_out_of_time_while_it_was_held_can_be_retried(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a"), job("b")) | {"timeout": 10})
+    await flow.engine.hold_workflow(flow.id)
+    await flow.upkeep(11)
+    info = await flow.look()
+    assert (info.state, info.held) == ("failed", False)
+    await flow.engine.retry_workflow(flow.id)
+    assert await flow.work() == ["a", "b"]
 
 
 # Growth

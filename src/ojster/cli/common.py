@@ -95,6 +95,9 @@ def exits_well(run: Callable[..., int]) -> Callable[..., int]:
                 click.echo(msgspec.json.encode({"error": error.to_wire()}), err=True)
             else:
                 errors.print(f"[bold red]ojster:[/] {escape(click.unstyle(error.message))}", soft_wrap=True)
+                for more in error.details.get("validation_errors", [])[1:]:
+                    words = f"{more['path']}: {more['message']}"
+                    errors.print(f"  {escape(click.unstyle(words))}", soft_wrap=True)
             return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
         except KeyboardInterrupt:
             return 130

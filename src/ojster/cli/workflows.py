@@ -23,11 +23,12 @@ from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
 from ojster.drawing import MARKS, draw
 from ojster.engine.graph import WORKFLOW_STATES
+from ojster.engine.settings import Settings
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.job import read_members
 from ojster.model.timestamps import parse_timestamp
-from ojster.model.workflow import CONTAINERS
+from ojster.model.workflow import CONTAINERS, read_workflow
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
 from ojster.run import LIVELY_POLL
 from ojster.workflow import preview
@@ -182,7 +183,9 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
     if (workflow_id is None) == (file is None):
         raise click.UsageError("Say either the id of a workflow or --file.")
     if file is not None:
-        info = preview(_read(file))
+        wire = _read(file)
+        read_workflow(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
+        info = preview(wire)
     else:
         info = ask(url, lambda client: client.show_workflow(workflow_id or ""))
     click.echo(draw(info, "svg" if svg else "mermaid"), nl=False)

@@ -37,10 +37,7 @@ from ojster.model.node import (
 )
 from ojster.model.reference import INDEX, Reference, Unresolvable, follow, resolve
 from ojster.model.states import JobState
-from ojster.model.workflow import Planner, Spec
-
-MOST_ELEMENTS: Final = 100_000
-"""How many elements a map can have."""
+from ojster.model.workflow import MOST_ELEMENTS, Planner, Spec
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -191,7 +188,7 @@ class Advance:
         """Finish a workflow of which nothing runs any more."""
         workflow = self.graph.workflow_of(root)
         workflow.finished_at = self.tx.now
-        workflow.due_at = None
+        workflow.due_at = workflow.held_at = None
         was_cancelled = workflow.state == WorkflowState.CANCELLED
         if not was_cancelled:
             workflow.state = root.state if root.state != NodeState.SKIPPED else WorkflowState.COMPLETED

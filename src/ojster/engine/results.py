@@ -26,7 +26,10 @@ _JOINED: Final = "LEFT JOIN jobs AS j ON j.id = n.job_id"
 
 
 class Outcome(msgspec.Struct, gc=False):
-    """How a node stands, and what it has brought about. ``result`` and ``error`` are JSON."""
+    """How a node stands, and what it has brought about. ``result`` and ``error`` are JSON.
+
+    ``is_part`` is that of the jobs of a batch that has completed: their results are its own, however they ended.
+    """
 
     id: int
     parent: int | None
@@ -38,6 +41,7 @@ class Outcome(msgspec.Struct, gc=False):
     total: int
     result: bytes | None
     error: bytes | None
+    is_part: bool = False
 
     @property
     def key(self) -> str:
@@ -102,6 +106,9 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
             (tx.integers([one.id for one in level]),),
         )
         members = [one for one in map(_outcome, rows) if _counts(everything[one.parent or 0], one)]
+        for one in members:
+            container = everything[one.parent or 0]
+            one.is_part = container.kind == Kind.BATCH or (container.kind == Kind.SAGA and container.is_part)
         everything |= {one.id: one for one in members if one.id not in everything}
         level = [one for one in members if _is_composed(one)]
     children: dict[int, list[Outcome]] = defaultdict(list)
@@ -116,7 +123,7 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
 
 
 def _is_composed(one: Outcome) -> bool:
-    return one.kind not in (Kind.JOB, Kind.GATE) and one.state == NodeState.COMPLETED
+    return one.kind not in (Kind.JOB, Kind.GATE) and (one.state == NodeState.COMPLETED or one.is_part)
 
 
 def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
@@ -131,7 +138,8 @@ def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
             ran = [child for child in children if child.state == NodeState.COMPLETED]
             return ran[-1].shown() if ran else b"null"
         case _:
-            return children[0].shown() if children else b"null"
+            first = children[0]
+            return (first.result or b"null") if first.is_part else first.shown()
 
 
 def object_of(members: Iterable[Outcome], *, by_index: bool = False) -> bytes:

@@ -187,13 +187,16 @@ class _View:
         info = head_of(workflow)
         root = self._nodes[workflow.root]
         main, *branches = self._children[root.id]
-        self._fill(info, main, "")
+        gone = root.state if root.has_ended else None
+        self._fill(info, main, "", main.state if main.has_ended else gone)
         for branch in branches:
-            setattr(info, branch.name or "", self._step(branch, branch.name or "", None))
+            setattr(info, branch.name or "", self._step(branch, branch.name or "", gone))
         if main.state == NodeState.COMPLETED:
             info.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
-        if workflow.state in ("failed", "compensated", "compensating") or workflow.failed:
+        if workflow.state in ("failed", "compensated", "compensating"):
             info.error = self._error(main, info.error)
+        elif workflow.state == "cancelled" and info.error is None and (error := self._error(main, None)).errors:
+            info.error = error
         return info
 
     def _read_relations(self) -> None:
@@ -231,6 +234,8 @@ class _View:
                 shown.compensations = [
                     self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]
                 ]
+                for compensation in shown.compensations:
+                    compensation.name = compensation.name or compensation.type  # its id is that of what it undoes
             case Kind.FALLBACK if isinstance(shown, StepInfo):
                 shown.steps = [self._step_in(container, children[0], place, above)]
                 shown.fallback = self._step_in(container, children[1], place, above)
@@ -309,6 +314,7 @@ class _View:
             shown.error = _raw_list(errors)[-1]
 
     def _error(self, main: Node, given: WorkflowError | None) -> WorkflowError:
+        """Say why a workflow did not succeed: what is known of the whole, and all that failed or was rejected."""
         error = given or WorkflowError("step_failed", "A step failed.")
         for node in self._nodes.values():
             if not _has_failed(node) or len(error.errors) >= MOST_ERRORS:
@@ -316,17 +322,21 @@ class _View:
             if node.job_id is not None:
                 error.failed_job_ids.append(node.job_id)
             error.errors.append(self._error_of(node))
-        steps = main
+        steps, others = main, list[Node]()
         while steps.kind in TWO_PART:
-            steps = self._children[steps.id][0]
-        for child in self._children[steps.id]:
+            steps, *after = self._children[steps.id]
+            others += after
+        for child in [*self._children[steps.id], *others]:
             if child.state in (NodeState.FAILED, NodeState.COMPENSATED) and not child.tolerated:
                 error.failed_step = child.name or str(child.position)
-                if steps.kind == Kind.CHAIN:
+                if steps.kind == Kind.CHAIN and child.parent == steps.id:
                     error.failed_step_index = child.position
                 if given is None:
                     error.message = f"The step {error.failed_step!r} failed."
                 break
+        else:
+            if given is None and error.errors:
+                error.code, error.message = error.errors[0]["code"], error.errors[0]["message"]
         return error
 
     def _error_of(self, node: Node) -> dict[str, Any]:
@@ -346,7 +356,12 @@ class _View:
 
 
 def _has_failed(node: Node) -> bool:
-    return node.kind == Kind.JOB and node.state == NodeState.FAILED and not node.tolerated
+    """Whether something went wrong with a node itself: not only inside it, or before it."""
+    if node.tolerated:
+        return False
+    if node.state == NodeState.FAILED:
+        return node.kind == Kind.JOB or node.error is not None
+    return node.state == NodeState.CANCELLED and node.error is not None and b'"code":"rejected"' in node.error
 
 
 class _Typed(msgspec.Struct):

@@ -181,6 +181,8 @@ def _cancel(run: Advance, workflow: Workflow) -> None:
         for node in branches if main.has_ended else [main]:
             if not node.has_ended:
                 _abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED)
+    if workflow.held_at is not None:
+        _let_go(run, workflow)
 
 
 _CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}
@@ -291,6 +293,11 @@ def release_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterE
 def _release(run: Advance, workflow: Workflow) -> None:
     if workflow.held_at is None:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is not held.")
+    _let_go(run, workflow)
+
+
+def _let_go(run: Advance, workflow: Workflow) -> None:
+    """Start what the hold has kept from starting."""
     tx, graph = run.tx, run.graph
     workflow.held_at = None
     graph.change(workflow)
@@ -317,6 +324,8 @@ def _review(run: Advance, workflow: Workflow, review: Review) -> None:
         raise InvalidRequest("At least one of 'action' and 'notes' must be given.")
     tx, graph = run.tx, run.graph
     node = _find_step(graph, workflow, review.step)
+    while node.kind == Kind.FALLBACK and not node.manual:  # the step's own gate may be meant
+        node = graph.children(node)[0]
     if not node.manual:
         raise _wrong_state(workflow, f"The step {review.step!r} cannot be approved or rejected: it is not 'manual'.")
     waits = node.state in _UNFINISHED and not node.approved

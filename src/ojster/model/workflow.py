@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.model.condition import InvalidCondition, check_condition
-from ojster.model.errors import InvalidRequest, InvalidWorkflow, OjsterError
+from ojster.model.errors import InvalidWorkflow, OjsterError
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.job import PRIORITIES, Members, NewJob, read_job, read_members, read_moment, read_options, read_span
 from ojster.model.node import MOST_NODES, TWO_PART, Inputs, Kind, Node, Rule, note_before
@@ -32,6 +32,9 @@ from ojster.model.reference import (
 
 MOST_LEVELS: Final = 16
 """How deep containers may be nested, the outermost one included."""
+
+MOST_ELEMENTS: Final = 100_000
+"""How many elements a map can have."""
 
 MOST_PROBLEMS: Final = 20
 """How many of the problems of a request are reported."""
@@ -102,6 +105,16 @@ _OWN_MEMBERS: Final = {
     "map": {"over", "as", "do"},
     "gate": set[str](),
 }
+
+_ALIASES: Final = {
+    "after": "depends_on",
+    "compensation": "compensate",
+    "condition": "if",
+    "depends": "depends_on",
+    "if_": "if",
+    "needs": "depends_on",
+}
+"""What steps are told elsewhere, and by what name here."""
 
 _USUAL: Final = frozenset({"type", "args", "meta", "options", "workflow_id", "workflow_step"})
 
@@ -242,13 +255,18 @@ def _read_workflow(members: Members, now: int, largest: int, problems: list[Prob
     params = _object(members, "params")
     if len(params) > LARGEST_PARAMS:
         raise Problem("$.params", f"The parameters take {len(params)} bytes; at most {LARGEST_PARAMS} are allowed.")
-    times: dict[str, Any] = {name: _decode(members[name]) for name in _TIMES if name in members}
+    times: dict[str, Any] = {name: _decode(members[name]) for name in (*_TIMES, "priority") if name in members}
+    for name in ("timeout", "timeout_ms"):
+        if times.get(name) == 0:
+            raise Problem(f"$.{name}", "It must be positive; without it, there is no limit.")
     try:
         timeout = read_span(times, "timeout")
         scheduled_at = read_moment(times, "scheduled_at") or read_moment(times, "delay_until")
         expires_at = read_moment(times, "expires_at")
-    except InvalidRequest as error:
-        raise Problem("$", error.message) from None
+        read_options(_encode({"priority": times.get("priority")}))
+    except OjsterError as error:
+        place = str(error.details.get("field", "options")).replace("options", "$", 1)
+        raise Problem(place, error.message) from None
     planner = Planner(now, largest, workflow_id=id, problems=problems)
     inherited = _inherit({}, members, "$")
     if "priority" in members:
@@ -488,7 +506,7 @@ class Planner:
         spec = self._spec(members, here.path)
         type = "graph" if _is_graph(members) else _text(members, "type", here.path) or ""
         if "fallback" in members and bytes(members["fallback"]) != b"null":
-            node = self._with_fallback(members, here, spec)
+            node = self._with_fallback(members, here, spec, name)
         elif type in CONTAINERS:
             _refuse_unknown(members, _CONTAINER_MEMBERS | _OWN_MEMBERS[type], here.path, f"A {type}")
             here.inherited = _inherit(here.inherited, members, here.path)
@@ -531,10 +549,11 @@ class Planner:
             self.plan.jobs[node.id] = job
         return node
 
-    def _with_fallback(self, members: Members, here: _Here, spec: Spec) -> Node:
+    def _with_fallback(self, members: Members, here: _Here, spec: Spec, name: str | None) -> Node:
         """Plan a step and its fallback: what the step says of itself, but for its job, holds for both together."""
         mark = len(self._pending)
         node = self._node(Kind.FALLBACK, here.parent, here.position, spec, here.path, here.place)
+        node.name = name
         inherited = _adjusted(here.inherited, members, here.path)
         own = {name: value for name, value in members.items() if name not in _NODE_MEMBERS}
         if "priority_adjustment" in members:
@@ -688,6 +707,8 @@ class Planner:
         has_references = self._refer(node, spec, over, f"{here.path}.over")
         if bytes(over)[:1] != b"[" and not (has_references and bytes(over)[:1] == b"{"):
             raise Problem(f"{here.path}.over", "It must be an array, or a reference to one.")
+        if bytes(over)[:1] == b"[" and (elements := len(_raw_list(over))) > MOST_ELEMENTS:
+            raise Problem(f"{here.path}.over", f"It has {elements} elements; at most {MOST_ELEMENTS} are allowed.")
         self._try_template(node, spec, here)
         return node
 
@@ -872,6 +893,8 @@ class Planner:
         if container.kind in TWO_PART:
             if inner.position == 0:
                 return None
+            if container.kind == Kind.FALLBACK and name == container.name:
+                return self._children[container.id][0]
             while container.kind in TWO_PART:
                 container = self._children[container.id][0]
             inner = container  # all of its first part comes before
@@ -935,9 +958,10 @@ def _refuse_rule(raw: msgspec.Raw, path: str) -> None:
 
 def _refuse_misspelt(request: Members, path: str) -> None:
     """Refuse members that look like what is said of steps: a job keeps all others."""
-    for name in request.keys() - _USUAL:
-        if similar := difflib.get_close_matches(name, _NODE_MEMBERS, 1, 0.9):
-            raise Problem(f"{path}.{name}", f"There is no member {name!r:.60}; is {similar[0]!r} meant?")
+    for name in sorted(request.keys() - _USUAL):
+        meant = _ALIASES.get(name) or next(iter(difflib.get_close_matches(name, _NODE_MEMBERS, 1, 0.8)), None)
+        if meant is not None:
+            raise Problem(f"{path}.{name}", f"There is no member {name!r:.60}; is {meant!r} meant?")
 
 
 def _flag(members: Members, name: str, path: str) -> bool:
