@@ -259,7 +259,7 @@ class Advance:
             if workflow.held_at is not None:
                 node.state = NodeState.READY.value
                 continue
-            values = _Values(self.tx, workflow, spec, known)
+            values = _Values(workflow, spec, known)
             try:
                 if not self._is_wanted(node, spec, values):
                     self.end(node, NodeState.SKIPPED)
@@ -419,7 +419,7 @@ _UPSTREAM: Final = {"code": "dependency_failed", "message": "A step before it di
 class _Values:
     """What the references and the condition of a node stand for."""
 
-    def __init__(self, tx: Transaction, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> None:
+    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> None:
         self.known = known
         self._workflow = workflow
         self._spec = spec
@@ -451,10 +451,10 @@ class _Values:
         steps = {}
         for name in self._spec.names:
             step = self._step(name)
-            succeeded = step.state == NodeState.COMPLETED and step.result is not None
+            result = step.result if step.state == NodeState.COMPLETED else None
             steps[name] = {
                 "state": step.state,
-                "result": _decode(step.result) if succeeded and step.result is not None else None,
+                "result": None if result is None else _decode(result),
                 "error": None if step.error is None else _decode(step.error),
             }
         bound = {name: _decode(value) for name, value in self._spec.bindings.items()}

@@ -15,9 +15,10 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.model.envelope import Job
-from ojster.model.node import TWO_PART, Inputs, Kind, Node, NodeState
+from ojster.model.node import TWO_PART, Inputs, Kind, NodeState
 
 _encode: Final = msgspec.json.Encoder().encode
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _COLUMNS: Final = (
     "n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error, j.result, j.errors"
@@ -76,9 +77,6 @@ def _outcome(row: Sequence[Any]) -> Outcome:
     if found.error is None and job_errors is not None and found.state != NodeState.COMPLETED:
         found.error = bytes(_raw_list(job_errors)[-1])
     return found
-
-
-_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _counts(container: Outcome, child: Outcome) -> bool:
@@ -171,29 +169,27 @@ def give_inputs(tx: Transaction, jobs: Sequence[Job]) -> None:
         job.parent_results = inputs.get(sources.get(job.node or 0, -1), b"[]")
 
 
+_STEPS_BEFORE: Final = {
+    Inputs.BEFORE: "JOIN nodes AS n ON n.parent = s.parent AND n.position < s.position",
+    Inputs.NEEDED: "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source",
+}
+"""Whose results a node ``s`` asks for."""
+
+
 def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
     """Return what each source gives, as JSON: an array of what has indices, else an object by name."""
     ids = tx.integers(sources)
     kinds: dict[int, str] = dict(tx.execute(f"SELECT id, inputs FROM nodes WHERE id {tx.among}", (ids,)))
     given: dict[int, list[Outcome]] = {source: [] for source in sources}
-    if Inputs.BEFORE in kinds.values():
-        rows = tx.execute(
-            f"SELECT s.id, {_COLUMNS} FROM nodes AS s JOIN nodes AS n ON n.parent = s.parent "
-            f"AND n.position < s.position {_JOINED} WHERE s.id {tx.among} AND s.inputs = 'before' "
-            "ORDER BY s.id, n.position",
-            (ids,),
-        )
-        for source, *row in rows:
-            given[source].append(_outcome(row))
-    if Inputs.NEEDED in kinds.values():
-        rows = tx.execute(
-            f"SELECT s.id, {_COLUMNS} FROM nodes AS s JOIN node_edges AS e ON e.target = s.id "
-            f"JOIN nodes AS n ON n.id = e.source {_JOINED} WHERE s.id {tx.among} AND s.inputs = 'needed' "
-            "ORDER BY s.id, n.position",
-            (ids,),
-        )
-        for source, *row in rows:
-            given[source].append(_outcome(row))
+    for wish, before in _STEPS_BEFORE.items():
+        if wish in kinds.values():
+            rows = tx.execute(
+                f"SELECT s.id, {_COLUMNS} FROM nodes AS s {before} {_JOINED} "
+                f"WHERE s.id {tx.among} AND s.inputs = '{wish}' ORDER BY s.id, n.position",
+                (ids,),
+            )
+            for source, *row in rows:
+                given[source].append(_outcome(row))
     by_name = {source for source, kind in kinds.items() if kind == Inputs.NEEDED}
     for source, kind in kinds.items():
         if kind == Inputs.MEMBERS:
@@ -217,8 +213,3 @@ def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
         ((id, kind),) = tx.execute("SELECT id, kind FROM nodes WHERE parent = ? AND position = 0", (id,))
     rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n {_JOINED} WHERE n.parent = ? ORDER BY n.position", (id,))
     return kind, [_outcome(row) for row in rows]
-
-
-def result_of_node(tx: Transaction, node: Node) -> bytes | None:
-    """Return the result of a node that has completed."""
-    return outcomes(tx, [node.id])[node.id].result

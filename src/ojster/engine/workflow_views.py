@@ -217,7 +217,7 @@ class _View:
             ):
                 self._superseded[node].append(id)
 
-    def _fill(self, shown: WorkflowInfo | StepInfo, container: Node, place: str, above: str | None = None) -> None:
+    def _fill(self, shown: WorkflowInfo | StepInfo, container: Node, place: str, above: str | None) -> None:
         """Show the children of a container where they belong."""
         children = self._children[container.id]
         match container.kind:

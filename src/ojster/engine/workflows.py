@@ -98,13 +98,13 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
 
 
 def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
-    moments = [moment for moment in (new.scheduled_at, new.expires_at) if moment is not None]
+    due_at = min((moment for moment in (new.scheduled_at, new.expires_at) if moment is not None), default=None)
     values = {
         "id": new.id,
         "type": new.type,
         "name": new.name,
         "now": tx.now,
-        "due_at": min(moments, default=None),
+        "due_at": due_at,
         "scheduled_at": new.scheduled_at,
         "expires_at": new.expires_at,
         "timeout": new.timeout,
@@ -128,7 +128,7 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         started_at=None,
         cancelled_at=None,
         finished_at=None,
-        due_at=min(moments, default=None),
+        due_at=due_at,
         scheduled_at=new.scheduled_at,
         expires_at=new.expires_at,
         timeout=new.timeout,
