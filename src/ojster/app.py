@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
@@ -33,15 +33,14 @@ from ojster.model.errors import InvalidRequest
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_job, read_options, read_type
 from ojster.model.states import FINISHED, JobState
-from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
+from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
 from ojster.workflow import Step, Workflow, chain
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Seconds = float | timedelta
 ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Wraps the execution of every job: gets its context and ``next``, which runs what is inside and returns the result."""
 
@@ -86,8 +85,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         """Return the policy as the ``retry`` object of a job."""
         return {
             "max_attempts": self.max_attempts,
-            "initial_interval_ms": _millis(self.initial_interval),
-            "max_interval_ms": _millis(self.max_interval),
+            "initial_interval_ms": to_millis(self.initial_interval),
+            "max_interval_ms": to_millis(self.max_interval),
             "backoff_strategy": self.backoff,
             "backoff_coefficient": self.coefficient,
             "jitter": self.jitter,
@@ -129,7 +128,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             if (value := getattr(self, name)) is not None:
                 wire[name] = list(value)
         if self.period is not None:
-            wire["period"] = f"PT{_millis(self.period) / 1000}S"
+            wire["period"] = to_duration(self.period)
         return wire
 
 
@@ -156,19 +155,19 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             if (value := getattr(self, name)) is not None:
                 wire[name] = value
         if self.timeout is not None:
-            wire["timeout_ms"] = _millis(self.timeout)
+            wire["timeout_ms"] = to_millis(self.timeout)
         if self.retry is not None:
             wire["retry"] = _wire_of({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
         if self.unique is not None:
             wire["unique"] = _wire_of(self.unique)
         if self.delay is not None:
-            wire["scheduled_at"] = f"+PT{_millis(self.delay) / 1000}S"
+            wire["scheduled_at"] = "+" + to_duration(self.delay)
         if self.scheduled_at is not None:
-            wire["scheduled_at"] = _zoned(self.scheduled_at, "scheduled_at")
+            wire["scheduled_at"] = to_timestamp(self.scheduled_at, "scheduled_at")
         if self.expires_in is not None:
-            wire["expires_at"] = f"+PT{_millis(self.expires_in) / 1000}S"
+            wire["expires_at"] = "+" + to_duration(self.expires_in)
         if self.expires_at is not None:
-            wire["expires_at"] = _zoned(self.expires_at, "expires_at")
+            wire["expires_at"] = to_timestamp(self.expires_at, "expires_at")
         return _encode(wire)
 
 
@@ -728,28 +727,6 @@ def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions(
     return members | {"options": msgspec.Raw(options.to_wire())}
 
 
-def to_json(value: Any) -> bytes:
-    """Return a value as JSON.
-
-    Raises
-    ------
-    TypeError
-        It holds something that JSON has no words for, such as NaN.
-    """
-    encoded = _encode(value)
-    if b"null" in encoded and _holds_no_number(value):
-        raise TypeError("NaN and infinity are no JSON")
-    return encoded
-
-
-def _holds_no_number(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, Mapping):
-        return any(map(_holds_no_number, value.values()))
-    return isinstance(value, list | tuple | set | frozenset) and any(map(_holds_no_number, value))
-
-
 def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:
     """How many positional arguments a call needs at least, and takes at most."""
     kinds = [parameter.kind for parameter in signature.parameters.values()]
@@ -771,18 +748,6 @@ def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -
     return first.annotation is JobContext or (
         isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == JobContext.__name__
     )
-
-
-def _millis(span: Seconds) -> int:
-    seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    return max(0, round(seconds * 1000))
-
-
-def _zoned(moment: datetime, name: str) -> str:
-    if moment.tzinfo is None:
-        raise InvalidRequest(f"{name} has no time zone; write for example datetime.now(UTC) + timedelta(hours=1).")
-    since_epoch = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return format_timestamp(since_epoch // timedelta(microseconds=1))
 
 
 def _wire_of(policy: Retry | Unique | Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,8 +19,8 @@ from ojster.model.errors import InvalidRequest
 from ojster.model.job import Members
 from ojster.model.workflow import CONTAINERS
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
+from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
 
-Seconds = float | timedelta
 Rule = Literal["succeeded", "finished", "failed"]
 DrawingFormat = Literal["mermaid", "svg"]
 
@@ -182,9 +182,7 @@ class Workflow(Step):
         on_cancel: Step | None = None,
     ) -> Members:
         """Return the request that creates it. See ``App.start``."""
-        from ojster.app import _millis, _zoned, to_json
-
-        if timeout is not None and _millis(timeout) == 0:
+        if timeout is not None and to_millis(timeout) == 0:
             raise InvalidRequest(f"The timeout must be positive, not {timeout}.", field="timeout")
         wire = dict(self.wire)
         given: dict[str, Any] = {
@@ -193,14 +191,14 @@ class Workflow(Step):
             "metadata": metadata,
             "options": options,
             "priority": priority,
-            "timeout_ms": None if timeout is None else _millis(timeout),
-            "scheduled_at": None if scheduled_at is None else _zoned(scheduled_at, "scheduled_at"),
-            "expires_at": None if expires_in is None else f"+PT{_millis(expires_in) / 1000}S",
+            "timeout_ms": None if timeout is None else to_millis(timeout),
+            "scheduled_at": None if scheduled_at is None else to_timestamp(scheduled_at, "scheduled_at"),
+            "expires_at": None if expires_in is None else "+" + to_duration(expires_in),
             "on_error": on_error and on_error.wire,
             "on_cancel": on_cancel and on_cancel.wire,
         }
         if delay is not None:
-            given["scheduled_at"] = f"+PT{_millis(delay) / 1000}S"
+            given["scheduled_at"] = "+" + to_duration(delay)
         wire |= {name: value for name, value in given.items() if value is not None}
         return {name: msgspec.Raw(to_json(value)) for name, value in wire.items()}
 

@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.app import App, JobType, error_type, to_json
+from ojster.app import App, JobType, error_type
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.job import JobContext, Outcome, Snooze, enter_job
 from ojster.model.failure import Failure, clean
+from ojster.values import to_json
 from ojster.worker.children import ChildCrashed, ChildPool
 
 _NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
