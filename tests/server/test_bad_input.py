@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ojster.model.ids import new_id
-from ojster.server.routes import ROUTES, Route
+from ojster.server.api import ROUTES
+from ojster.server.route import Route
 from tests.server.conftest import Http
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ import pytest
 
 from ojster.engine.engine import Engine
 from ojster.model.ids import new_id
+from ojster.server.api import ROUTES
 from ojster.server.app import Application
-from ojster.server.routes import ROUTES
 from tests.conftest import Clock
 from tests.server.conftest import MEDIA_TYPE, Http
 

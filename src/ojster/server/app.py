@@ -19,9 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ojster.engine.engine import Engine
 from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError, Unsupported
 from ojster.server import openapi
+from ojster.server.api import ROUTES
+from ojster.server.api.jobs import MOST_IN_BATCH
+from ojster.server.api.service import STARTED
 from ojster.server.exchange import Answer, Endpoint, Exchange, encode, refuse
 from ojster.server.metrics import Metrics
-from ojster.server.routes import MOST_IN_BATCH, ROUTES, STARTED, Route
+from ojster.server.route import Route
 
 EXPOSED_HEADERS: Final = (
     "X-Request-Id",

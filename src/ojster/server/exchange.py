@@ -290,6 +290,20 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
     return int(text)
 
 
+def wait_ms(query: Mapping[str, str]) -> float:
+    """Return how long to wait for something to happen, in seconds; 0 if the query does not say.
+
+    Raises
+    ------
+    InvalidRequest
+        It is no number of milliseconds.
+    """
+    text = query.get("wait_ms", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise InvalidRequest("The parameter 'wait_ms' must be a number of milliseconds.", field="wait_ms")
+    return int(text) / 1000
+
+
 def pagination(total: int, limit: int, offset: int, next_before: int | None) -> dict[str, Any]:
     """Return the ``pagination`` object of a list (section 17.2)."""
     page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ojster.server import wire
-from ojster.server.routes import Route
+from ojster.server.route import Route
 from ojster.version import __version__
 
 _PARAMETER = re.compile(r"\{(\w+)\}")

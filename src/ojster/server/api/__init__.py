@@ -1,0 +1,18 @@
+"""Which paths are there? One row of ``ROUTES`` for every endpoint, and a module for each kind of thing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.server.api import crons, dead_letters, jobs, queues, service, workers, workflows
+from ojster.server.route import Route
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *jobs.ROUTES,
+    *workflows.ROUTES,
+    *workers.ROUTES,
+    *queues.ROUTES,
+    *dead_letters.ROUTES,
+    *crons.ROUTES,
+    *service.ROUTES,
+)

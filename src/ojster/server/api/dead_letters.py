@@ -1,0 +1,46 @@
+"""What becomes of jobs that have used up their attempts? (ojs-http-binding.md section 12)"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.engine.inspect import JobFilter
+from ojster.model.timestamps import format_timestamp
+from ojster.server import wire
+from ojster.server.api.jobs import job_page
+from ojster.server.exchange import Answer, Exchange, encode
+from ojster.server.route import BASE, PAGE, Route
+
+
+async def list_dead_letters(exchange: Exchange) -> Answer:
+    """List jobs that have used up their attempts and asked to be kept, newest first, by ``queue`` and ``type``."""
+    query = exchange.query
+    return await job_page(exchange, JobFilter(dead=True, queue=query.get("queue"), type=query.get("type")))
+
+
+async def retry_dead_letter(exchange: Exchange) -> Answer:
+    """Run a discarded job again, as if it were new."""
+    job = await exchange.engine.retry_dead(exchange.path["id"])
+    at = format_timestamp(job.enqueued_at or 0).encode()
+    return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (job.to_json(), at))
+
+
+async def delete_dead_letter(exchange: Exchange) -> Answer:
+    """Delete a discarded job for good."""
+    job = await exchange.engine.delete_dead(exchange.path["id"])
+    return Answer(encode({"deleted": True, "job_id": job.id}))
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        f"{BASE}/dead-letter",
+        list_dead_letters,
+        "Dead letters",
+        None,
+        wire.JobPageAnswer,
+        query=("queue", "type", *PAGE),
+    ),
+    Route("POST", f"{BASE}/dead-letter/{{id}}/retry", retry_dead_letter, "Dead letters", None, wire.JobAnswer),
+    Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, "Dead letters"),
+)

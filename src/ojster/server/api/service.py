@@ -1,0 +1,115 @@
+"""What is this server, is it well, and what has it done lately? (ojs-http-binding.md sections 18 and 21)"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import time
+from typing import Any, Final
+
+from ojster.engine.events import MOST_EVENTS, EventFilter
+from ojster.model.errors import InvalidRequest, OjsterError
+from ojster.model.node import MOST_NODES
+from ojster.model.workflow import MOST_LEVELS
+from ojster.server.exchange import Answer, Exchange, encode, page_of
+from ojster.server.route import BASE, Route
+from ojster.version import __version__
+
+
+async def list_events(exchange: Exchange) -> Answer:
+    """List what has been done lately, oldest first, by ``types``, ``queues`` and ``job_types``."""
+    query, database = exchange.query, exchange.engine.database
+    limit, _, _ = page_of(query, default=100, largest=MOST_EVENTS)
+    after = query.get("after", "evt_0").removeprefix("evt_")
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
+    filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
+    page = await database.select_events(EventFilter(after=int(after), limit=limit, **filters))
+    return Answer(encode(page))
+
+
+async def health(exchange: Exchange) -> Answer:
+    """Tell whether the server and its database work; 503 if not."""
+    database = exchange.engine.database
+    started = time.perf_counter()
+    backend: dict[str, Any] = {"type": database.kind, "status": "ok"}
+    try:
+        await asyncio.wait_for(exchange.engine.count_jobs("default"), timeout=5)
+        backend["latency_ms"] = round((time.perf_counter() - started) * 1000, 3)
+    except (OjsterError, TimeoutError) as error:
+        backend |= {"status": "unhealthy", "error": str(error) or "no answer within 5 seconds"}
+    healthy = backend["status"] == "ok"
+    return Answer(
+        encode(
+            {
+                "status": "ok" if healthy else "degraded",
+                "version": "1.0",
+                "uptime_seconds": int(time.monotonic() - STARTED),
+                "backend": backend,
+            }
+        ),
+        200 if healthy else 503,
+    )
+
+
+async def manifest(exchange: Exchange) -> Answer:
+    """Tell what this server is and can do (ojs-http-binding.md section 21)."""
+    settings = exchange.engine.database.settings
+    capabilities: dict[str, Any] = {
+        "batch_enqueue": True,
+        "cron_jobs": True,
+        "dead_letter": True,
+        "delayed_jobs": True,
+        "job_ttl": True,
+        "pause_resume": True,
+        "priority_queues": True,
+        "rate_limiting": "queue, jobs per second",
+        "schema_validation": False,
+        "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
+        "workflows": {
+            "types": ["chain", "group", "batch", "saga", "graph", "map"],
+            "max_nesting": MOST_LEVELS,
+            "max_nodes": MOST_NODES,
+            "approvals": True,
+            "conditions": _has_conditions(),
+            "hold": True,
+            "retry": True,
+            "growth": "append in an acknowledgement",
+        },
+        "max_job_bytes": settings.largest_job,
+    }
+    return Answer(
+        encode(
+            {
+                "specversion": "1.0",
+                "ojs_version": "1.0",
+                "implementation": {"name": "ojster", "version": __version__, "language": "python"},
+                "conformance_level": 4,
+                "protocols": ["http"],
+                "backend": exchange.engine.database.kind,
+                "capabilities": capabilities,
+                "extensions": ["long-poll", "batch-acknowledge", "worker-directives", "events", "metrics"],
+                "endpoints": {
+                    "base_url": BASE,
+                    "manifest": "/ojs/manifest",
+                    "health": f"{BASE}/health",
+                    "openapi": "/openapi.json",
+                    "metrics": "/metrics",
+                },
+            }
+        )
+    )
+
+
+def _has_conditions() -> bool:
+    return importlib.util.find_spec("cel_expr_python") is not None
+
+
+STARTED: Final = time.monotonic()
+
+
+ROUTES: Final = (
+    Route("GET", f"{BASE}/events", list_events, "Server", query=("types", "queues", "job_types", "after", "limit")),
+    Route("GET", f"{BASE}/health", health, "Server"),
+    Route("GET", "/ojs/manifest", manifest, "Server"),
+)

@@ -1,0 +1,221 @@
+"""How do workers get jobs, and tell what became of them? (ojs-http-binding.md section 10, ojs-worker-protocol.md)"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.engine.claim import Claim
+from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.engine.workers import Heartbeat, Worker
+from ojster.model.envelope import Job
+from ojster.model.errors import InvalidRequest, OjsterError
+from ojster.model.failure import parse_failure
+from ojster.model.job import check_queue_name
+from ojster.model.states import JobState
+from ojster.model.timestamps import format_timestamp
+from ojster.server import wire
+from ojster.server.exchange import Answer, Exchange, encode
+from ojster.server.route import BASE, Route
+
+
+async def fetch(exchange: Exchange) -> Answer:
+    """Claim jobs for a worker. With ``wait_ms``, wait for one if there is none."""
+    body = await exchange.read(wire.FETCH)
+    request = Claim(
+        queues=tuple([check_queue_name(name) for name in body.queues]),
+        count=body.count,
+        worker_id=body.worker_id,
+        lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
+    )
+    if not body.wait_ms:
+        jobs = await exchange.engine.fetch(request)
+    else:
+        jobs = await _until_gone(exchange, request, body.wait_ms / 1000)
+    return Answer(b'{"jobs":[%b]}' % b",".join([job.to_json() for job in jobs]))
+
+
+_TURNS_TO_NOTICE: Final = 3
+"""How many turns of the loop it takes until a connection that was closed is known to be: read, close, tell."""
+
+
+async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[Job]:
+    """Fetch with a wait that ends when the caller hangs up, so that no job is handed to nobody."""
+    fetching = asyncio.create_task(exchange.engine.fetch(request, wait))
+    gone = asyncio.create_task(exchange.gone())
+    try:
+        await asyncio.wait((fetching, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not fetching.done():
+            return []
+        jobs = await fetching
+        for _ in range(_TURNS_TO_NOTICE if jobs else 0):
+            await asyncio.sleep(0)
+        if gone.done():
+            exchange.engine.give_back(jobs)
+            return []
+        return jobs
+    finally:
+        fetching.cancel()
+        gone.cancel()
+
+
+async def acknowledge(exchange: Exchange) -> Answer:
+    """Complete a job."""
+    body = await exchange.read(wire.ACK)
+    (outcome,) = await exchange.engine.acknowledge((_acknowledgement(body),))
+    if isinstance(outcome, OjsterError):
+        raise outcome
+    return Answer(_completed(outcome))
+
+
+def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
+    result = None if body.result is UNSET else bytes(body.result)
+    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, tuple(map(bytes, body.append)))
+
+
+def _completed(job: Job) -> bytes:
+    at = format_timestamp(job.finished_at or 0)
+    return (
+        f'{{"acknowledged":true,"id":"{job.id}","job_id":"{job.id}","state":"completed","completed_at":"{at}",'
+        f'"job":{{"id":"{job.id}","type":"{job.type}","state":"completed","attempt":{job.attempt}}}}}'
+    ).encode()
+
+
+async def acknowledge_batch(exchange: Exchange) -> Answer:
+    """Complete several jobs; each acknowledgement is accepted or refused by itself."""
+    body = await exchange.read(wire.ACK_BATCH)
+    outcomes = await exchange.engine.acknowledge([_acknowledgement(ack) for ack in body.acks])
+    return _batch(outcomes, _completed)
+
+
+async def fail(exchange: Exchange) -> Answer:
+    """Report that a job failed, or hand it back with ``requeue``."""
+    body = await exchange.read(wire.NACK)
+    engine = exchange.engine
+    if body.requeue:
+        (outcome,) = await engine.release((_release(body),))
+    else:
+        (outcome,) = await engine.fail((_failure_report(body),))
+    if isinstance(outcome, OjsterError):
+        raise outcome
+    return Answer(_failed(outcome))
+
+
+async def fail_batch(exchange: Exchange) -> Answer:
+    """Report several failures or hand several jobs back; each is accepted or refused by itself."""
+    body = await exchange.read(wire.NACK_BATCH)
+    engine = exchange.engine
+    failed = [_failure_report(one) for one in body.nacks if not one.requeue]
+    released = [_release(one) for one in body.nacks if one.requeue]
+    failures, releases = await asyncio.gather(engine.fail(failed), engine.release(released))
+    outcomes = [(releases if one.requeue else failures).pop(0) for one in body.nacks]
+    return _batch(outcomes, _failed)
+
+
+def _failure_report(body: wire.NackBody) -> FailureReport:
+    if body.error is None:
+        raise InvalidRequest("The 'error' attribute is missing; it says why the job failed.", field="error")
+    return FailureReport(body.job_id, parse_failure(body.error), body.worker_id, body.attempt)
+
+
+def _release(body: wire.NackBody) -> Release:
+    return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000)
+
+
+def _failed(job: Job) -> bytes:
+    shown: dict[str, Any] = {
+        "id": job.id,
+        "job_id": job.id,
+        "state": job.state,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+    }
+    if job.state == JobState.RETRYABLE:
+        shown["next_attempt_at"] = format_timestamp(job.due_at or 0)
+        shown["retry_delay_ms"] = (job.retry_delay or 0) // 1000
+    elif job.state == JobState.DISCARDED:
+        shown["discarded_at"] = shown["completed_at"] = format_timestamp(job.finished_at or 0)
+        shown["dead_letter"] = bool(job.dead)
+    shown["job"] = {"id": job.id, "type": job.type, "state": job.state, "attempt": job.attempt}
+    return encode(shown)
+
+
+def _batch(outcomes: Sequence[Job | OjsterError], show: Any) -> Answer:
+    results = [
+        encode({"error": outcome.to_wire()}) if isinstance(outcome, OjsterError) else show(outcome)
+        for outcome in outcomes
+    ]
+    return Answer(b'{"results":[%b]}' % b",".join(results))
+
+
+async def heartbeat(exchange: Exchange) -> Answer:
+    """Report a worker's health, extend the leases of its jobs, and learn what is wanted of it."""
+    body = await exchange.read(wire.HEARTBEAT)
+    engine = exchange.engine
+    active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
+    pulse = await engine.beat(
+        Heartbeat(
+            worker_id=body.worker_id,
+            active_jobs=tuple(active),
+            lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
+            state=body.state,
+            hostname=body.hostname,
+            pid=body.pid,
+            queues=tuple(body.queues),
+            labels=tuple(body.labels),
+            concurrency=body.concurrency,
+        )
+    )
+    return Answer(
+        encode(
+            {
+                "state": pulse.directive,
+                "jobs_extended": pulse.extended,
+                "jobs_cancelled": pulse.cancelled,
+                "jobs_lost": pulse.lost,
+                "server_time": format_timestamp(engine.database.clock()),
+            }
+        )
+    )
+
+
+async def list_workers(exchange: Exchange) -> Answer:
+    """List the workers that send heartbeats."""
+    return Answer(encode({"workers": [_worker(worker) for worker in await exchange.engine.workers()]}))
+
+
+async def direct_worker(exchange: Exchange) -> Answer:
+    """Tell a worker, with its next heartbeat, to be running, quiet, or to terminate."""
+    body = await exchange.read(wire.DIRECTIVE)
+    return Answer(encode({"worker": _worker(await exchange.engine.direct(exchange.path["id"], body.directive))}))
+
+
+async def remove_worker(exchange: Exchange) -> Answer:
+    """Forget a worker that has stopped; jobs that it still holds are given to others."""
+    await exchange.engine.leave(exchange.path["id"])
+    return Answer(encode({"removed": True, "worker_id": exchange.path["id"]}))
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(worker)
+    shown["worker_id"] = shown.pop("id")
+    shown["started_at"] = format_timestamp(worker.started_at)
+    shown["last_heartbeat_at"] = format_timestamp(shown.pop("last_seen_at"))
+    return shown
+
+
+ROUTES: Final = (
+    Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", wire.FetchBody, wire.JobsAnswer),
+    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", wire.AckBody),
+    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody),
+    Route("POST", f"{BASE}/workers/nack", fail, "Workers", wire.NackBody),
+    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", wire.NackBatchBody),
+    Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", wire.HeartbeatBody),
+    Route("GET", f"{BASE}/workers", list_workers, "Workers"),
+    Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", wire.DirectiveBody),
+    Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers"),
+)

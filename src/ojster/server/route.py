@@ -1,0 +1,27 @@
+"""What is an endpoint? Where it is, what it does, and the types that document it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ojster.server.exchange import Handler
+
+BASE: Final = "/ojs/v1"
+
+PAGE: Final = ("limit", "cursor", "offset")
+"""The parameters of lists."""
+
+
+class Route(msgspec.Struct, frozen=True):
+    """An endpoint: where it is, what it does, and the types that document it."""
+
+    method: str
+    path: str
+    handler: Handler
+    tag: str
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+    query: tuple[str, ...] = ()
