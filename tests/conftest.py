@@ -92,12 +92,10 @@ def empty(postgres_url: str) -> None:
     """Delete all rows of a PostgreSQL database."""
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}") as connection:
-        connection.execute(
-            "DELETE FROM jobs; DELETE FROM payloads; DELETE FROM queues; DELETE FROM job_count_slots; "
-            "DELETE FROM queue_minutes; DELETE FROM workers; DELETE FROM crons; "
-            "DELETE FROM event_batches; DELETE FROM workflows; DELETE FROM nodes; DELETE FROM node_specs; "
-            "DELETE FROM node_edges; DELETE FROM node_reviews"
-        )
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'", (parsed.schema,)
+        ).fetchall()
+        connection.execute("; ".join(f"DELETE FROM {table}" for (table,) in tables).encode())
 
 
 @pytest.fixture(params=["file", "memory", "postgres", "serializable"])

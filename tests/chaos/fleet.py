@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ojster.app import App, JobOptions, Retry, request_of
 from ojster.client.http import HttpClient
-from ojster.engine.inspect import JobFilter
+from ojster.engine.inspect import Page
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.states import STATE_NAMES
@@ -183,7 +183,7 @@ async def settle(database: str, acknowledged: set[str], seconds: float = 120) ->
     jobs: dict[str, Job] = {}
     before = None
     while True:
-        page = await engine.list_jobs(JobFilter(limit=200, before=before))
+        page = await engine.list_jobs(page=Page(200, before=before))
         jobs |= {job.id: job for job in page.jobs}
         before = page.next_before
         if before is None:

@@ -13,8 +13,9 @@ from ojster.client.interface import Client
 from ojster.engine.claim import Claim
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
-from ojster.engine.inspect import JobFilter
+from ojster.engine.inspect import Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.selection import JobFilter
 from ojster.engine.workers import Heartbeat
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
@@ -133,13 +134,13 @@ async def test_lists_dead_letters_and_activation(client: Client) -> None:
     await client.enqueue([request("t", n, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"}) for n in range(3)])
     for job in await client.fetch(Claim(("default",), 3)):
         await client.fail([FailureReport(job.id, Failure("X", "failed"))])
-    page = await client.list_jobs(JobFilter(dead=True, limit=2))
+    page = await client.list_jobs(JobFilter(dead=True), Page(2))
     assert (page.total, len(page.jobs)) == (3, 2)
-    rest = await client.list_jobs(JobFilter(dead=True, limit=2, before=page.next_before))
+    rest = await client.list_jobs(JobFilter(dead=True), Page(2, before=page.next_before))
     assert ([job.args for job in rest.jobs], rest.next_before) == ([[0]], None)
     assert (await client.retry_dead(rest.jobs[0].id)).state == "available"
     await client.delete_dead(page.jobs[0].id)
-    assert (await client.list_jobs(JobFilter(state="discarded", type="t"))).total == 1
+    assert (await client.list_jobs(JobFilter(states=("discarded",), type="t"))).total == 1
     (pending,) = await client.enqueue([request(pending=True)])
     assert (await client.activate(pending.job.id)).job.state == "available"
 

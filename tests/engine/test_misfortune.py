@@ -16,7 +16,8 @@ from ojster.database.transaction import Transaction
 from ojster.engine.claim import Claim, claim
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
-from ojster.engine.inspect import JobFilter
+from ojster.engine.inspect import Page
+from ojster.engine.selection import JobFilter
 from ojster.engine.settings import Settings
 from ojster.engine.workers import Heartbeat
 from ojster.model.errors import BackendError, BackendUnavailable
@@ -48,7 +49,7 @@ async def test_a_job_that_arrives_when_the_time_is_up_is_handed_out_or_given_bac
     await asyncio.gather(push_now_and_then(), *(fetch_for_a_moment() for _ in range(10)))
     while jobs := await bench.fetch(count=100):  # what was given back is there to be fetched
         held.update(job.id for job in jobs)
-    page = await bench.engine.list_jobs(JobFilter(state="active", limit=500))
+    page = await bench.engine.list_jobs(JobFilter(states=("active",)), Page(500))
     assert {job.id for job in page.jobs} == held
     assert len(held) == 200
 

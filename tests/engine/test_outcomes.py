@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from ojster.engine.engine import accepted
-from ojster.engine.inspect import JobFilter
 from ojster.engine.outcome import Acknowledgement, Progress, Release
+from ojster.engine.selection import JobFilter
 from ojster.engine.workers import Heartbeat
 from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.model.ids import new_id

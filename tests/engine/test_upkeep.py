@@ -8,8 +8,8 @@ import pytest
 
 from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
-from ojster.engine.inspect import JobFilter
 from ojster.engine.retention import BATCH, forget
+from ojster.engine.selection import JobFilter
 from ojster.engine.settings import Retention, Settings
 from ojster.engine.upkeep import MOST_AT_ONCE
 from ojster.engine.workers import Heartbeat

@@ -18,7 +18,8 @@ from ojster.cli.common import ask, done, examples, with_json, with_url
 from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.database.database import migrate_database, without_password
-from ojster.engine.inspect import JobFilter
+from ojster.engine.inspect import Page
+from ojster.engine.selection import JobFilter
 from ojster.model.errors import OjsterError
 
 
@@ -96,7 +97,7 @@ def _backlog(url: str) -> checks.Finding:
     async def look(client: Client) -> tuple[int, int, int]:
         statistics = await asyncio.gather(*[client.queue_statistics(queue.name) for queue in await client.queues()])
         waiting = sum(one.counts.get("available", 0) for one in statistics)
-        dead = (await client.list_jobs(JobFilter(dead=True, limit=1))).total
+        dead = (await client.list_jobs(JobFilter(dead=True), Page(1))).total
         return waiting, dead, len(await client.workers())
 
     waiting, dead, workers = ask(url, look)

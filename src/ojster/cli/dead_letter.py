@@ -7,7 +7,8 @@ import click
 from ojster.cli.common import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_page
 from ojster.client.interface import Client
-from ojster.engine.inspect import LARGEST_PAGE, JobFilter
+from ojster.engine.inspect import LARGEST_PAGE, Page
+from ojster.engine.selection import JobFilter
 
 
 @click.group("dead-letter", epilog=examples("ojster dead-letter list", "ojster dead-letter retry ID"))
@@ -23,8 +24,8 @@ def dead_letter() -> None:
 @with_json
 def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
     """List jobs that have used up their attempts and are kept."""
-    chosen = JobFilter(dead=True, queue=queue, type=type, limit=limit)
-    page = ask(url, lambda client: client.list_jobs(chosen))
+    chosen = JobFilter(dead=True, queue=queue, type=type)
+    page = ask(url, lambda client: client.list_jobs(chosen, Page(limit)))
     print_page(page, as_json, "There are no dead letters.")
 
 
@@ -53,7 +54,7 @@ def retry_letters(
             before = None
             while True:
                 page = await client.list_jobs(
-                    JobFilter(dead=True, queue=queue, type=type, limit=LARGEST_PAGE, before=before)
+                    JobFilter(dead=True, queue=queue, type=type), Page(LARGEST_PAGE, before=before)
                 )
                 ids += [job.id for job in page.jobs]
                 before = page.next_before

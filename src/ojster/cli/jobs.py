@@ -12,7 +12,8 @@ from ojster.app import JobOptions, Retry, request_of
 from ojster.cli.common import ask, done, examples, with_json, with_url
 from ojster.cli.output import console, job_json, print_json, print_page, state_text
 from ojster.client.interface import Client
-from ojster.engine.inspect import JobFilter
+from ojster.engine.inspect import Page
+from ojster.engine.selection import JobFilter
 from ojster.model.errors import InvalidRequest
 from ojster.model.states import FINISHED, JobState
 
@@ -95,8 +96,8 @@ def jobs() -> None:
 @with_json
 def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
-    chosen = JobFilter(state=state, queue=queue, type=type, limit=limit)
-    page = ask(url, lambda client: client.list_jobs(chosen))
+    chosen = JobFilter(states=(state,) if state else (), queue=queue, type=type)
+    page = ask(url, lambda client: client.list_jobs(chosen, Page(limit)))
     print_page(page, as_json, "There are no such jobs.")
 
 

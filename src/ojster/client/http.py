@@ -16,9 +16,10 @@ from ojster.engine.admission import Pushed
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
-from ojster.engine.inspect import JobFilter, JobPage
+from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
+from ojster.engine.selection import JobFilter
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
@@ -114,19 +115,12 @@ class HttpClient:
         """Make a pending job available."""
         return _steered((await self._call("POST", f"/jobs/{quote(job_id, safe='')}/activate"))["job"])
 
-    async def list_jobs(self, chosen: JobFilter) -> JobPage:
-        """Return a page of jobs."""
-        query: dict[str, Any] = {"limit": chosen.limit, "offset": chosen.offset}
-        for name in ("state", "queue", "type"):
-            if (value := getattr(chosen, name)) is not None:
-                query[name] = value
-        if chosen.before is not None:
-            query["cursor"] = chosen.before
+    async def list_jobs(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
+        """Return a page of jobs, by states, queue, type and whether they are dead letters."""
+        query = _paging(page) | {"state": ",".join(chosen.states), "queue": chosen.queue, "type": chosen.type}
         path = "/dead-letter" if chosen.dead else "/jobs"
-        answer = await self._call("GET", f"{path}?{httpx.QueryParams(query)}")
-        page = msgspec.json.decode(answer["pagination"])
-        cursor = page.get("next_cursor")
-        return JobPage([_job(raw) for raw in _list(answer["jobs"])], page["total"], int(cursor) if cursor else None)
+        answer, total, before = await self._list(path, query)
+        return JobPage([_job(raw) for raw in _list(answer["jobs"])], total, before)
 
     async def retry_dead(self, job_id: str) -> Job:
         """Run a discarded job again."""
@@ -135,6 +129,14 @@ class HttpClient:
     async def delete_dead(self, job_id: str) -> None:
         """Delete a discarded job."""
         await self._call("DELETE", f"/dead-letter/{quote(job_id, safe='')}")
+
+    async def _list(self, path: str, query: Mapping[str, Any]) -> tuple[dict[str, msgspec.Raw], int, int | None]:
+        """Return a page of a list, how long the list is, and where the next page begins."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        answer = await self._call("GET", f"{path}?{httpx.QueryParams(given)}")
+        page = msgspec.json.decode(answer["pagination"])
+        cursor = page.get("next_cursor")
+        return answer, page["total"], int(cursor) if cursor else None
 
     # Workflows
 
@@ -161,17 +163,10 @@ class HttpClient:
 
     async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows."""
-        query: dict[str, Any] = {"limit": chosen.limit, "offset": chosen.offset}
-        for name in ("state", "type", "name"):
-            if (value := getattr(chosen, name)) is not None:
-                query[name] = value
-        if chosen.before is not None:
-            query["cursor"] = chosen.before
-        answer = await self._call("GET", f"/workflows?{httpx.QueryParams(query)}")
-        page = msgspec.json.decode(answer["pagination"])
-        cursor = page.get("next_cursor")
+        query = _paging(chosen) | {"state": chosen.state, "type": chosen.type, "name": chosen.name}
+        answer, total, before = await self._list("/workflows", query)
         found = [WorkflowInfo.from_json(raw) for raw in _list(answer["workflows"])]
-        return WorkflowPage(found, page["total"], int(cursor) if cursor else None)
+        return WorkflowPage(found, total, before)
 
     async def cancel_workflow(self, workflow_id: str) -> WorkflowInfo:
         """Cancel a workflow."""
@@ -417,6 +412,10 @@ def _error(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
 def _outcome(raw: msgspec.Raw) -> Job | OjsterError:
     shown = read_members(raw, "The result")
     return _error(msgspec.json.decode(shown["error"])) if "error" in shown else Job.from_json(bytes(raw))
+
+
+def _paging(page: Page | WorkflowFilter) -> dict[str, Any]:
+    return {"limit": page.limit, "offset": page.offset, "cursor": page.before}
 
 
 def _job(raw: msgspec.Raw) -> Job:

@@ -9,9 +9,10 @@ from ojster.engine.admission import Pushed
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
-from ojster.engine.inspect import JobFilter, JobPage
+from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
+from ojster.engine.selection import JobFilter
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
@@ -60,7 +61,7 @@ class Client(Protocol):
     async def activate(self, job_id: str) -> Steered:
         """Make a pending job available."""
 
-    async def list_jobs(self, chosen: JobFilter) -> JobPage:
+    async def list_jobs(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
         """Return a page of jobs."""
 
     async def retry_dead(self, job_id: str) -> Job:

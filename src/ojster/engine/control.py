@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
@@ -70,16 +70,73 @@ def retry_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
         if job.node is not None:
             results.append(_of_a_workflow(job, "retried"))
             continue
-        job.attempt = 0
-        job.errors = None
-        job.retry_delay = None
-        job.dead = 0
-        job.expires_at = None
-        make_available(tx, [job])
-        tx.execute("UPDATE jobs SET started_at = NULL, expires_at = NULL WHERE seq = :seq", {"seq": job.seq})
-        job.started_at = None
+        _run_again(tx, job)
         tx.envelopes([job])
         results.append(job)
+    return results
+
+
+def retry(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Run jobs again that were discarded, as if they were new, and those that wait for a retry, at once."""
+    return _retry(tx, ids, (JobState.DISCARDED, JobState.RETRYABLE))
+
+
+def revive(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Run jobs again that were discarded or cancelled, as if they were new (ojs-admin-api.md section 7.4)."""
+    return _retry(tx, ids, (JobState.DISCARDED, JobState.CANCELLED))
+
+
+def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> list[Job | OjsterError]:
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(_no_job(id))
+        elif job.state not in allowed:
+            results.append(_wrong_state(job, "retried", f"only a {' or '.join(allowed)} one can be"))
+        elif job.node is not None and job.state != JobState.RETRYABLE:
+            results.append(_of_a_workflow(job, "retried"))
+        else:
+            if job.state == JobState.RETRYABLE:
+                make_available(tx, [job])
+            else:
+                _run_again(tx, job)
+            results.append(job)
+    advance(tx)  # a workflow may have given up a job that waited for its retry
+    return results
+
+
+def _run_again(tx: Transaction, job: Job) -> None:
+    """Make a finished job available as if it were new."""
+    job.attempt = 0
+    job.errors = None
+    job.error_type = None
+    job.retry_delay = None
+    job.dead = 0
+    job.expires_at = None
+    make_available(tx, [job])
+    tx.execute("UPDATE jobs SET started_at = NULL, expires_at = NULL WHERE seq = :seq", {"seq": job.seq})
+    job.started_at = None
+
+
+def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Delete finished jobs for good."""
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    gone: list[Job] = []
+    for id in ids:
+        job = jobs.pop(id, None)
+        if job is None:
+            results.append(_no_job(id))
+        elif job.state not in FINISHED:
+            results.append(_wrong_state(job, "deleted", "it is not finished"))
+        elif job.node is not None:
+            results.append(_of_a_workflow(job, "deleted"))
+        else:
+            gone.append(job)
+            results.append(job)
+    delete_jobs(tx, [(job.seq, job.queue, job.state) for job in gone])
     return results
 
 

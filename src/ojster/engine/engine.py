@@ -19,19 +19,34 @@ from ojster.database.database import Database
 from ojster.database.dispatcher import Patience
 from ojster.database.transaction import Transaction
 from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, job_topic, workflow_topic
-from ojster.engine import control, cron, inspect, outcome, queues, retention, workers, workflow_views, workflows
+from ojster.engine import bulk as bulks
+from ojster.engine import (
+    control,
+    cron,
+    idempotency,
+    inspect,
+    outcome,
+    queues,
+    retention,
+    workers,
+    workflow_views,
+    workflows,
+)
 from ojster.engine.admission import Pushed
+from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.claim import Claim, claim
-from ojster.engine.inspect import JobFilter, JobPage
+from ojster.engine.idempotency import Key, Reply
+from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.push import push
 from ojster.engine.queues import Queue, QueueStatistics
+from ojster.engine.selection import JobFilter, Step, walk
 from ojster.engine.upkeep import upkeep
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.envelope import Job
-from ojster.model.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
+from ojster.model.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OjsterError
 from ojster.model.job import Members, NewJob, check_queue_name, read_job, read_members
 from ojster.model.states import FINISHED as FINISHED_STATES
 from ojster.model.workflow import NewWorkflow, read_workflow
@@ -66,6 +81,40 @@ LARGE_REQUEST: Final = 100_000
 
 RETENTION_INTERVAL: Final = 60.0
 """How often finished jobs are looked through for those whose retention is over, in seconds."""
+
+LOOK_AGAIN: Final = 0.1
+"""How often it is looked, in seconds, whether somebody else has answered a request."""
+
+AT_ONCE: Final = 200
+"""To how many jobs something is done in one transaction, if a filter has chosen them: a few milliseconds' worth."""
+
+MOST_SHOWN: Final = 1_000
+"""Of how many jobs that a filter has chosen it is told what became of each."""
+
+
+class Sweep:
+    """What has become of the jobs that a filter has chosen.
+
+    Attributes
+    ----------
+    matched, succeeded:
+        How many there were, and to how many it was done.
+    items:
+        The first ``MOST_SHOWN`` of them, each with the reason why it was not done, if it was not.
+    """
+
+    def __init__(self, action: Action) -> None:
+        self.action = action
+        self.matched = 0
+        self.succeeded = 0
+        self.items: list[tuple[str, OjsterError | None]] = []
+
+    def add(self, dealt: Dealt) -> None:
+        """Note what became of some."""
+        self.matched += len(dealt.ids)
+        self.succeeded += sum(refusal is None for refusal in dealt.refusals)
+        room = MOST_SHOWN - len(self.items)
+        self.items += list(zip(dealt.ids[:room], dealt.refusals[:room], strict=True))
 
 
 class Engine:
@@ -246,9 +295,9 @@ class Engine:
         """
         return accepted(await self.database.run(control.activate, job_id))
 
-    async def list_jobs(self, chosen: JobFilter) -> JobPage:
-        """Return a page of jobs, newest first."""
-        return await self.database.read(inspect.list_jobs, chosen)
+    async def list_jobs(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
+        """Return a page of the jobs that match, newest first unless the page says otherwise."""
+        return await self.database.read(inspect.list_jobs, (chosen, page))
 
     async def count_jobs(self, queue: str | None = None) -> dict[str, dict[str, int]]:
         """Return the number of jobs by queue and state."""
@@ -273,6 +322,72 @@ class Engine:
             There is no such job, or it is no dead letter.
         """
         return accepted(await self.database.run(control.delete_dead, job_id))
+
+    async def perform(self, bulk: Bulk) -> Reply:
+        """Do something to several jobs in one go, unless the request was answered before.
+
+        Raises
+        ------
+        Conflict
+            The idempotency key was given to another request.
+        """
+        return accepted(await self.database.run(bulks.perform, bulk))
+
+    async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Return the answer to a request, or, if it was made before under the same key, what was answered then.
+
+        If somebody is at it just now, that is waited for.
+
+        Raises
+        ------
+        Conflict
+            The key was given to another request, or its answer takes too long.
+        """
+        if key is None:
+            return await answer()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LONGEST_WAIT
+        while (known := accepted(await self.database.run(idempotency.begin, key))) is not None:
+            if known.status != idempotency.IN_PROGRESS:
+                return known
+            if loop.time() > deadline:
+                raise Conflict(f"The request with the idempotency key {key.key!r} is still being answered.")
+            await asyncio.sleep(LOOK_AGAIN)
+        reply = None
+        try:
+            reply = await answer()
+            return reply
+        finally:
+            await self.database.run(idempotency.finish, (key, reply))
+
+    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
+        """Do something to all jobs that match now, in small transactions, so that nobody waits for it.
+
+        Each is dealt with if it still is in one of the states that were chosen when its turn comes. If the process dies
+        meanwhile, some were dealt with and the others were not: it can be asked again.
+
+        Raises
+        ------
+        InvalidRequest
+            The states that are chosen are none in which it can be done.
+        """
+        states = chosen.states or USUAL[action]
+        if wrong := [state for state in states if state not in ALLOWED[action]]:
+            raise InvalidRequest(
+                f"Jobs that are {' or '.join(wrong)} cannot be {action.past}; only those that are "
+                f"{', '.join(sorted(ALLOWED[action]))} can.",
+                field="state",
+            )
+        found = Sweep(action)
+        step: Step | None = Step(msgspec.structs.replace(chosen, states=states))
+        while step is not None:
+            stretch = await self.database.read(walk, step)
+            for start in range(0, len(stretch.ids), AT_ONCE):
+                ids = stretch.ids[start : start + AT_ONCE]
+                found.add(await self.database.run(bulks.deal_with, Some(action, ids, states)))
+            step = stretch.next
+        await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
+        return found
 
     # Workflows
 

@@ -8,32 +8,34 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS_OF_J, Transaction
+from ojster.engine.selection import JobFilter, conditions
 from ojster.model.envelope import Job
 
 DEFAULT_PAGE: Final = 50
 LARGEST_PAGE: Final = 200
 
 
-class JobFilter(msgspec.Struct, frozen=True):
-    """Which jobs to list; ``None`` matches all. Newest first, one page.
+class Page(msgspec.Struct, frozen=True):
+    """Which part of a list is wanted, and in which order.
 
     Parameters
     ----------
-    type:
-        A job type, or a prefix that ends in ``*``.
-    dead:
-        Whether the job is a dead letter.
     before:
-        Only jobs older than this one, by ``seq``: where the last page ended.
+        Only jobs older than this one, by ``seq``: where the last page ended. It goes with the usual order only.
+    sort:
+        ``created_at``, ``scheduled_at`` or ``priority``.
+    ascending:
+        Whether the smallest comes first; usually the greatest does.
     """
 
-    state: str | None = None
-    queue: str | None = None
-    type: str | None = None
-    dead: bool | None = None
-    before: int | None = None
     limit: int = DEFAULT_PAGE
     offset: int = 0
+    before: int | None = None
+    sort: str = "created_at"
+    ascending: bool = False
+
+
+_ORDERS: Final = {"created_at": "seq", "scheduled_at": "due_at", "priority": "priority"}
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -50,55 +52,37 @@ def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
     return [found.get(id) for id in ids]
 
 
-def list_jobs(tx: Transaction, filters: Sequence[JobFilter]) -> list[JobPage]:
+def list_jobs(tx: Transaction, requests: Sequence[tuple[JobFilter, Page]]) -> list[JobPage]:
     """Return a page of jobs for each filter."""
-    return [_page(tx, chosen) for chosen in filters]
+    return [_page(tx, chosen, page) for chosen, page in requests]
 
 
-def _page(tx: Transaction, chosen: JobFilter) -> JobPage:
-    conditions, parameters = _conditions(chosen)
-    where = " AND ".join(conditions) or "TRUE"
+def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
+    where, parameters = conditions(chosen)
     total = _count(tx, chosen, where, parameters)
-    page = where if chosen.before is None else f"{where} AND seq < :before"
+    inside = where if page.before is None else f"{where} AND seq < :before"
+    direction = "ASC" if page.ascending else "DESC"
+    column = _ORDERS[page.sort]
+    order = f"{{0}}{column} {direction}" + f", {{0}}seq {direction}" * (column != "seq")
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM "
-        f"(SELECT * FROM jobs WHERE {page} ORDER BY seq DESC LIMIT :limit OFFSET :offset) AS j "
-        "JOIN payloads AS p ON p.seq = j.seq ORDER BY j.seq DESC",
-        parameters | {"before": chosen.before, "limit": chosen.limit + 1, "offset": chosen.offset},
+        f"(SELECT * FROM jobs WHERE {inside} ORDER BY {order.format('')} LIMIT :limit OFFSET :offset) AS j "
+        f"JOIN payloads AS p ON p.seq = j.seq ORDER BY {order.format('j.')}",
+        parameters | {"before": page.before, "limit": page.limit + 1, "offset": page.offset},
     )
     jobs = [Job(*row) for row in rows]
-    more = len(jobs) > chosen.limit
-    jobs = jobs[: chosen.limit]
+    more = len(jobs) > page.limit
+    jobs = jobs[: page.limit]
     return JobPage(jobs, total, jobs[-1].seq if more else None)
-
-
-def _conditions(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
-    conditions: list[str] = []
-    parameters: dict[str, Any] = {}
-    if chosen.dead is not None:
-        conditions.append(f"dead = {int(chosen.dead)}")
-    for name in ("state", "queue"):
-        if (value := getattr(chosen, name)) is not None:
-            conditions.append(f"{name} = :{name}")
-            parameters[name] = value
-    if chosen.type is not None:
-        if chosen.type.endswith("*"):
-            prefix = chosen.type[:-1]
-            conditions.append("type >= :type AND type < :type_end")
-            parameters |= {"type": prefix, "type_end": prefix + "\U0010ffff"}
-        else:
-            conditions.append("type = :type")
-            parameters["type"] = chosen.type
-    return conditions, parameters
 
 
 def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str, Any]) -> int:
     """How many jobs match: from the counts that are kept, where they know it."""
-    if chosen.type is not None or chosen.dead is not None:
-        return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {where}", parameters)[0][0])
-    return int(
-        tx.execute(f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {where}", parameters)[0][0]
-    )
+    if chosen == JobFilter(states=chosen.states, queue=chosen.queue):
+        query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {where}"
+    else:
+        query = f"SELECT count(*) FROM jobs WHERE {where}"
+    return int(tx.execute(query, parameters)[0][0])
 
 
 def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from ojster.database.transaction import Transaction
 from ojster.engine.control import delete_jobs
+from ojster.engine.idempotency import forget_replies
 from ojster.engine.workflows import forget_workflows
 
 BATCH: Final = 500
@@ -37,5 +38,6 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
     if room:
         room -= forget_workflows(tx, room)
     tx.forget_events()
+    forget_replies(tx)
     tx.execute("DELETE FROM queue_minutes WHERE minute < :before", {"before": tx.now // 60_000_000 - KEEP_MINUTES})
     return [BATCH - room for _ in requests]

@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         How long a worker that sends heartbeats may be silent before its jobs are given to others.
     largest_job:
         The most bytes that a job may take as JSON.
+    largest_batch:
+        About how many jobs one request may be.
     retention:
         How long finished jobs are kept.
     """
@@ -37,4 +39,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_timeout: int | None = 30 * MINUTE
     heartbeat_timeout: int = 30 * SECOND
     largest_job: int = 1_048_576
+    largest_batch: int = 1_000
     retention: Retention = Retention()

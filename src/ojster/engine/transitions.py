@@ -19,8 +19,11 @@ from ojster.model.states import FINISHED, JobState
 
 _WRITE_OUTCOME: Final = (
     "UPDATE jobs SET state = ?, attempt = ?, enqueued_at = ?, finished_at = ?, due_at = ?, retry_delay = ?, "
-    "worker_id = ?, dead = ?, errors = ? WHERE seq = ?"
+    "worker_id = ?, dead = ?, errors = ?, error_type = ? WHERE seq = ?"
 )
+
+LONGEST_ERROR_TYPE: Final = 500
+"""How many characters of an error's type can be searched for."""
 
 
 def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bool = False) -> None:
@@ -40,6 +43,7 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     )
     job.errors = append_failure(job.errors, failure, job.attempt, tx.now)
     tx.effects.tallies[job.queue].failed += 1
+    job.error_type = clean(failure.type).replace("\0", "")[:LONGEST_ERROR_TYPE]
     error = {"type": clean(failure.type), "message": clean(failure.message[:1000]), "code": clean(failure.code)}
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
     if verdict != Verdict.RETRY:
@@ -172,6 +176,7 @@ def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:
                 job.worker_id,
                 job.dead,
                 job.errors,
+                job.error_type,
                 job.seq,
             )
             for job in jobs

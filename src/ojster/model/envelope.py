@@ -45,6 +45,7 @@ class Job(msgspec.Struct, gc=False):
     errors: bytes | None = None
     node: int | None = None
     superseded_by: str | None = None
+    error_type: str | None = None
     envelope: bytes = b"{}"
     parent_results: bytes | None = None
     """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""

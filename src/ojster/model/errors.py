@@ -34,6 +34,11 @@ class OjsterError(Exception):
         self.message = message
         self.details = details
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer that it becomes."""
+        return {"Retry-After": "1"} if self.status in (429, 503) else {}
+
     def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
         """Return the ``error`` object of ojs-http-binding.md section 16.1."""
         error: dict[str, Any] = {"code": self.code, "message": self.message, "retryable": self.retryable}
@@ -127,6 +132,17 @@ class PayloadTooLarge(OjsterError):
     code = "payload_too_large"
     status = 413
     retryable = False
+
+
+class BatchTooLarge(PayloadTooLarge):
+    """The request is about more jobs than the server deals with at once (ojs-bulk-operations.md section 9.1)."""
+
+    code = "batch_size_exceeded"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """How many jobs are allowed."""
+        return {"X-OJS-Max-Batch-Size": str(self.details["max_batch_size"])}
 
 
 class BackendUnavailable(OjsterError):

@@ -20,7 +20,6 @@ from ojster.engine.engine import Engine
 from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError, Unsupported
 from ojster.server import openapi
 from ojster.server.api import ROUTES
-from ojster.server.api.jobs import MOST_IN_BATCH
 from ojster.server.api.service import STARTED
 from ojster.server.exchange import Answer, Endpoint, Exchange, encode, refuse
 from ojster.server.metrics import Metrics
@@ -68,7 +67,9 @@ class Application:
     def __init__(self, engine: Engine, *, cors_origins: Sequence[str] = (), largest_body: int | None = None) -> None:
         self.engine = engine
         self.metrics = Metrics()
-        self._largest_body = largest_body or max(32 * engine.database.settings.largest_job, MOST_IN_BATCH * 1024)
+        self._largest_body = largest_body or max(
+            32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
+        )
         self._described = openapi.document(ROUTES)
         engine.database.records_events = True
         routes = [*ROUTES, *self._plain_routes()]
@@ -109,8 +110,7 @@ class Application:
 
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + ROOM_FOR_OPTIONS
-        takes_many = route.path.endswith(("/batch", "/workflows", "/ack"))
-        largest = self._largest_body if takes_many else min(single, self._largest_body)
+        largest = self._largest_body if route.large else min(single, self._largest_body)
         return Endpoint(route.handler, self.engine, self.metrics, largest)
 
     def _plain_routes(self) -> list[Route]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -73,6 +73,7 @@ class Exchange:
     """One request, and what an endpoint may want to know of it. ``path`` has the parameters in its path."""
 
     __slots__ = (
+        "_headers",
         "_query_string",
         "_receive",
         "content_length",
@@ -88,7 +89,7 @@ class Exchange:
         self,
         engine: Engine,
         largest_body: int,
-        headers: Iterable[Header],
+        headers: Sequence[Header],
         query_string: bytes,
         path: Mapping[str, str],
         receive: Receive,
@@ -96,6 +97,7 @@ class Exchange:
         self.engine = engine
         self.largest_body = largest_body
         self.path = path
+        self._headers = headers
         self._query_string = query_string
         self._receive = receive
         self.content_type = b""
@@ -178,12 +180,19 @@ class Exchange:
         InvalidRequest
             A member is missing or has the wrong type.
         """
-        raw = await self.body()
+        return self.decode(await self.body(), decoder)
+
+    def decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+        """Return a body that was read already, decoded into the decoder's type; raises as ``read`` does."""
         read_members(raw)
         try:
             return decoder.decode(raw)
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"{error}.") from None
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header of the request, by its name in lower case."""
+        return next((value.decode("latin-1") for known, value in self._headers if known == name), None)
 
     async def gone(self) -> None:
         """Return when the caller has closed the connection. The body must have been read before."""
@@ -229,7 +238,7 @@ class Endpoint:
         await send({"type": "http.response.body", "body": answer.body})
 
     def exchange(
-        self, headers: Iterable[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
+        self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
     ) -> Exchange:
         """Return a request to this endpoint."""
         return Exchange(self._engine, self.largest_body, headers, query_string, path, receive)
@@ -254,7 +263,7 @@ class Endpoint:
 
 def refuse(error: OjsterError, request_id: str) -> Answer:
     """Return the answer that tells of an error (section 16)."""
-    headers = [(b"retry-after", b"1")] if error.status in (429, 503) else []
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     return Answer(encode({"error": error.to_wire(request_id)}), error.status, headers)
 
 

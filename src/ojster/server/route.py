@@ -25,3 +25,5 @@ class Route(msgspec.Struct, frozen=True):
     answer: Any = None
     status: int = 200
     query: tuple[str, ...] = ()
+    large: bool = False
+    """Whether its body may be that of many jobs."""

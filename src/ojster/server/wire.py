@@ -76,17 +76,49 @@ class EnqueueBody(Struct):
     options: OptionsBody | None = None
 
 
+Atomicity = Literal["atomic", "partial"]
+
+
 class BatchBody(Struct):
-    """Jobs to be enqueued together: all of them, or none."""
+    """Jobs to be enqueued together."""
 
     jobs: list[Raw]
-    mode: str | None = None
+    mode: Atomicity | None = None
+    idempotency_key: str | None = None
 
 
 class BatchSchema(Struct):
-    """Jobs to be enqueued together: all of them, or none."""
+    """Jobs to be enqueued together: without ``mode`` all of them, or none."""
 
     jobs: Annotated[list[EnqueueBody], Meta(min_length=1)]
+    mode: Atomicity | None = None
+    idempotency_key: str | None = None
+
+
+class BulkBody(Struct):
+    """Jobs to be enqueued together, each by itself, or (``atomic``) all or none."""
+
+    jobs: list[Raw]
+    atomicity: Atomicity = "partial"
+    idempotency_key: str | None = None
+
+
+class BulkSchema(Struct):
+    """Jobs to be enqueued together, each by itself, or (``atomic``) all or none."""
+
+    jobs: Annotated[list[EnqueueBody], Meta(min_length=1)]
+    atomicity: Atomicity = "partial"
+    idempotency_key: str | None = None
+
+
+class BulkSteeringBody(Struct):
+    """Which jobs something is done to: those of ``job_ids``, or all that ``filter`` matches."""
+
+    job_ids: list[str] | None = None
+    filter: dict[str, Json] | None = None
+    mode: Atomicity | None = None
+    atomicity: Atomicity | None = None
+    idempotency_key: str | None = None
 
 
 class FetchBody(Struct):
@@ -315,5 +347,7 @@ REVIEW: Final = msgspec.json.Decoder(ReviewBody)
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
 DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
 BATCH: Final = msgspec.json.Decoder(BatchBody)
+BULK: Final = msgspec.json.Decoder(BulkBody)
+BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
 CRON_PATCH: Final = msgspec.json.Decoder(CronPatchBody)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.server.api import crons, dead_letters, jobs, queues, service, workers, workflows
+from ojster.server.api import bulk, crons, dead_letters, jobs, queues, service, workers, workflows
 from ojster.server.route import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
+    *bulk.ROUTES,
     *jobs.ROUTES,
     *workflows.ROUTES,
     *workers.ROUTES,

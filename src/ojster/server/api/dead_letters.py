@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.engine.inspect import JobFilter
+from ojster.engine.selection import JobFilter
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.api.jobs import job_page

@@ -7,18 +7,15 @@ from typing import Final
 import msgspec
 
 from ojster.engine.control import Steered
-from ojster.engine.inspect import JobFilter
+from ojster.engine.inspect import Page
 from ojster.engine.outcome import Progress
+from ojster.engine.selection import JobFilter
 from ojster.model.envelope import Job
-from ojster.model.errors import InvalidRequest, OjsterError, PayloadTooLarge, Unsupported
-from ojster.model.job import read_members
-from ojster.model.states import STATE_NAMES, JobState
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode, page_of, pagination, wait_ms
+from ojster.server.filters import filter_of
 from ojster.server.route import BASE, PAGE, Route
-
-MOST_IN_BATCH: Final = 1_000
 
 
 async def enqueue(exchange: Exchange) -> Answer:
@@ -30,30 +27,6 @@ async def enqueue(exchange: Exchange) -> Answer:
         return Answer(b'{"job":%b,"deduplicated":true}' % pushed.job.to_json())
     location = (b"location", b"/ojs/v1/jobs/" + job.id.encode())
     return Answer(b'{"job":%b}' % pushed.job.to_json(), 201, (location,))
-
-
-async def enqueue_batch(exchange: Exchange) -> Answer:
-    """Enqueue several jobs, all or none."""
-    body = await exchange.read(wire.BATCH)
-    if body.mode not in (None, "atomic"):
-        raise Unsupported(f"The mode {body.mode!r:.40} is not supported; a batch is 'atomic'.")
-    if not body.jobs:
-        raise InvalidRequest("'jobs' must hold at least one job.", field="jobs")
-    if len(body.jobs) > MOST_IN_BATCH:
-        raise PayloadTooLarge(
-            f"The batch has {len(body.jobs)} jobs; at most {MOST_IN_BATCH} are allowed.", limit=MOST_IN_BATCH
-        )
-    engine = exchange.engine
-    jobs = []
-    for index, raw in enumerate(body.jobs):
-        try:
-            jobs.append(await engine.prepare(read_members(raw, "The job")))
-        except OjsterError as error:
-            error.message = f"The job at index {index} is invalid: {error.message}"
-            error.details["index"] = index
-            raise
-    pushed = await engine.push(jobs)
-    return Answer(b'{"jobs":[%b],"count":%d}' % (b",".join([one.job.to_json() for one in pushed]), len(pushed)), 201)
 
 
 async def show_job(exchange: Exchange) -> Answer:
@@ -111,16 +84,14 @@ def _progress(job: Job) -> Answer:
 async def list_jobs(exchange: Exchange) -> Answer:
     """List jobs, newest first, by ``state``, ``queue`` and ``type`` (which may end in ``*``)."""
     query = exchange.query
-    state = query.get("state")
-    if state is not None and state not in STATE_NAMES:
-        raise InvalidRequest(f"There is no state {state[:40]!r}; there are {', '.join(JobState)}.", field="state")
-    return await job_page(exchange, JobFilter(state=state, queue=query.get("queue"), type=query.get("type")))
+    chosen = filter_of({name: query.get(name) for name in ("state", "queue", "type")})
+    return await job_page(exchange, chosen)
 
 
 async def job_page(exchange: Exchange, chosen: JobFilter) -> Answer:
     """Return a page of the jobs that are chosen, as the query asks for it."""
     limit, offset, before = page_of(exchange.query)
-    page = await exchange.engine.list_jobs(msgspec.structs.replace(chosen, limit=limit, offset=offset, before=before))
+    page = await exchange.engine.list_jobs(chosen, Page(limit, offset, before))
     return Answer(
         b'{"jobs":[%b],"pagination":%b}'
         % (
@@ -132,7 +103,6 @@ async def job_page(exchange: Exchange, chosen: JobFilter) -> Answer:
 
 ROUTES: Final = (
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", wire.EnqueueBody, wire.JobAnswer, 201),
-    Route("POST", f"{BASE}/jobs/batch", enqueue_batch, "Jobs", wire.BatchSchema, wire.JobsAnswer, 201),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, wire.JobPageAnswer, query=("state", "queue", "type", *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, wire.JobAnswer, query=("wait_ms",)),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs"),

@@ -210,10 +210,10 @@ def _worker(worker: Worker) -> dict[str, Any]:
 
 ROUTES: Final = (
     Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", wire.FetchBody, wire.JobsAnswer),
-    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", wire.AckBody),
-    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody),
+    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", wire.AckBody, large=True),
+    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody, large=True),
     Route("POST", f"{BASE}/workers/nack", fail, "Workers", wire.NackBody),
-    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", wire.NackBatchBody),
+    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", wire.NackBatchBody, large=True),
     Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", wire.HeartbeatBody),
     Route("GET", f"{BASE}/workers", list_workers, "Workers"),
     Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", wire.DirectiveBody),

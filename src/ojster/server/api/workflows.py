@@ -91,7 +91,16 @@ def _workflow(info: WorkflowInfo, status: int = 200, headers: Sequence[tuple[byt
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/workflows", create_workflow, "Workflows", wire.WorkflowBody, wire.WorkflowAnswer, 201),
+    Route(
+        "POST",
+        f"{BASE}/workflows",
+        create_workflow,
+        "Workflows",
+        wire.WorkflowBody,
+        wire.WorkflowAnswer,
+        201,
+        large=True,
+    ),
     Route("GET", f"{BASE}/workflows", list_workflows, "Workflows", query=("state", "type", "name", *PAGE)),
     Route(
         "GET",
