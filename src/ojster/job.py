@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.outcome import Progress
 from ojster.model.envelope import Job
+from ojster.values import to_json
 
 if TYPE_CHECKING:
     from ojster.workflow import Step
@@ -77,12 +79,14 @@ class JobContext:
         job: Job,
         worker_id: str,
         send: Callable[[Progress], Coroutine[Any, Any, None]],
+        save: Callable[[NewCheckpoint], Coroutine[Any, Any, object]],
         extend: Callable[[], Coroutine[Any, Any, None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.job = job
         self.worker_id = worker_id
         self._send = send
+        self._save = save
         self._extend = extend
         self._loop = loop
         self._stopped = threading.Event()
@@ -171,6 +175,43 @@ class JobContext:
         item = Progress(self.job.id, fraction, message, self.worker_id, self.job.attempt)
         self._loop.call_soon_threadsafe(self._offer, item)
 
+    def restored(self, default: Any = None) -> Any:
+        """Return the state that an attempt before this one saved last, or ``default`` if none did."""
+        return _saved(self.job.checkpoint).state if self.job.checkpoint is not None else default
+
+    async def acheckpoint(self, state: Any) -> None:
+        """Save how far the job has got: if this attempt fails or is lost, the next one gets it from ``restored``.
+
+        It is saved when this returns, in the place of what was saved before.
+
+        Parameters
+        ----------
+        state:
+            What JSON can say, at most 1 MiB.
+
+        Raises
+        ------
+        TypeError
+            JSON has no words for it.
+        PayloadTooLarge
+            It is larger.
+        Conflict
+            The job was cancelled or has lost its lease; the handler should stop.
+        """
+        await self._save(NewCheckpoint(self.job.id, to_json(state), self.worker_id, self.job.attempt))
+
+    def checkpoint(self, state: Any) -> None:
+        """Save how far the job has got, as ``acheckpoint`` does; for plain functions.
+
+        Raises
+        ------
+        RuntimeError
+            It is called in an asynchronous handler, which would wait for itself.
+        """
+        if self._loop is _running_loop():
+            raise RuntimeError("Asynchronous handlers save their state with: await job.acheckpoint(state)")
+        asyncio.run_coroutine_threadsafe(self.acheckpoint(state), self._loop).result()
+
     async def heartbeat(self) -> None:
         """Extend the job's lease now. The worker does so by itself every few seconds."""
         await self._extend()
@@ -198,6 +239,18 @@ class _Membership(msgspec.Struct):
     workflow_id: str | None = None
 
 
+class _Saved(msgspec.Struct):
+    state: Any
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+_saved: Final[Callable[[bytes], _Saved]] = msgspec.json.Decoder(_Saved).decode
 _membership: Final = msgspec.json.Decoder(_Membership).decode
 
 _current: ContextVar[JobContext] = ContextVar("ojster_job")

@@ -39,8 +39,7 @@ async def test_a_sweep_leaves_alone_what_comes_while_it_is_under_way(
     going = False
     await pushing
     left = await bench.engine.list_jobs(JobFilter(states=("cancelled",)))
-    assert found.succeeded == left.total
-    assert found.matched <= 31
+    assert found.succeeded == found.matched == left.total >= 30
 
 
 async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:

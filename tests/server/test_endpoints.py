@@ -246,7 +246,7 @@ async def test_progress_is_put_and_got(http: Http) -> None:
     assert (await http("GET", path)).json()["progress"] == 0
     assert (await http("PUT", path, {"progress": 0.25, "message": "a quarter"})).json()["progress"] == 0.25
     assert (await http("GET", path)).json()["message"] == "a quarter"
-    assert (await http("PUT", path, {"progress": 2})).status_code == 400
+    assert (await http("PUT", path, {"progress": "half"})).status_code == 400
 
 
 async def test_events_can_be_polled(http: Http) -> None:
@@ -317,3 +317,63 @@ async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, 
         assert "access-control-allow-origin" not in other.headers
         plain = await client.get("/ojs/v1/health", headers={"Origin": "https://a.example"})
         assert "X-Request-Id" in plain.headers["access-control-expose-headers"]
+
+
+async def test_a_job_can_be_ended_under_its_own_path(http: Http) -> None:
+    job = await http.push()
+    await http.fetch(worker_id="w")
+    refused = await http("POST", f"/ojs/v1/jobs/{job['id']}/ack", {"worker_id": "other"})
+    assert refused.status_code == 409
+    failed = await http("POST", f"/ojs/v1/jobs/{job['id']}/nack", {"worker_id": "w", "requeue": True})
+    assert failed.json()["job"]["state"] == "available"
+    await http.fetch(worker_id="w")
+    done = await http("POST", f"/ojs/v1/jobs/{job['id']}/ack", {"worker_id": "w", "result": [1]})
+    assert done.json()["job"]["state"] == "completed"
+    assert (await http("GET", f"/ojs/v1/jobs/{job['id']}")).json()["job"]["result"] == [1]
+
+
+@pytest.mark.parametrize("state", ["quiet", "drain", "draining", "shutting_down", "terminate"])
+async def test_a_worker_that_is_to_stop_gets_no_jobs(http: Http, state: str) -> None:
+    await http.push()
+    beat = await http("POST", "/ojs/v1/workers/beat", {"worker_id": "w", "state": state, "active_jobs": 0})
+    assert beat.json()["acknowledged"] is True
+    assert await http.fetch(worker_id="w") == []
+    health = await http("GET", "/ojs/v1/workers/w/health")
+    assert (health.status_code, health.json()["state"]) == (503, state)
+    await http("POST", "/ojs/v1/workers/beat", {"worker_id": "w", "state": "running"})
+    assert (await http("GET", "/ojs/v1/workers/w/health")).status_code == 200
+    assert len(await http.fetch(worker_id="w")) == 1
+    assert (await http("GET", "/ojs/v1/workers/nobody/health")).status_code == 404
+
+
+async def test_a_worker_that_an_operator_has_quieted_gets_no_jobs_at_once(http: Http) -> None:
+    await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})
+    await http.push()
+    await http("POST", "/ojs/v1/workers/w/directive", {"directive": "quiet"})
+    assert await http.fetch(worker_id="w") == []
+    assert len(await http.fetch(worker_id="another")) == 1
+
+
+async def test_progress_beyond_the_end_is_the_end(http: Http) -> None:
+    job = await http.push()
+    await http.fetch()
+    for given, kept in ((1.5, 1.0), (-3, 0.0), (0.25, 0.25)):
+        answer = await http("PUT", f"/ojs/v1/jobs/{job['id']}/progress", {"progress": given})
+        assert (answer.status_code, answer.json()["progress"]) == (200, kept)
+
+
+async def test_a_server_that_stops_is_not_ready(http: Http, engine: Engine) -> None:
+    assert (await http("GET", "/ready")).json()["status"] == "ready"
+    assert (await http("GET", "/health")).json()["status"] == "ok"
+    engine.drain()
+    assert (await http("GET", "/ready")).status_code == 503
+
+
+async def test_checkpoints_are_shown_with_and_without_a_wrapper(http: Http) -> None:
+    job = await http.push()
+    path = f"/ojs/v1/jobs/{job['id']}/checkpoint"
+    assert (await http("GET", path)).status_code == 404
+    assert (await http("POST", path, {"state": None})).json()["checkpoint"]["sequence"] == 1
+    assert (await http("GET", path)).json()["state"] is None
+    assert (await http("PUT", path, {})).status_code == 400
+    assert (await http("DELETE", path)).json() == {"deleted": True, "existed": True, "job_id": job["id"]}

@@ -50,6 +50,30 @@ def fail_always(kind: str) -> None:
     raise {"key": KeyError, "value": ValueError}[kind](kind)
 
 
+@app.job("resume.async", retry=FAST)
+async def resume(context: JobContext) -> list[Any]:
+    before = context.restored()
+    if context.attempt < 3:
+        await context.acheckpoint({"attempt": context.attempt})
+        raise ConnectionError("gone")
+    return [before]
+
+
+@app.job("resume.plain", retry=FAST)
+def resume_in_a_thread() -> list[Any]:
+    context = current_job()
+    before = context.restored("nothing")
+    if context.attempt < 2:
+        context.checkpoint({"attempt": context.attempt})
+        raise ConnectionError("gone")
+    return [before]
+
+
+@app.job("checkpoint.wrongly")
+async def checkpoint_wrongly(context: JobContext) -> None:
+    context.checkpoint(1)
+
+
 @app.job("discard")
 async def discard() -> None:
     raise Discard("not worth it")

@@ -98,6 +98,14 @@ async def test_a_failing_handler_is_tried_again_and_may_succeed(app: App) -> Non
     assert errors == ["attempt 1", "attempt 2"]
 
 
+async def test_an_attempt_goes_on_where_the_last_one_was(app: App) -> None:
+    async with working(app):
+        assert await (await push(app, "resume.async")).aresult(15) == [{"attempt": 2}]
+        assert await (await push(app, "resume.plain")).aresult(15) == [{"attempt": 1}]
+        error = await failure(await push(app, "checkpoint.wrongly", retry=1))
+        assert "await job.acheckpoint" in error["message"]
+
+
 async def test_errors_have_type_message_and_backtrace(app: App) -> None:
     async with working(app):
         error = await failure(await push(app, "fail.always", "value"))

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from ojster.engine.admission import Pushed
+from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
@@ -251,6 +252,11 @@ class HttpClient:
             "attempt": item.attempt,
         }
         await self._call("PUT", f"/jobs/{quote(item.job_id, safe='')}/progress", body)
+
+    async def save_checkpoint(self, item: NewCheckpoint) -> None:
+        """Save how far a job has got."""
+        body = {"state": msgspec.Raw(item.state), "worker_id": item.worker_id, "attempt": item.attempt}
+        await self._call("PUT", f"/jobs/{quote(item.job_id, safe='')}/checkpoint", body)
 
     async def beat(self, heartbeat: Heartbeat) -> Pulse:
         """Report that a worker is alive. Not tried again: the next one will do."""

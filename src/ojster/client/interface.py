@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ojster.engine.admission import Pushed
+from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
@@ -42,6 +43,9 @@ class Client(Protocol):
 
     async def report(self, item: Progress) -> object:
         """Note how far a job is."""
+
+    async def save_checkpoint(self, item: NewCheckpoint) -> object:
+        """Save how far a job has got."""
 
     async def beat(self, heartbeat: Heartbeat) -> Pulse:
         """Report that a worker is alive."""

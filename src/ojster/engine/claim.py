@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
+from ojster.engine.checkpoints import give_checkpoints
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
 from ojster.engine.results import give_inputs
 from ojster.engine.transitions import stop_jobs
@@ -57,11 +58,14 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
 
     Requests for the same queues are served together, in their order.
     """
-    gates = _gates(tx, {queue for request in claims for queue in request.queues})
+    gates, idle = _obstacles(tx, {queue for request in claims for queue in request.queues})
     results: dict[int, list[Job]] = {}
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
-        alike.setdefault(request.queues, []).append(index)
+        if request.worker_id in idle:
+            results[index] = []
+        else:
+            alike.setdefault(request.queues, []).append(index)
     for queues, indices in alike.items():
         jobs = _take(tx, queues, sum(min(claims[index].count, MOST_CLAIMED) for index in indices), gates)
         if tx.skip_locked:
@@ -78,6 +82,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
             tx.start_jobs(started)
             _begin_workflows(tx, started)
             give_inputs(tx, started)
+            give_checkpoints(tx, started)
     return [results[index] for index in range(len(claims))]
 
 
@@ -176,17 +181,26 @@ def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> in
     return end
 
 
-def _gates(tx: Transaction, wanted: Set[str]) -> dict[str, _Gate]:
+def _obstacles(tx: Transaction, wanted: Set[str]) -> tuple[dict[str, _Gate], set[str]]:
+    """Return the queues that do not hand out their jobs freely, and the workers that are to get none.
+
+    One statement for both: every claim asks it.
+    """
     gates = {}
-    for name, paused_at, limit in tx.execute(
-        "SELECT name, paused_at, max_per_second FROM queues "
-        "WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL ORDER BY name"
+    idle = set()
+    for kind, name, paused_at, limit in tx.execute(
+        "SELECT 'queue' AS kind, name, paused_at, max_per_second FROM queues "
+        "WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL "
+        "UNION ALL SELECT 'worker', id, NULL, NULL FROM workers WHERE state <> 'running' OR directive <> 'running' "
+        "ORDER BY 1, 2"
     ):
-        if name in wanted:
+        if kind == "worker":
+            idle.add(name)
+        elif name in wanted:
             gates[name] = _Gate(paused=paused_at is not None)
             if limit is not None and paused_at is None:
                 _read_window(tx, name, limit, gates[name])
-    return gates
+    return gates, idle
 
 
 def _read_window(tx: Transaction, queue: str, limit: int, gate: _Gate) -> None:

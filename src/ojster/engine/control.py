@@ -161,7 +161,8 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str]]) -> None:
     for _, queue, state in jobs:
         tx.effects.counts[queue, state] -= 1
     tx.execute_many("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
-    tx.execute_many("DELETE FROM payloads WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
+    for table in ("payloads", "checkpoints"):
+        tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
 
 
 def _no_job(id: str) -> NotFound:

@@ -21,6 +21,7 @@ from ojster.database.transaction import Transaction
 from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, job_topic, workflow_topic
 from ojster.engine import bulk as bulks
 from ojster.engine import (
+    checkpoints,
     control,
     cron,
     idempotency,
@@ -34,6 +35,7 @@ from ojster.engine import (
 )
 from ojster.engine.admission import Pushed
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
+from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Claim, claim
 from ojster.engine.idempotency import Key, Reply
 from ojster.engine.inspect import JobPage, Page
@@ -242,6 +244,38 @@ class Engine:
             There is no such job, or the caller does not hold its lease.
         """
         return accepted(await self.database.run(outcome.report, item))
+
+    async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:
+        """Save how far a job has got, in the place of what was saved before.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or it is finished, or the caller does not hold its lease.
+        PayloadTooLarge
+            The state is larger than 1 MiB.
+        """
+        return accepted(await self.database.run(checkpoints.save, item))
+
+    async def find_checkpoint(self, job_id: str) -> Checkpoint:
+        """Return what a job has saved.
+
+        Raises
+        ------
+        NotFound
+            There is no such job, or it has saved nothing.
+        """
+        return accepted(await self.database.read(checkpoints.find_checkpoints, job_id))
+
+    async def clear_checkpoint(self, job_id: str) -> bool:
+        """Delete what a job has saved; tell whether there was something.
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        return accepted(await self.database.run(checkpoints.clear, job_id))
 
     async def find(self, job_id: str) -> Job:
         """Return a job (INFO).
@@ -609,6 +643,16 @@ class Engine:
         if directive not in ("running", "quiet", "terminate"):
             raise InvalidRequest(f"A worker can be told 'running', 'quiet' or 'terminate', not {directive!r}.")
         return accepted(await self.database.run(workers.direct, (worker_id, directive)))
+
+    async def find_worker(self, worker_id: str) -> Worker:
+        """Return a worker.
+
+        Raises
+        ------
+        NotFound
+            There is no such worker.
+        """
+        return accepted(await self.database.read(workers.find_workers, worker_id))
 
     async def workers(self) -> list[Worker]:
         """Return all workers, those seen last first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -59,7 +59,10 @@ class Worker(msgspec.Struct, frozen=True):
     last_seen_at: int
 
 
-_WORKER_COLUMNS = (
+RUNNING: Final = "running"
+"""The state in which a worker is given jobs."""
+
+_WORKER_COLUMNS: Final = (
     "id, state, directive, hostname, pid, queues, labels, concurrency, active_jobs, started_at, last_seen_at"
 )
 
@@ -71,6 +74,9 @@ def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[Pulse]:
 
 def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     now = tx.now
+    before = tx.execute("SELECT state FROM workers WHERE id = :id", {"id": one.worker_id})
+    if one.state == RUNNING and before and before[0][0] != RUNNING:
+        tx.effects.opened.update(one.queues)  # it may wait for jobs already, which it was not given
     ((directive, started_at),) = tx.execute(
         f"INSERT INTO workers ({_WORKER_COLUMNS}) VALUES (:id, :state, NULL, :hostname, :pid, :queues, :labels, "
         ":concurrency, :active_jobs, :now, :now) "
@@ -120,7 +126,13 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
             f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}",
             {"id": worker_id, "directive": directive},
         )
-        results.append(_worker(rows[0]) if rows else _no_worker(worker_id))
+        if not rows:
+            results.append(_no_worker(worker_id))
+            continue
+        worker = _worker(rows[0])
+        if directive == RUNNING:
+            tx.effects.opened.update(worker.queues)
+        results.append(worker)
     return results
 
 
@@ -140,6 +152,15 @@ def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]
     """Return all workers, those seen last first, for each request."""
     rows = tx.execute(f"SELECT {_WORKER_COLUMNS} FROM workers ORDER BY last_seen_at DESC, id")
     return [[_worker(row) for row in rows] for _ in requests]
+
+
+def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterError]:
+    """Return the worker of each id, or that there is none."""
+    results: list[Worker | OjsterError] = []
+    for id in ids:
+        rows = tx.execute(f"SELECT {_WORKER_COLUMNS} FROM workers WHERE id = :id", {"id": id})
+        results.append(_worker(rows[0]) if rows else _no_worker(id))
+    return results
 
 
 def reap_silent_workers(tx: Transaction) -> int | None:

@@ -46,9 +46,12 @@ class Job(msgspec.Struct, gc=False):
     node: int | None = None
     superseded_by: str | None = None
     error_type: str | None = None
+    checkpoint_number: int = 0
     envelope: bytes = b"{}"
     parent_results: bytes | None = None
     """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""
+    checkpoint: bytes | None = None
+    """What an attempt before this one has saved: JSON, with ``state`` and ``sequence``; given when it is handed out."""
 
     @classmethod
     def from_json(cls, raw: bytes) -> Job:
@@ -78,6 +81,7 @@ class Job(msgspec.Struct, gc=False):
             superseded_by=seen.superseded_by,
             envelope=raw,
             parent_results=_bytes(seen.parent_results),
+            checkpoint=_bytes(seen.checkpoint),
         )
 
     @property
@@ -137,6 +141,8 @@ class Job(msgspec.Struct, gc=False):
             body += b',"superseded_by":"%b"' % self.superseded_by.encode()
         if self.parent_results is not None:
             body += b',"parent_results":' + self.parent_results
+        if self.checkpoint is not None:
+            body += b',"checkpoint":' + self.checkpoint
         return body + b"}"
 
     def _end(self) -> str:
@@ -184,6 +190,7 @@ class _Seen(msgspec.Struct):
     errors: msgspec.Raw | UnsetType = UNSET
     superseded_by: str | None = None
     parent_results: msgspec.Raw | UnsetType = UNSET
+    checkpoint: msgspec.Raw | UnsetType = UNSET
 
 
 def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:

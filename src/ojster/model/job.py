@@ -77,6 +77,7 @@ _SYSTEM_NAMES: Final = frozenset(
         "errors",
         "result",
         "parent_results",
+        "checkpoint",
         "worker_id",
     }
 )

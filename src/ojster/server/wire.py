@@ -141,6 +141,15 @@ class AckBody(Struct):
     append: Annotated[list[Raw], Meta(description="steps that the job adds to its workflow")] = []
 
 
+class AckJobBody(Struct):
+    """A worker's word that the job in the path is done."""
+
+    result: Raw | UnsetType = UNSET
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+    append: list[Raw] = []
+
+
 class AckBatchBody(Struct):
     """Several acknowledgements; each is accepted or refused by itself."""
 
@@ -158,6 +167,16 @@ class NackBody(Struct):
     attempt: Count | None = None
 
 
+class NackJobBody(Struct):
+    """A worker's word that the job in the path failed, or (``requeue``) that it hands it back."""
+
+    error: dict[str, Json] | None = None
+    requeue: bool = False
+    delay_ms: Milliseconds = 0
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
 class NackBatchBody(Struct):
     """Several failures; each is accepted or refused by itself."""
 
@@ -167,8 +186,16 @@ class NackBatchBody(Struct):
 class ProgressBody(Struct):
     """How far a job is (ojs-progress.md)."""
 
-    progress: Annotated[float, Meta(ge=0, le=1)]
+    progress: Annotated[float, Meta(description="from 0 to 1; what is beyond is taken for the end")]
     message: Annotated[str, Meta(max_length=1000)] | None = None
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
+class CheckpointBody(Struct):
+    """What a handler saves of its state: any JSON value."""
+
+    state: Raw
     worker_id: Identifier | None = None
     attempt: Count | None = None
 
@@ -210,7 +237,7 @@ class HeartbeatBody(Struct):
     active_jobs: list[str] | int = []
     active_job_ids: list[str] = []
     visibility_timeout_ms: Milliseconds | None = None
-    state: Literal["running", "quiet", "terminate"] = "running"
+    state: Literal["running", "quiet", "drain", "draining", "shutting_down", "terminate"] = "running"
     hostname: str | None = None
     pid: Annotated[int, Meta(ge=0, le=2**62)] | None = None
     queues: list[str] = []
@@ -339,9 +366,12 @@ class JobPageAnswer(Struct):
 
 FETCH: Final = msgspec.json.Decoder(FetchBody)
 ACK: Final = msgspec.json.Decoder(AckBody)
+ACK_JOB: Final = msgspec.json.Decoder(AckJobBody)
 ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)
 NACK: Final = msgspec.json.Decoder(NackBody)
+NACK_JOB: Final = msgspec.json.Decoder(NackJobBody)
 NACK_BATCH: Final = msgspec.json.Decoder(NackBatchBody)
+CHECKPOINT: Final = msgspec.json.Decoder(CheckpointBody)
 PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
 REVIEW: Final = msgspec.json.Decoder(ReviewBody)
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)

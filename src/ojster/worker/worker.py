@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -125,6 +126,8 @@ class Worker:
         self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._changed = asyncio.Event()
+        self._news = asyncio.Event()
+        """Set when the server should hear of the worker's state now, and not with the next heartbeat."""
         self._quiet_by_signal = False
 
     @property
@@ -161,6 +164,7 @@ class Worker:
         if self.state != "terminate" and state != self.state:
             log.info("worker %s is %s", self.id, state)
             self.state = state
+            self._news.set()
             if self._fetching is not None and state != "running":
                 self._fetching.cancel()
         self._changed.set()
@@ -246,7 +250,12 @@ class Worker:
     def _begin(self, client: Client, job: Job) -> None:
         loop = asyncio.get_running_loop()
         context = JobContext(
-            job, self.id, lambda item: self._send_progress(client, item), lambda: self._beat(client), loop
+            job,
+            self.id,
+            lambda item: self._send_progress(client, item),
+            client.save_checkpoint,
+            lambda: self._beat(client),
+            loop,
         )
         task = loop.create_task(self._run(client, context))
         self._active[job.id, job.attempt] = (task, context)
@@ -355,7 +364,11 @@ class Worker:
             except Exception:
                 log.exception("the heartbeat failed, and is tried again")
             leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
-            await asyncio.sleep(min(interval, max(0.2, min(leases, default=self.lease) / 3)))
+            pause = min(interval, max(0.2, min(leases, default=self.lease) / 3))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+            self._news.clear()
 
     async def _beat(self, client: Client) -> None:
         running = {job_id: entry for (job_id, _), entry in self._active.items()}

@@ -82,6 +82,7 @@ def _queue(queue: Queue) -> dict[str, Any]:
 
 ROUTES: Final = (
     Route("GET", f"{BASE}/queues", list_queues, "Queues", query=PAGE),
+    Route("GET", f"{BASE}/queues/{{name}}", queue_statistics, "Queues"),
     Route("GET", f"{BASE}/queues/{{name}}/stats", queue_statistics, "Queues"),
     Route("POST", f"{BASE}/queues/{{name}}/pause", pause_queue, "Queues"),
     Route("POST", f"{BASE}/queues/{{name}}/resume", resume_queue, "Queues"),

@@ -52,6 +52,14 @@ async def health(exchange: Exchange) -> Answer:
     )
 
 
+async def ready(exchange: Exchange) -> Answer:
+    """Tell whether the server takes requests; 503 while it stops, or while its database does not answer."""
+    if exchange.engine.draining:
+        return Answer(encode({"status": "stopping"}), 503)
+    answer = await health(exchange)
+    return Answer(encode({"status": "ready" if answer.status == 200 else "not_ready"}), answer.status)
+
+
 async def manifest(exchange: Exchange) -> Answer:
     """Tell what this server is and can do (ojs-http-binding.md section 21)."""
     settings = exchange.engine.database.settings
@@ -111,5 +119,7 @@ STARTED: Final = time.monotonic()
 ROUTES: Final = (
     Route("GET", f"{BASE}/events", list_events, "Server", query=("types", "queues", "job_types", "after", "limit")),
     Route("GET", f"{BASE}/health", health, "Server"),
+    Route("GET", "/health", health, "Server"),
+    Route("GET", "/ready", ready, "Server"),
     Route("GET", "/ojs/manifest", manifest, "Server"),
 )

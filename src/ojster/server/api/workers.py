@@ -65,7 +65,10 @@ async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[J
 
 async def acknowledge(exchange: Exchange) -> Answer:
     """Complete a job."""
-    body = await exchange.read(wire.ACK)
+    return await _acknowledge(exchange, await exchange.read(wire.ACK))
+
+
+async def _acknowledge(exchange: Exchange, body: wire.AckBody) -> Answer:
     (outcome,) = await exchange.engine.acknowledge((_acknowledgement(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
@@ -85,6 +88,13 @@ def _completed(job: Job) -> bytes:
     ).encode()
 
 
+async def acknowledge_job(exchange: Exchange) -> Answer:
+    """Complete the job in the path."""
+    body = await exchange.read(wire.ACK_JOB)
+    given = wire.AckBody(exchange.path["id"], body.result, body.worker_id, body.attempt, body.append)
+    return await _acknowledge(exchange, given)
+
+
 async def acknowledge_batch(exchange: Exchange) -> Answer:
     """Complete several jobs; each acknowledgement is accepted or refused by itself."""
     body = await exchange.read(wire.ACK_BATCH)
@@ -94,7 +104,17 @@ async def acknowledge_batch(exchange: Exchange) -> Answer:
 
 async def fail(exchange: Exchange) -> Answer:
     """Report that a job failed, or hand it back with ``requeue``."""
-    body = await exchange.read(wire.NACK)
+    return await _fail(exchange, await exchange.read(wire.NACK))
+
+
+async def fail_job(exchange: Exchange) -> Answer:
+    """Report that the job in the path failed, or hand it back with ``requeue``."""
+    body = await exchange.read(wire.NACK_JOB)
+    given = wire.NackBody(exchange.path["id"], body.error, body.requeue, body.delay_ms, body.worker_id, body.attempt)
+    return await _fail(exchange, given)
+
+
+async def _fail(exchange: Exchange, body: wire.NackBody) -> Answer:
     engine = exchange.engine
     if body.requeue:
         (outcome,) = await engine.release((_release(body),))
@@ -173,6 +193,7 @@ async def heartbeat(exchange: Exchange) -> Answer:
     return Answer(
         encode(
             {
+                "acknowledged": True,
                 "state": pulse.directive,
                 "jobs_extended": pulse.extended,
                 "jobs_cancelled": pulse.cancelled,
@@ -186,6 +207,12 @@ async def heartbeat(exchange: Exchange) -> Answer:
 async def list_workers(exchange: Exchange) -> Answer:
     """List the workers that send heartbeats."""
     return Answer(encode({"workers": [_worker(worker) for worker in await exchange.engine.workers()]}))
+
+
+async def check_worker(exchange: Exchange) -> Answer:
+    """Tell whether a worker takes jobs; 503 if it does not (ojs-graceful-shutdown.md section 8.1)."""
+    worker = await exchange.engine.find_worker(exchange.path["id"])
+    return Answer(encode(_worker(worker)), 200 if worker.state == "running" else 503)
 
 
 async def direct_worker(exchange: Exchange) -> Answer:
@@ -215,7 +242,11 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/workers/nack", fail, "Workers", wire.NackBody),
     Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", wire.NackBatchBody, large=True),
     Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", wire.HeartbeatBody),
+    Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", wire.HeartbeatBody),
+    Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", wire.AckJobBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", wire.NackJobBody),
     Route("GET", f"{BASE}/workers", list_workers, "Workers"),
+    Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers"),
     Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", wire.DirectiveBody),
     Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers"),
 )

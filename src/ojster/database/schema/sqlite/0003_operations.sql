@@ -13,3 +13,12 @@ CREATE TABLE idempotency_keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX idempotency_keys_age ON idempotency_keys (created_at);
+
+-- What the handlers of jobs have saved of their state; the number of the last one stands with the job, 0 if there is none.
+ALTER TABLE jobs ADD COLUMN checkpoint_number INTEGER NOT NULL DEFAULT 0;
+
+CREATE TABLE checkpoints (
+    seq        INTEGER PRIMARY KEY,
+    state      BLOB    NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
