@@ -7,9 +7,9 @@
 >>> handle = send.enqueue("ada@example.com", "Hello")
 """
 
-from ojster.app import App, JobHandle, JobOptions, JobType, Retry, Unique
+from ojster.app import App, JobHandle, JobOptions, JobType, RateLimit, Retry, Unique
 from ojster.engine.settings import Retention, Settings
-from ojster.job import DeadLetter, Discard, JobCancelled, JobContext, JobFailed, Snooze, current_job
+from ojster.job import DeadLetter, Discard, JobCancelled, JobContext, JobFailed, RateLimited, Snooze, current_job
 from ojster.model.envelope import Job
 from ojster.model.errors import (
     BackendUnavailable,
@@ -68,6 +68,8 @@ __all__ = [
     "NotInTransaction",
     "OjsterError",
     "PayloadTooLarge",
+    "RateLimit",
+    "RateLimited",
     "Retention",
     "Retry",
     "Run",

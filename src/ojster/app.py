@@ -132,6 +132,43 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         return wire
 
 
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the jobs with a key may run at a time, and how many may start (ojs-rate-limiting.md).
+
+    All limits hold for all jobs with the key together, whatever their types, queues and workers; of jobs that say
+    different things the last one is right.
+
+    Parameters
+    ----------
+    key:
+        What is to be protected, such as ``stripe-api`` or ``tenant:acme``.
+    concurrency:
+        How many may run at a time; 0: none.
+    rate:
+        ``(100, 60)``: a hundred may start in a window of sixty seconds, which begins with the first of them.
+    throttle:
+        ``(10, 1)``: ten a second, evenly spread.
+    on_limit:
+        ``wait``: in the queue, until there is room; ``reschedule``: as scheduled; ``drop``: discard it.
+    """
+
+    key: str
+    concurrency: int | None = None
+    rate: tuple[int, Seconds] | None = None
+    throttle: tuple[int, Seconds] | None = None
+    on_limit: Literal["wait", "reschedule", "drop"] = "wait"
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the policy as the ``rate_limit`` object of a job."""
+        wire: dict[str, Any] = {"key": self.key, "on_limit": self.on_limit}
+        if self.concurrency is not None:
+            wire["concurrency"] = self.concurrency
+        for name, rate in (("rate", self.rate), ("throttle", self.throttle)):
+            if rate is not None:
+                wire[name] = {"limit": rate[0], "period": to_duration(rate[1])}
+        return wire
+
+
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How jobs are to be treated; what is ``None`` is left to the server. See ``App.job``."""
 
@@ -140,6 +177,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Seconds | None = None
     retry: Retry | int | Mapping[str, Any] | None = None
     unique: Unique | Mapping[str, Any] | None = None
+    rate_limit: RateLimit | Mapping[str, Any] | None = None
     delay: Seconds | None = None
     scheduled_at: datetime | None = None
     expires_in: Seconds | None = None
@@ -160,6 +198,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             wire["retry"] = _wire_of({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
         if self.unique is not None:
             wire["unique"] = _wire_of(self.unique)
+        if self.rate_limit is not None:
+            wire["rate_limit"] = _wire_of(self.rate_limit)
         if self.delay is not None:
             wire["scheduled_at"] = "+" + to_duration(self.delay)
         if self.scheduled_at is not None:
@@ -750,5 +790,5 @@ def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -
     )
 
 
-def _wire_of(policy: Retry | Unique | Mapping[str, Any]) -> dict[str, Any]:
+def _wire_of(policy: Retry | Unique | RateLimit | Mapping[str, Any]) -> dict[str, Any]:
     return dict(policy) if isinstance(policy, Mapping) else policy.to_wire()

@@ -67,6 +67,20 @@ class Snooze(Exception):
         self.delay = delay
 
 
+class RateLimited(Exception):
+    """What the job needs has had enough: let no job with the same rate limit start for a while. Counts as a failure.
+
+    Parameters
+    ----------
+    delay:
+        For how long, in seconds, such as a ``Retry-After`` says.
+    """
+
+    def __init__(self, delay: float, message: str = "") -> None:
+        super().__init__(message or f"not before {delay:g} s from now")
+        self.delay = delay
+
+
 class JobContext:
     """A job that is being run.
 

@@ -12,6 +12,7 @@ from ojster.database.sqlite import migrate
 
 HOT = [
     (sqlite._AVAILABLE_JOBS, ("q", 0, 10), "jobs_available (queue=?)"),
+    (sqlite._LIMITED_JOBS, ("q", "k", 0, 10), "jobs_limited (queue=? AND limit_key=?)"),
     (sqlite._LOCK_JOBS, (apsw.carray(("x",)),), "jobs_id (id=?)"),
     (sqlite._LOCK_JOB, ("x",), "jobs_id (id=?)"),
     (sqlite._FIND_JOBS, (apsw.carray(("x",)),), "jobs_id (id=?)"),

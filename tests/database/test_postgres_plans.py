@@ -14,6 +14,7 @@ from ojster.database.postgres_url import parse_postgres_url
 
 HOT = [
     (postgres._AVAILABLE_JOBS, "jobs_available"),
+    (postgres._LIMITED_JOBS, "jobs_limited"),
     (postgres._LOCK_JOBS, "jobs_id"),
     (postgres._FIND_JOBS, "jobs_id"),
     (postgres._START_JOBS, "jobs_pkey"),

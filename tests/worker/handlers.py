@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from ojster import App, DeadLetter, Discard, JobContext, Retry, Snooze, current_job
+from ojster import App, DeadLetter, Discard, JobContext, RateLimit, RateLimited, Retry, Snooze, current_job
 
 app = App(os.environ.get("OJSTER_DATABASE_URL", "sqlite:///unused.db"))
 
@@ -72,6 +72,11 @@ def resume_in_a_thread() -> list[Any]:
 @app.job("checkpoint.wrongly")
 async def checkpoint_wrongly(context: JobContext) -> None:
     context.checkpoint(1)
+
+
+@app.job("enough", retry=1, rate_limit=RateLimit(key="outside", concurrency=5))
+async def had_enough(delay: float) -> None:
+    raise RateLimited(delay)
 
 
 @app.job("discard")

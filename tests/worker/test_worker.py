@@ -106,6 +106,15 @@ async def test_an_attempt_goes_on_where_the_last_one_was(app: App) -> None:
         assert "await job.acheckpoint" in error["message"]
 
 
+async def test_a_handler_can_ask_for_a_pause_of_all_that_share_its_limit(app: App) -> None:
+    async with working(app):
+        await failure(await push(app, "enough", 60.0))
+        second = await push(app, "enough", 0.0)
+        free = await push(app, "echo", 1)
+        assert await free.aresult(15) == [1]
+        assert (await second.arefresh()).state == "available"
+
+
 async def test_errors_have_type_message_and_backtrace(app: App) -> None:
     async with working(app):
         error = await failure(await push(app, "fail.always", "value"))

@@ -29,6 +29,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
+from ojster.model.limit import parse_limits
 from ojster.model.timestamps import parse_timestamp
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
@@ -445,7 +446,7 @@ def _queue(shown: Mapping[str, Any]) -> Queue:
         name=shown["name"],
         created_at=parse_timestamp(shown["created_at"]),
         paused_at=_moment(shown.get("paused_at")),
-        max_per_second=(shown.get("rate_limit") or {}).get("max_per_second"),
+        limits=parse_limits(shown.get("rate_limit") or {}, "rate_limit"),
     )
 
 

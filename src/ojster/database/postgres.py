@@ -58,9 +58,9 @@ R = TypeVar("R")
 LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
 """The environment variable with the way to the database past a pooler, for LISTEN."""
 
-PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "jit": "off"}
+PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "enable_hashjoin": "off", "jit": "off"}
 """What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty: it would then
-read whole tables, or whole indexes to merge them, until autovacuum has counted their rows."""
+read whole tables, or whole indexes to join them, until autovacuum has counted their rows."""
 
 EVENTS_IN_BATCH: Final = 1_000_000
 """How many numbers the events of a transaction take: more than it can have."""
@@ -101,6 +101,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "cron_name": "text",
     "exclusive_key": "text",
     "node": "bigint",
+    "limit_key": "text",
 }
 """What is written of a new job, beside its envelope."""
 
@@ -127,13 +128,15 @@ _WITH_ENVELOPE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, (SELECT p.envelope FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
 )
 _FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
-_AVAILABLE_JOBS: Final = _WITH_ENVELOPE + (
-    "WHERE j.queue = ? AND j.state = 'available' AND (j.due_at IS NULL OR j.due_at > ?) "
+_SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
+    "WHERE j.queue = ? AND j.state = 'available' AND {limit} AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "
     "AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED"
 )
+_AVAILABLE_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL")
+_LIMITED_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key = ?")
 _ENVELOPES: Final = "SELECT seq, envelope FROM payloads WHERE seq = ANY(CAST(? AS bigint[]))"
 _LOCK_KEYS: Final = (
     f"SELECT name FROM {unnest('text')} AS name WHERE NOT pg_try_advisory_xact_lock(hashtextextended(name, 0))"
@@ -281,6 +284,9 @@ class PostgresTransaction(Transaction):
 
     def available_jobs(self, queue: str, limit: int) -> list[Job]:
         return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
+
+    def limited_jobs(self, queue: str, key: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, key, self.now, limit))]
 
     def envelopes(self, jobs: Sequence[Job]) -> None:
         found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (ints([job.seq for job in jobs]),)))

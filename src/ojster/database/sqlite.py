@@ -59,8 +59,8 @@ INSERT_SIZES: Final = (128, 32, 8, 1)
 _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node) VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
     )
     for size in INSERT_SIZES
 }
@@ -72,13 +72,15 @@ _START_JOBS: Final = (
 _COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
 )
-_AVAILABLE_JOBS: Final = (
+_SELECT_AVAILABLE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.state = 'available' AND (j.due_at IS NULL OR j.due_at > ?) "
+    "WHERE j.queue = ? AND j.state = 'available' AND {limit} AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ?"
 )
+_AVAILABLE_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL")
+_LIMITED_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key = ?")
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 _LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 _FIND_JOBS: Final = (
@@ -137,6 +139,7 @@ class SqliteTransaction(Transaction):
                 job.cron_name,
                 job.exclusive_key,
                 job.node,
+                job.limit_key,
             )
         start, width = 0, len(values) // len(jobs)
         for size in INSERT_SIZES:
@@ -181,6 +184,9 @@ class SqliteTransaction(Transaction):
 
     def available_jobs(self, queue: str, limit: int) -> list[Job]:
         return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
+
+    def limited_jobs(self, queue: str, key: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, key, self.now, limit))]
 
     def envelopes(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

@@ -20,7 +20,7 @@ Parameters = Mapping[str, Any] | Sequence[Any]
 JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
-    "result, errors, node, superseded_by, error_type, checkpoint_number"
+    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -228,10 +228,14 @@ class Transaction(ABC):
 
     @abstractmethod
     def available_jobs(self, queue: str, limit: int) -> list[Job]:
-        """Return the jobs to hand out next, locked, with envelopes: highest priority first, then first in, first out.
+        """Return the jobs without a limit to hand out next, locked, with envelopes: the most urgent, then the oldest.
 
         Left out are expired jobs and those whose ``exclusive_key`` is taken by an active job.
         """
+
+    @abstractmethod
+    def limited_jobs(self, queue: str, key: str, limit: int) -> list[Job]:
+        """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without."""
 
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.database.transaction import JOB_COLUMNS, Later, Transaction
+from ojster.engine.limits import limit_queue, register
 from ojster.engine.transitions import cancel_job
+from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, OjsterError
 from ojster.model.job import NewJob
+from ojster.model.limit import Limits, Rate
 from ojster.model.states import JobState
 
 Group = Sequence[NewJob]
@@ -86,12 +89,11 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     else:
         job.enqueued_at = now
         job.due_at = new.expires_at
-    if new.rate_limit is not None and _rate_limit(tx, new.queue) != new.rate_limit:
-        tx.execute(
-            "INSERT INTO queues (name, created_at, max_per_second) VALUES (:queue, :now, :limit) "
-            "ON CONFLICT (name) DO UPDATE SET max_per_second = excluded.max_per_second",
-            {"queue": new.queue, "now": now, "limit": new.rate_limit},
-        )
+    if new.queue_rate is not None:
+        limit_queue(tx, new.queue, Limits(rate=Rate(new.queue_rate, SECOND)))
+    if new.limit is not None:
+        job.limit_key = new.limit.key
+        register(tx, new.limit, new.queue)
     return job
 
 
@@ -111,12 +113,6 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
         elif job.state == "scheduled":
             tx.emit("job.scheduled", job, scheduled_at=job.due_at)
     tx.know_queues({job.queue for job in jobs})
-
-
-def _rate_limit(tx: Transaction, queue: str) -> int | None:
-    """The limit of a queue in force. It is written only to change it: that keeps others from the queue for a moment."""
-    rows = tx.execute("SELECT max_per_second FROM queues WHERE name = :queue", {"queue": queue})
-    return rows[0][0] if rows else None
 
 
 def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:

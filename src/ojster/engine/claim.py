@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import random
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -11,16 +12,14 @@ from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
+from ojster.engine.limits import TRY_AGAIN, UNLIMITED, Gate, Limit, find_limit, heads, key_of_queue
 from ojster.engine.results import give_inputs
-from ojster.engine.transitions import stop_jobs
-from ojster.model.duration import SECOND
+from ojster.engine.transitions import finish, stop_jobs, write_outcomes
 from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
+from ojster.model.states import JobState
 
 MOST_CLAIMED: Final = 1_000
-
-LOCKED_GATE: Final = 20_000
-"""When to try again to open a gate that somebody else is at, in microseconds."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -44,30 +43,22 @@ class Claim(msgspec.Struct, frozen=True):
     lease: int | None = None
 
 
-class _Gate(msgspec.Struct):
-    """A queue that does not hand out its jobs freely."""
-
-    paused: bool
-    allowance: int | None = None
-    window_started_at: int = 0
-    window_used: int = 0
-
-
 def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     """Hand out available jobs, queues from left to right, then by priority, then first in, first out.
 
     Requests for the same queues are served together, in their order.
     """
-    gates, idle = _obstacles(tx, {queue for request in claims for queue in request.queues})
+    way = _Way(tx)
     results: dict[int, list[Job]] = {}
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
-        if request.worker_id in idle:
+        if request.worker_id in way.idle:
             results[index] = []
         else:
             alike.setdefault(request.queues, []).append(index)
+    way.approach({queue for queues in alike for queue in queues})
     for queues, indices in alike.items():
-        jobs = _take(tx, queues, sum(min(claims[index].count, MOST_CLAIMED) for index in indices), gates)
+        jobs = _take(tx, queues, sum(min(claims[index].count, MOST_CLAIMED) for index in indices), way)
         if tx.skip_locked:
             jobs = _without_stopped(tx, jobs)
         position = 0
@@ -83,38 +74,104 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
             _begin_workflows(tx, started)
             give_inputs(tx, started)
             give_checkpoints(tx, started)
+    for gate in way.gates.values():
+        gate.close(tx)
     return [results[index] for index in range(len(claims))]
 
 
-def _take(tx: Transaction, queues: Sequence[str], wanted: int, gates: dict[str, _Gate]) -> list[Job]:
+def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: _Way) -> list[Job]:
     taken: list[Job] = []
     for queue in dict.fromkeys(queues):
-        limit = wanted - len(taken)
-        gate = gates.get(queue)
+        if len(taken) == wanted or queue in way.paused:
+            continue
+        if queue not in way.limited and not way.has_keys:
+            taken += _available(tx, queue, wanted - len(taken))
+            continue
+        gate = way.gates.get(queue)
+        room = min(wanted - len(taken), gate.room if gate else UNLIMITED)
+        jobs = _available(tx, queue, room) if room else []
+        if room and way.has_keys:
+            jobs = _with_limited(tx, queue, room, jobs, way)
         if gate is not None:
-            limit = 0 if gate.paused else limit if gate.allowance is None else min(limit, gate.allowance)
-        jobs = _available(tx, queue, limit) if limit else []
-        if gate is not None and gate.allowance is not None:
-            gate.allowance -= len(jobs)
-            _write_window(tx, queue, gate, len(jobs))
+            gate.start(jobs)
+            if gate.counts_active:
+                _mark(tx, jobs, gate)
         taken += jobs
     return taken
 
 
 def _available(tx: Transaction, queue: str, limit: int) -> list[Job]:
-    """The jobs to hand out next, one at most of those that share an exclusive key."""
+    """The jobs to hand out next of those without a limit, one at most of those that share an exclusive key."""
     asked = limit
     while True:
         found = tx.available_jobs(queue, asked)
-        keys = [job.exclusive_key for job in found]
-        if not any(keys):
-            return found
-        chosen = [job for place, job in enumerate(found) if keys[place] is None or keys[place] not in keys[:place]]
-        if len(chosen) < len(found):
-            tx.effects.opened.add(queue)  # those left out were locked, and somebody else may have passed them over
-        if len(chosen) >= limit or len(found) < asked:
+        chosen = _one_of_each(tx, queue, found)
+        if len(chosen) >= limit or len(found) < asked or len(chosen) == len(found):
             return chosen[:limit]
         asked *= 2  # some were left out; there may be others behind them
+
+
+def _one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
+    """Leave out jobs that share an exclusive key with one before them."""
+    keys = [job.exclusive_key for job in found]
+    if not any(keys):
+        return found
+    chosen = [job for place, job in enumerate(found) if keys[place] is None or keys[place] not in keys[:place]]
+    if len(chosen) < len(found):
+        tx.effects.opened.add(queue)  # those left out were locked, and somebody else may have passed them over
+    return chosen
+
+
+def _with_limited(tx: Transaction, queue: str, room: int, unlimited: list[Job], way: _Way) -> list[Job]:
+    """Return the jobs to hand out next, those with limits among them where it is their turn."""
+    found = list(unlimited)
+    gates: dict[str, Gate] = {}
+    waiting = heads(tx, queue, after=way.first_key)
+    while waiting:
+        some, waiting = waiting[:room], waiting[room:]
+        gates |= way.lock([head.key for head in some])
+        for head in some:
+            if len(found) >= room and _turn(sorted(found, key=_turn)[room - 1]) < (-head.priority, head.seq):
+                waiting = []
+                break
+            gate = gates[head.key]
+            if gate.room:
+                found += tx.limited_jobs(queue, head.key, min(room, gate.room))
+            elif gate.limit.on_limit != "wait":
+                _turn_away(tx, tx.limited_jobs(queue, head.key, room), gate)
+    chosen = _one_of_each(tx, queue, sorted(found, key=_turn))[:room]
+    if tx.skip_locked and len(chosen) < len(found):
+        tx.effects.opened.add(queue)  # those left out were locked, and somebody else may have passed them over
+    for key, gate in gates.items():
+        gate.start([job for job in chosen if job.limit_key == key])
+        gate.close(tx)
+    return chosen
+
+
+def _turn(job: Job) -> tuple[int, int]:
+    return -job.priority, job.seq
+
+
+def _turn_away(tx: Transaction, jobs: list[Job], gate: Gate) -> None:
+    """Drop jobs for which there is no room, or put them off, as they want (ojs-rate-limiting.md section 6.2)."""
+    for job in jobs:
+        if gate.limit.on_limit == "drop":
+            finish(tx, job, JobState.DISCARDED)
+            tx.emit_about("rate_limit.dropped", job.id, job.queue, key=job.limit_key, job_id=job.id, job_type=job.type)
+        else:
+            tx.move(job, JobState.SCHEDULED.value)
+            job.due_at = gate.opens_at or tx.now + TRY_AGAIN
+            tx.expect(job.due_at)
+            write_outcomes(tx, [job])
+    advance(tx)
+
+
+def _mark(tx: Transaction, jobs: list[Job], gate: Gate) -> None:
+    """Let the ends of jobs be known to make room in their queue."""
+    marked = [job for job in jobs if job.limit_key is None]
+    for job in marked:
+        job.limit_key = gate.limit.key
+    tx.execute_many("UPDATE jobs SET limit_key = ? WHERE seq = ?", [(job.limit_key, job.seq) for job in marked])
 
 
 def _without_stopped(tx: Transaction, jobs: list[Job]) -> list[Job]:
@@ -181,68 +238,57 @@ def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> in
     return end
 
 
-def _obstacles(tx: Transaction, wanted: Set[str]) -> tuple[dict[str, _Gate], set[str]]:
-    """Return the queues that do not hand out their jobs freely, and the workers that are to get none.
+class _Way:
+    """What stands between jobs and those who claim them.
 
-    One statement for both: every claim asks it.
+    Attributes
+    ----------
+    paused, limited:
+        Queues that hand out nothing, and those that have limits.
+    gates:
+        The limits of the queues that are looked into.
+    idle:
+        Workers that are to be given nothing.
+    has_keys:
+        Whether there are limits on jobs that share a key.
+    first_key:
+        Behind which key to begin, another each time, where there are too many to look at all of them.
     """
-    gates = {}
-    idle = set()
-    for kind, name, paused_at, limit in tx.execute(
-        "SELECT 'queue' AS kind, name, paused_at, max_per_second FROM queues "
-        "WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL "
-        "UNION ALL SELECT 'worker', id, NULL, NULL FROM workers WHERE state <> 'running' OR directive <> 'running' "
-        "ORDER BY 1, 2"
-    ):
-        if kind == "worker":
-            idle.add(name)
-        elif name in wanted:
-            gates[name] = _Gate(paused=paused_at is not None)
-            if limit is not None and paused_at is None:
-                _read_window(tx, name, limit, gates[name])
-    return gates, idle
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.paused: set[str] = set()
+        self.limited: set[str] = set()
+        self.idle: set[str | None] = set()
+        self.has_keys = False
+        self.first_key = ""
+        self.gates: dict[str, Gate] = {}
+        for kind, name in tx.execute(_OBSTACLES):
+            if kind == "worker":
+                self.idle.add(name)
+            elif kind == "limits":
+                self.has_keys = True
+            elif kind == "paused":
+                self.paused.add(name)
+            else:
+                self.limited.add(name)
+        if self.has_keys:
+            self.first_key = random.choice("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+    def approach(self, queues: Iterable[str]) -> None:
+        """Lock the limits of the queues that are looked into."""
+        by_key = {key_of_queue(queue): queue for queue in queues if queue in self.limited}
+        self.gates = {by_key[key]: gate for key, gate in self.lock(by_key).items()}
+
+    def lock(self, keys: Iterable[str]) -> dict[str, Gate]:
+        """Return limits, locked until the transaction ends: in the order of their names, as everybody does."""
+        return {key: Gate(self._tx, find_limit(self._tx, key, lock=True) or Limit(key)) for key in sorted(keys)}
 
 
-def _read_window(tx: Transaction, queue: str, limit: int, gate: _Gate) -> None:
-    """Find out how many jobs a rate-limited queue may hand out now; no other transaction may until this one ends."""
-    window = "SELECT window_started_at, window_used FROM queues WHERE name = :queue"
-    ((started_at, used),) = tx.execute(window, {"queue": queue})
-    if tx.now - started_at < SECOND and used >= limit:
-        gate.allowance = 0  # without a lock, which might keep the chores from opening the gate in time
-        return
-    ((started_at, used),) = tx.execute(window + tx.for_update, {"queue": queue})
-    if tx.now - started_at >= SECOND:
-        started_at, used = tx.now, 0
-    gate.window_started_at, gate.window_used = started_at, used
-    gate.allowance = max(0, limit - used)
-
-
-def _write_window(tx: Transaction, queue: str, gate: _Gate, used: int) -> None:
-    if not used:
-        return
-    gate.window_used += used
-    tx.execute(
-        "UPDATE queues SET window_started_at = :started_at, window_used = :used WHERE name = :queue",
-        {"started_at": gate.window_started_at, "used": gate.window_used, "queue": queue},
-    )
-    if gate.allowance == 0:
-        tx.expect(gate.window_started_at + SECOND)
-
-
-def open_gates(tx: Transaction) -> int | None:
-    """Let those who wait for a rate-limited queue look again when its window is over; return when the next one is."""
-    moments = []
-    for name, started_at in tx.execute(
-        "SELECT name, window_started_at FROM queues WHERE max_per_second IS NOT NULL AND window_used > 0"
-    ):
-        if started_at + SECOND > tx.now:
-            moments.append(started_at + SECOND)
-        elif tx.execute(
-            "SELECT name FROM queues WHERE name = :queue AND window_started_at = :started_at" + tx.skip_locked,
-            {"queue": name, "started_at": started_at},
-        ):
-            tx.execute("UPDATE queues SET window_used = 0 WHERE name = :queue", {"queue": name})
-            tx.effects.opened.add(name)
-        else:
-            moments.append(tx.now + LOCKED_GATE)
-    return min(moments, default=None)
+_OBSTACLES: Final = (
+    "SELECT 'paused' AS kind, name FROM queues WHERE paused_at IS NOT NULL "
+    "UNION ALL SELECT 'worker', id FROM workers WHERE state <> 'running' OR directive <> 'running' "
+    "UNION ALL SELECT 'limited', substr(key, 8) FROM rate_limits WHERE key >= '/queue/' AND key < '/queue0' "
+    "UNION ALL SELECT 'limits', '' WHERE EXISTS (SELECT 1 FROM rate_limits WHERE key >= '0')"
+)
+"""All that keeps jobs from being handed out, in one statement: every claim asks it."""

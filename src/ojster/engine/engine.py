@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ojster.database.database import Database
-from ojster.database.dispatcher import Patience
+from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Transaction
 from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, job_topic, workflow_topic
 from ojster.engine import bulk as bulks
@@ -56,6 +56,7 @@ from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
 R = TypeVar("R")
 
 JobRequest = dict[str, Any]
@@ -172,6 +173,14 @@ class Engine:
         """Stop the chores and close the database."""
         await self.stop_chores()
         await asyncio.to_thread(self.database.close)
+
+    async def do(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+        """Run a transaction function that needs nothing of this module, and return its result, or raise its refusal."""
+        return accepted(await self.database.run(operation, argument))
+
+    async def look(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+        """Run a transaction function that only reads, as ``do`` does."""
+        return accepted(await self.database.read(operation, argument))
 
     # Jobs
 

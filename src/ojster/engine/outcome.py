@@ -13,7 +13,7 @@ from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
 from ojster.engine.transitions import (
     fail_attempt,
-    free_exclusive,
+    free,
     lock_workflows,
     make_available,
     stop_jobs,
@@ -105,8 +105,8 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         tally.ran += ran
         effects.finished.append(job.id)
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
-        if job.exclusive_key is not None:
-            effects.opened.add(job.queue)
+        if job.exclusive_key is not None or job.limit_key is not None:
+            free(tx, job)
     tx.complete_jobs(completed)
     effects.ended += [job for job in completed if job.node is not None]
     advance(tx)
@@ -149,7 +149,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             job.worker_id = None
             job.due_at = tx.now + item.delay
             tx.expect(job.due_at)
-            free_exclusive(tx, job)
+            free(tx, job)
             write_outcomes(tx, [job])
         else:
             make_available(tx, [job])

@@ -7,16 +7,18 @@ from typing import Final
 
 import msgspec
 
-from ojster.database.transaction import Transaction
+from ojster.database.transaction import Row, Transaction
+from ojster.engine.limits import Limit
+from ojster.model.limit import Limits
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """A queue: since when it is paused, if it is, and its rate limit in jobs a second, if it has one."""
+    """A queue: since when it is paused, if it is, and what is allowed to its jobs."""
 
     name: str
     created_at: int
     paused_at: int | None = None
-    max_per_second: int | None = None
+    limits: Limits = Limits()
 
 
 class QueueStatistics(msgspec.Struct, frozen=True):
@@ -38,8 +40,25 @@ _SUMS: Final = ", ".join(
 
 def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
     """Return all queues by name, for each request."""
-    rows = tx.execute("SELECT name, created_at, paused_at, max_per_second FROM queues ORDER BY name")
-    return [[Queue(*row) for row in rows] for _ in requests]
+    rows = tx.execute(f"{_SELECT_QUEUES} ORDER BY q.name")
+    return [[_queue(row) for row in rows] for _ in requests]
+
+
+_SELECT_QUEUES: Final = (
+    "SELECT q.name, q.created_at, q.paused_at, l.concurrency, l.rate_limit, l.rate_period, l.throttle_limit, "
+    "l.throttle_period FROM queues AS q LEFT JOIN rate_limits AS l ON l.key = '/queue/' || q.name"
+)
+
+
+def find_queue(tx: Transaction, name: str) -> Queue | None:
+    """Return a queue, if there is one of that name."""
+    rows = tx.execute(f"{_SELECT_QUEUES} WHERE q.name = :name", {"name": name})
+    return _queue(rows[0]) if rows else None
+
+
+def _queue(row: Row) -> Queue:
+    name, created_at, paused_at, *limits = row
+    return Queue(name, created_at, paused_at, Limit("", [], *limits).own)
 
 
 def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
@@ -47,10 +66,8 @@ def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | 
     hour_ago = tx.now // 60_000_000 - 60
     results: list[QueueStatistics | None] = []
     for name in names:
-        rows = tx.execute(
-            "SELECT name, created_at, paused_at, max_per_second FROM queues WHERE name = :name", {"name": name}
-        )
-        if not rows:
+        queue = find_queue(tx, name)
+        if queue is None:
             results.append(None)
             continue
         counts: dict[str, int] = dict(
@@ -60,7 +77,7 @@ def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | 
             f"SELECT {_SUMS} FROM queue_minutes WHERE queue = :name AND minute > :hour_ago",
             {"name": name, "hour_ago": hour_ago},
         )
-        results.append(QueueStatistics(Queue(*rows[0]), counts, *sums))
+        results.append(QueueStatistics(queue, counts, *sums))
     return results
 
 
@@ -76,12 +93,13 @@ def resume(tx: Transaction, names: Sequence[str]) -> list[Queue]:
 
 
 def _set_paused(tx: Transaction, name: str, paused_at: int | None) -> Queue:
-    (row,) = tx.execute(
+    tx.execute(
         "INSERT INTO queues (name, created_at, paused_at) VALUES (:name, :now, :paused_at) "
         "ON CONFLICT (name) DO UPDATE SET paused_at = "
-        "CASE WHEN excluded.paused_at IS NULL THEN NULL ELSE coalesce(queues.paused_at, excluded.paused_at) END "
-        "RETURNING name, created_at, paused_at, max_per_second",
+        "CASE WHEN excluded.paused_at IS NULL THEN NULL ELSE coalesce(queues.paused_at, excluded.paused_at) END",
         {"name": name, "now": tx.now, "paused_at": paused_at},
     )
     tx.emit_about("queue.paused" if paused_at else "queue.resumed", name, name)
-    return Queue(*row)
+    queue = find_queue(tx, name)
+    assert queue is not None
+    return queue

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from ojster.database.transaction import Transaction
+from ojster.engine.limits import block, free_limits, unmark
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure, append_failure, clean
 from ojster.model.node import NUMBER_BITS
 from ojster.model.retry import Verdict, judge
 from ojster.model.states import FINISHED, JobState
+from ojster.model.timestamps import parse_timestamp
 
 _WRITE_OUTCOME: Final = (
     "UPDATE jobs SET state = ?, attempt = ?, enqueued_at = ?, finished_at = ?, due_at = ?, retry_delay = ?, "
@@ -46,6 +48,8 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     job.error_type = clean(failure.type).replace("\0", "")[:LONGEST_ERROR_TYPE]
     error = {"type": clean(failure.type), "message": clean(failure.message[:1000]), "code": clean(failure.code)}
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
+    if failure.rate_limit_until is not None and job.limit_key is not None:
+        block(tx, job.limit_key, parse_timestamp(failure.rate_limit_until), job.error_type)
     if verdict != Verdict.RETRY:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)
         tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead))
@@ -60,7 +64,7 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     job.due_at = tx.now + job.retry_delay
     job.worker_id = None
     tx.expect(job.due_at)
-    free_exclusive(tx, job)
+    free(tx, job)
     write_outcomes(tx, [job])
     tx.emit("job.retrying", job, attempt=job.attempt, delay_ms=job.retry_delay // 1000)
 
@@ -71,6 +75,8 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
     if stopped := stop_jobs(tx, moved):
         moved = [job for job in moved if job.id not in stopped]
     for job in moved:
+        if job.state == JobState.ACTIVE:
+            free(tx, job)
         tx.move(job, JobState.AVAILABLE.value)
         job.enqueued_at = tx.now
         job.finished_at = None
@@ -81,6 +87,7 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         tx.effects.tallies[job.queue].enqueued += 1
         tx.emit("job.enqueued", job, attempt=job.attempt)
     write_outcomes(tx, moved)
+    unmark(tx, moved)
 
 
 def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
@@ -127,7 +134,7 @@ def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None
 
 def put_off(tx: Transaction, job: Job) -> None:
     """Let a job of a workflow wait until the workflow is released."""
-    free_exclusive(tx, job)
+    free(tx, job)
     tx.move(job, JobState.PENDING.value)
     job.worker_id = None
     job.due_at = None
@@ -144,7 +151,7 @@ def cancel_job(tx: Transaction, job: Job) -> None:
 def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
     """Bring a job to a terminal state that is not ``completed``."""
     assert state in FINISHED
-    free_exclusive(tx, job)
+    free(tx, job)
     tx.move(job, state.value)
     job.finished_at = tx.now
     job.due_at = None
@@ -155,10 +162,12 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
     write_outcomes(tx, [job])
 
 
-def free_exclusive(tx: Transaction, job: Job) -> None:
-    """Let those wait no longer who share the job's exclusive key."""
+def free(tx: Transaction, job: Job) -> None:
+    """Let those wait no longer who share the job's exclusive key, or its limit."""
     if job.exclusive_key is not None:
         tx.effects.opened.add(job.queue)
+    if job.limit_key is not None:
+        free_limits(tx, [job])
 
 
 def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:

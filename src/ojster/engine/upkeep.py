@@ -11,8 +11,8 @@ from typing import Final
 
 from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
 from ojster.engine.advance import advance
-from ojster.engine.claim import open_gates
 from ojster.engine.cron import fire_due
+from ojster.engine.limits import open_limits
 from ojster.engine.transitions import fail_attempt, finish, lock_workflows, make_available
 from ojster.engine.workers import reap_silent_workers
 from ojster.engine.workflows import look_after_workflows
@@ -46,7 +46,7 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     tx.tidy()
     next_workflow, more_workflows = _look_after_workflows(tx)
     more = more or more_workflows
-    moments = [fire_due(tx), reap_silent_workers(tx), open_gates(tx), _next_due(tx), next_workflow]
+    moments = [fire_due(tx), reap_silent_workers(tx), open_limits(tx), _next_due(tx), next_workflow]
     next_due = min((moment for moment in moments if moment is not None), default=None)
     if next_due is not None and next_due <= tx.now and not more:
         next_due = tx.now + PAUSE  # somebody else is at what is due

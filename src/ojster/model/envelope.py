@@ -47,6 +47,7 @@ class Job(msgspec.Struct, gc=False):
     superseded_by: str | None = None
     error_type: str | None = None
     checkpoint_number: int = 0
+    limit_key: str | None = None
     envelope: bytes = b"{}"
     parent_results: bytes | None = None
     """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""

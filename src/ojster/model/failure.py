@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.model.errors import InvalidRequest
-from ojster.model.timestamps import format_timestamp
+from ojster.model.timestamps import format_timestamp, parse_timestamp
 
 MOST_ERRORS: Final = 25
 """How many errors of a job are kept, the newest of them; the specification asks for ten."""
@@ -21,7 +21,8 @@ class Failure(msgspec.Struct, frozen=True):
     """Why an attempt failed.
 
     ``code`` may be one of the handler codes ``RETRY``, ``DISCARD``, ``DEAD_LETTER`` and ``FAIL``; ``retryable`` is the
-    worker's opinion, ``None`` if it has none.
+    worker's opinion, ``None`` if it has none. Until ``rate_limit_until``, a time stamp, no other job with the same rate
+    limit should start (ojs-rate-limiting.md section 9.1).
     """
 
     type: str
@@ -30,6 +31,7 @@ class Failure(msgspec.Struct, frozen=True):
     retryable: bool | None = None
     details: dict[str, Any] | None = None
     backtrace: tuple[str, ...] = ()
+    rate_limit_until: str | None = None
 
     def to_history(self, attempt: int, now: int) -> dict[str, Any]:
         """Return the entry of the job's ``errors`` that this failure makes."""
@@ -73,6 +75,11 @@ def parse_failure(given: Any) -> Failure:
         backtrace = backtrace.splitlines()
     if backtrace is not None and not (isinstance(backtrace, list) and all(isinstance(f, str) for f in backtrace)):
         raise InvalidRequest("error.backtrace must be an array of strings.", field="error.backtrace")
+    until = given.get("rate_limit_until")
+    if until is not None:
+        if not isinstance(until, str):
+            raise InvalidRequest("error.rate_limit_until must be a time stamp.", field="error.rate_limit_until")
+        parse_timestamp(until)
     code = given.get("code") or "handler_error"
     error_class = (details or {}).get("error_class")
     return Failure(
@@ -82,6 +89,7 @@ def parse_failure(given: Any) -> Failure:
         retryable=retryable,
         details=details,
         backtrace=tuple(backtrace or ()),
+        rate_limit_until=until,
     )
 
 

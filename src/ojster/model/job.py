@@ -20,6 +20,7 @@ import msgspec
 from ojster.model.duration import MILLISECOND, SECOND, parse_duration
 from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.model.ids import is_job_id, new_id
+from ojster.model.limit import RateLimitPolicy, parse_policy
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.model.unique import UniquePolicy, fingerprint, parse_unique_policy
@@ -110,7 +111,8 @@ class JobOptions(msgspec.Struct, frozen=True):
     retry: RetryPolicy = DEFAULT_RETRY
     unique: UniquePolicy | None = None
     pending: bool = False
-    rate_limit: int | None = None
+    queue_rate: int | None = None
+    limit: RateLimitPolicy | None = None
     fragment: bytes = b""
 
 
@@ -134,7 +136,8 @@ class NewJob(msgspec.Struct, gc=False):
     lease: int | None = None
     unique: UniquePolicy | None = None
     unique_key: str | None = None
-    rate_limit: int | None = None
+    queue_rate: int | None = None
+    limit: RateLimitPolicy | None = None
     cron_name: str | None = None
     exclusive_key: str | None = None
     node: int | None = None
@@ -346,7 +349,8 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
         lease=options.lease,
         unique=options.unique,
         unique_key=unique_key,
-        rate_limit=options.rate_limit,
+        queue_rate=options.queue_rate,
+        limit=options.limit,
     )
 
 
@@ -473,7 +477,8 @@ def _read_options(raw: bytes) -> JobOptions:
         retry=parse_retry_policy(given["retry"]) if "retry" in given else DEFAULT_RETRY,
         unique=parse_unique_policy(given["unique"]) if "unique" in given else None,
         pending=pending,
-        rate_limit=_rate_limit(given.get("rate_limit")),
+        queue_rate=_queue_rate(given.get("rate_limit")),
+        limit=parse_policy(given.get("rate_limit")),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
 
@@ -523,8 +528,8 @@ def read_moment(given: Mapping[str, Any], name: str) -> Moment | None:
         raise InvalidRequest(f"{name}: {error.message}", field=f"options.{name}") from None
 
 
-def _rate_limit(value: Any) -> int | None:
-    """The jobs a second that the job's queue may hand out at most; other limits are kept, and not enforced."""
+def _queue_rate(value: Any) -> int | None:
+    """The jobs a second that the job's queue may hand out at most, if the job says so."""
     if value is None:
         return None
     if not isinstance(value, dict):

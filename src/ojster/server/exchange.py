@@ -313,6 +313,34 @@ def wait_ms(query: Mapping[str, str]) -> float:
     return int(text) / 1000
 
 
+class NumberedPage(msgspec.Struct, frozen=True):
+    """A page of an operator's list (ojs-admin-api.md section 7.1); ``number`` counts from 1."""
+
+    number: int
+    size: int
+
+    @property
+    def offset(self) -> int:
+        """How many entries are before it."""
+        return (self.number - 1) * self.size
+
+
+def numbered_page(query: Mapping[str, str]) -> NumberedPage:
+    """Return the page that ``page`` and ``per_page`` ask for: at most 100 entries, 20 if nothing is said.
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is malformed.
+    """
+    return NumberedPage(whole(query, "page", 1, 1), min(whole(query, "per_page", 20, 1), 100))
+
+
+def numbered_pagination(page: NumberedPage, total: int) -> dict[str, Any]:
+    """Return the ``pagination`` object of an operator's list."""
+    return {"total": total, "page": page.number, "per_page": page.size}
+
+
 def pagination(total: int, limit: int, offset: int, next_before: int | None) -> dict[str, Any]:
     """Return the ``pagination`` object of a list (section 17.2)."""
     page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}

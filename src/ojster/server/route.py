@@ -13,6 +13,9 @@ BASE: Final = "/ojs/v1"
 PAGE: Final = ("limit", "cursor", "offset")
 """The parameters of lists."""
 
+NUMBERED_PAGE: Final = ("page", "per_page")
+"""The parameters of an operator's lists."""
+
 
 class Route(msgspec.Struct, frozen=True):
     """An endpoint: where it is, what it does, and the types that document it."""

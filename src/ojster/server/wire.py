@@ -40,10 +40,31 @@ class UniquePolicyBody(Struct):
     on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] = "reject"
 
 
-class RateLimitBody(Struct):
-    """How fast the job's queue hands out jobs."""
+class RateBody(Struct):
+    """So many starts in a period, an ISO 8601 duration."""
 
+    limit: Annotated[int, Meta(ge=1)]
+    period: str
+
+
+class RateLimitBody(Struct):
+    """How many of the jobs with a key may run or start; ``max_per_second`` is about the job's whole queue."""
+
+    key: str | None = None
+    concurrency: Count | None = None
+    rate: RateBody | None = None
+    throttle: RateBody | None = None
+    on_limit: Literal["wait", "reschedule", "drop"] = "wait"
     max_per_second: Annotated[int, Meta(ge=1)] | None = None
+
+
+class RateLimitOverrideBody(Struct):
+    """Limits that take the place of those of a key for a time."""
+
+    concurrency: Count | None = None
+    rate: RateBody | None = None
+    throttle: RateBody | None = None
+    expires_at: str | None = None
 
 
 class OptionsBody(Struct):
@@ -379,5 +400,6 @@ DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
 BATCH: Final = msgspec.json.Decoder(BatchBody)
 BULK: Final = msgspec.json.Decoder(BulkBody)
 BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
+RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
 CRON_PATCH: Final = msgspec.json.Decoder(CronPatchBody)

@@ -10,6 +10,7 @@ import json
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +18,9 @@ import msgspec
 
 from ojster.app import App, JobType, error_type
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
-from ojster.job import JobContext, Outcome, Snooze, enter_job
+from ojster.job import JobContext, Outcome, RateLimited, Snooze, enter_job
 from ojster.model.failure import Failure, clean
-from ojster.values import to_json
+from ojster.values import to_json, to_timestamp
 from ojster.worker.children import ChildCrashed, ChildPool
 
 _NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
@@ -152,7 +153,11 @@ def failure_of(error: BaseException) -> Failure:
     kind = type(error)
     if isinstance(error, ChildCrashed):
         return error.failure
+    until = None
+    if isinstance(error, RateLimited):
+        until = to_timestamp(datetime.now(UTC) + timedelta(seconds=error.delay), "delay")
     return Failure(
+        rate_limit_until=until,
         type=clean(error_type(kind)),
         message=clean(str(error) or kind.__name__),
         code=error.code if isinstance(error, Outcome) else "handler_error",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.server.api import bulk, crons, dead_letters, jobs, queues, service, workers, workflows
+from ojster.server.api import bulk, crons, dead_letters, jobs, queues, rate_limits, service, workers, workflows
 from ojster.server.route import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -14,6 +14,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *workers.ROUTES,
     *queues.ROUTES,
     *dead_letters.ROUTES,
+    *rate_limits.ROUTES,
     *crons.ROUTES,
     *service.ROUTES,
 )

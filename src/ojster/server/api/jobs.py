@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from ojster.engine import limits
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.control import Steered
 from ojster.engine.inspect import Page
@@ -26,8 +27,11 @@ async def enqueue(exchange: Exchange) -> Answer:
     (pushed,) = await engine.push((job,))
     if pushed.existing:
         return Answer(b'{"job":%b,"deduplicated":true}' % pushed.job.to_json())
-    location = (b"location", b"/ojs/v1/jobs/" + job.id.encode())
-    return Answer(b'{"job":%b}' % pushed.job.to_json(), 201, (location,))
+    headers = [(b"location", b"/ojs/v1/jobs/" + job.id.encode())]
+    if job.limit is not None:
+        state = await engine.look(limits.show_limits, job.limit.key)
+        headers += [(name.lower().encode(), value.encode()) for name, value in state.headers().items()]
+    return Answer(b'{"job":%b}' % pushed.job.to_json(), 201, headers)
 
 
 async def show_job(exchange: Exchange) -> Answer:

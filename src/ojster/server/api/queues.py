@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ojster.engine.queues import Queue
+from ojster.model.duration import SECOND
 from ojster.model.job import check_queue_name
+from ojster.model.limit import Limits
 from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp
 from ojster.server.exchange import Answer, Exchange, encode, page_of, pagination
@@ -75,8 +77,11 @@ def _queue(queue: Queue) -> dict[str, Any]:
     }
     if queue.paused_at is not None:
         shown["paused_at"] = format_timestamp(queue.paused_at)
-    if queue.max_per_second is not None:
-        shown["rate_limit"] = {"max_per_second": queue.max_per_second}
+    if queue.limits != Limits():
+        shown["rate_limit"] = queue.limits.to_wire()
+        rate = queue.limits.rate
+        if rate is not None and rate.period == SECOND:
+            shown["rate_limit"]["max_per_second"] = rate.limit
     return shown
 
 

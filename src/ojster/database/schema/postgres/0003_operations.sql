@@ -22,3 +22,41 @@ CREATE TABLE checkpoints (
     state      BYTEA  NOT NULL,
     created_at BIGINT NOT NULL
 );
+
+-- Limits on jobs that share a key, or (/queue/NAME) a queue: what is allowed, and how far it is used.
+ALTER TABLE jobs ADD COLUMN limit_key TEXT COLLATE "C";
+
+CREATE TABLE rate_limits (
+    key               TEXT COLLATE "C" PRIMARY KEY,
+    queues            TEXT COLLATE "C" NOT NULL,     -- where such jobs have been: a JSON array
+    concurrency       BIGINT,
+    rate_limit        BIGINT,
+    rate_period       BIGINT,
+    throttle_limit    BIGINT,
+    throttle_period   BIGINT,
+    on_limit          TEXT COLLATE "C" NOT NULL,
+    override          BYTEA,             -- what an operator has put in the place of these, as JSON
+    override_until    BIGINT,
+    window_started_at BIGINT NOT NULL DEFAULT 0,
+    window_used       BIGINT NOT NULL DEFAULT 0,
+    next_start_at     BIGINT NOT NULL DEFAULT 0,
+    blocked_until     BIGINT NOT NULL DEFAULT 0,
+    opens_at          BIGINT,               -- when there is room again, if there is none now
+    exceeded          TEXT COLLATE "C"               -- what there was no room for the last time
+) WITH (fillfactor = 50);
+
+CREATE INDEX rate_limits_opens ON rate_limits (opens_at) WHERE opens_at IS NOT NULL;
+
+INSERT INTO rate_limits (key, queues, rate_limit, rate_period, on_limit)
+    SELECT '/queue/' || name, '["' || name || '"]', max_per_second, 1000000, 'wait' FROM queues
+    WHERE max_per_second IS NOT NULL;
+ALTER TABLE queues DROP COLUMN max_per_second;
+ALTER TABLE queues DROP COLUMN window_started_at;
+ALTER TABLE queues DROP COLUMN window_used;
+
+-- Jobs with a limit stand in an index of their own, so that a claim never reads past those that must wait.
+DROP INDEX jobs_available;
+CREATE INDEX jobs_available ON jobs (queue, priority DESC, seq) WHERE state = 'available' AND limit_key IS NULL;
+CREATE INDEX jobs_limited ON jobs (queue, limit_key, priority DESC, seq)
+    WHERE state = 'available' AND limit_key IS NOT NULL;
+CREATE INDEX jobs_limit ON jobs (limit_key, state) WHERE limit_key IS NOT NULL AND finished_at IS NULL;

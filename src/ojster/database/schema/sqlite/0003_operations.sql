@@ -22,3 +22,41 @@ CREATE TABLE checkpoints (
     state      BLOB    NOT NULL,
     created_at INTEGER NOT NULL
 ) STRICT;
+
+-- Limits on jobs that share a key, or (/queue/NAME) a queue: what is allowed, and how far it is used.
+ALTER TABLE jobs ADD COLUMN limit_key TEXT;
+
+CREATE TABLE rate_limits (
+    key               TEXT PRIMARY KEY,
+    queues            TEXT NOT NULL,     -- where such jobs have been: a JSON array
+    concurrency       INTEGER,
+    rate_limit        INTEGER,
+    rate_period       INTEGER,
+    throttle_limit    INTEGER,
+    throttle_period   INTEGER,
+    on_limit          TEXT NOT NULL,
+    override          BLOB,             -- what an operator has put in the place of these, as JSON
+    override_until    INTEGER,
+    window_started_at INTEGER NOT NULL DEFAULT 0,
+    window_used       INTEGER NOT NULL DEFAULT 0,
+    next_start_at     INTEGER NOT NULL DEFAULT 0,
+    blocked_until     INTEGER NOT NULL DEFAULT 0,
+    opens_at          INTEGER,               -- when there is room again, if there is none now
+    exceeded          TEXT               -- what there was no room for the last time
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX rate_limits_opens ON rate_limits (opens_at) WHERE opens_at IS NOT NULL;
+
+INSERT INTO rate_limits (key, queues, rate_limit, rate_period, on_limit)
+    SELECT '/queue/' || name, '["' || name || '"]', max_per_second, 1000000, 'wait' FROM queues
+    WHERE max_per_second IS NOT NULL;
+ALTER TABLE queues DROP COLUMN max_per_second;
+ALTER TABLE queues DROP COLUMN window_started_at;
+ALTER TABLE queues DROP COLUMN window_used;
+
+-- Jobs with a limit stand in an index of their own, so that a claim never reads past those that must wait.
+DROP INDEX jobs_available;
+CREATE INDEX jobs_available ON jobs (queue, priority DESC, seq) WHERE state = 'available' AND limit_key IS NULL;
+CREATE INDEX jobs_limited ON jobs (queue, limit_key, priority DESC, seq)
+    WHERE state = 'available' AND limit_key IS NOT NULL;
+CREATE INDEX jobs_limit ON jobs (limit_key, state) WHERE limit_key IS NOT NULL AND finished_at IS NULL;
