@@ -93,6 +93,20 @@ def ends_with_parent(command: Command) -> Command:
 @click.option("--keep-discarded", type=Duration(), default="P7D", show_default=True)
 @click.option("--keep-dead-letters", type=Duration(), default="P90D", show_default=True)
 @click.option(
+    "--most-dead-letters",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    help="Of more, the oldest are deleted; 0 keeps all.",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(min=100),
+    default=1_000,
+    show_default=True,
+    help="About how many jobs one request may be.",
+)
+@click.option(
     "--synchronous",
     type=click.Choice(["FULL", "NORMAL"]),
     default="FULL",
@@ -116,6 +130,8 @@ def serve(
     keep_cancelled: int | None,
     keep_discarded: int | None,
     keep_dead_letters: int | None,
+    most_dead_letters: int,
+    max_batch: int,
     synchronous: str,
     migrate: bool,
     log_level: str,
@@ -132,11 +148,13 @@ def serve(
         default_timeout=default_timeout,
         heartbeat_timeout=heartbeat_timeout,
         largest_job=max_job_bytes,
+        largest_batch=max_batch,
         retention=Retention(
             completed=keep_completed,
             cancelled=keep_cancelled,
             discarded=keep_discarded,
             dead_letter=keep_dead_letters,
+            most_dead_letters=most_dead_letters or None,
         ),
     )
     _log_to_console(log_level)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
 from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
+from ojster.engine.bounds import Bounds
 from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
@@ -31,6 +32,7 @@ hear of "finished" and "workflows"."""
 
 _QUEUE: Final = "queue:"
 _DUE: Final = "due:"
+_CONFIGURED: Final = "configured"
 
 
 class Database(ABC):
@@ -42,6 +44,8 @@ class Database(ABC):
         Its kind, as the manifest names it.
     wakeups:
         Who waits in this process.
+    bounds:
+        Which queues have bounds.
     records_events:
         Whether what happens in this process is recorded for ``select_events``.
     next_due:
@@ -57,6 +61,7 @@ class Database(ABC):
         self.settings = settings
         self.clock = clock
         self.wakeups = Wakeups()
+        self.bounds = Bounds()
         self.records_events = False
         self.next_due: int | None = None
 
@@ -121,6 +126,8 @@ class Database(ABC):
                 wakeups.wake(workflow_topic(workflow_id))
         if effects.due is not None:
             self.expect(effects.due)
+        if effects.configured:
+            self.bounds.forget()
 
     def heed(self, topics: Sequence[str]) -> None:
         """Hear what another process says that its transactions have brought about: see ``topics_of``."""
@@ -130,6 +137,8 @@ class Database(ABC):
             if topic.startswith(_DUE):
                 with contextlib.suppress(ValueError):  # anybody may write to the channel
                     self.expect(int(topic.removeprefix(_DUE)))
+            elif topic == _CONFIGURED:
+                self.bounds.forget()
             elif not topic.startswith(_QUEUE):
                 self.wakeups.wake(topic)
 
@@ -153,6 +162,8 @@ def topics_of(effects: Effects) -> list[str]:
         topics += map(workflow_topic, effects.workflows)
     if effects.due is not None:
         topics.append(f"{_DUE}{effects.due}")
+    if effects.configured:
+        topics.append(_CONFIGURED)
     return topics
 
 

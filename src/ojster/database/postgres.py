@@ -36,14 +36,17 @@ from ojster.database.pipeline import (
 )
 from ojster.database.postgres_url import PostgresUrl, parse_postgres_url
 from ojster.database.transaction import (
+    ADDED,
     JOB_COLUMNS,
     JOB_COLUMNS_OF_J,
+    SUMS,
     ColumnType,
     Parameters,
     Row,
     Transaction,
     TryAgain,
 )
+from ojster.engine.bounds import Bounds
 from ojster.engine.events import Event, EventFilter, EventPage, page_of_events
 from ojster.engine.settings import Settings
 from ojster.model.duration import MINUTE
@@ -147,11 +150,8 @@ _COUNT: Final = (
     "ON CONFLICT (queue, state, slot) DO UPDATE SET jobs = job_count_slots.jobs + excluded.jobs"
 )
 _TALLY: Final = (
-    "INSERT INTO queue_minutes (queue, minute, slot, enqueued, completed, failed, waited, ran) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (queue, minute, slot) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued, "
-    "completed = queue_minutes.completed + excluded.completed, failed = queue_minutes.failed + excluded.failed, "
-    "waited = queue_minutes.waited + excluded.waited, ran = queue_minutes.ran + excluded.ran"
+    f"INSERT INTO queue_minutes (queue, minute, slot, {', '.join(SUMS)}) VALUES (?, ?, ?{', ?' * len(SUMS)}) "
+    f"ON CONFLICT (queue, minute, slot) DO UPDATE SET {ADDED}"
 )
 
 _FOLD_COUNTS: Final = (
@@ -194,9 +194,17 @@ class PostgresTransaction(Transaction):
     among = "= ANY(CAST(? AS bigint[]))"
 
     def __init__(
-        self, connection: Connection, now: int, settings: Settings, schema: str, slot: int, *, records_events: bool
+        self,
+        connection: Connection,
+        now: int,
+        settings: Settings,
+        bounds: Bounds,
+        schema: str,
+        slot: int,
+        *,
+        records_events: bool,
     ) -> None:
-        super().__init__(now, settings)
+        super().__init__(now, settings, bounds)
         self._records_events = records_events
         self._connection = connection
         self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
@@ -331,19 +339,7 @@ class PostgresTransaction(Transaction):
             self.execute(_RECORD, (self.now, encode(self.effects.events)))
         minute = self.now // 60_000_000
         for queue, tally in sorted(self.effects.tallies.items()):
-            self.execute(
-                _TALLY,
-                (
-                    queue,
-                    minute,
-                    self._slot,
-                    tally.enqueued,
-                    tally.completed,
-                    tally.failed,
-                    tally.waited,
-                    tally.ran,
-                ),
-            )
+            self.execute(_TALLY, (queue, minute, self._slot, *tally.sums()))
 
 
 NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -568,6 +564,7 @@ class _Lane:
             connection,
             database.clock(),
             database.settings,
+            database.bounds,
             database.url.schema,
             self._slot,
             records_events=database.records_events,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Final, Literal
 
+from ojster.engine.bounds import Bounds
 from ojster.engine.events import Event
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
@@ -53,10 +55,22 @@ class Later(BackendUnavailable):
     """The refusal of a call that has to wait for somebody else: it is made again for a while before anybody is told."""
 
 
+WAITS: Final = tuple(
+    round(milliseconds * 1000)
+    for milliseconds in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
+)
+"""Up to how many microseconds jobs have waited that are counted together; one more bucket has the others."""
+
+SUMS: Final = ("enqueued", "completed", "failed", "waited", "ran", *(f"waits_{number}" for number in range(15)))
+"""The columns of ``queue_minutes`` in which a minute of work is summed up."""
+
+ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
+
+
 class Tally:
     """What a minute of work in a queue amounted to. Durations are in microseconds."""
 
-    __slots__ = ("completed", "enqueued", "failed", "ran", "waited")
+    __slots__ = ("completed", "enqueued", "failed", "ran", "waited", "waits")
 
     def __init__(self) -> None:
         self.enqueued = 0
@@ -64,6 +78,16 @@ class Tally:
         self.failed = 0
         self.waited = 0
         self.ran = 0
+        self.waits = [0] * (len(WAITS) + 1)
+
+    def count_wait(self, wait: int) -> None:
+        """Note that a job started after it had waited so long."""
+        self.waited += wait
+        self.waits[bisect_left(WAITS, wait)] += 1
+
+    def sums(self) -> tuple[int, ...]:
+        """Return the values of ``SUMS``."""
+        return (self.enqueued, self.completed, self.failed, self.waited, self.ran, *self.waits)
 
 
 class Effects:
@@ -80,6 +104,8 @@ class Effects:
         """Jobs of workflows that finished, and have not advanced these yet: see ``ojster.engine.advance``."""
         self.workflows: dict[str, None] = {}
         """The ids of workflows that changed."""
+        self.configured = False
+        """Whether it has changed what is set for queues."""
         self.due: int | None = None
         """The earliest time at which something is now due."""
         self.events: list[Event] = []
@@ -106,6 +132,8 @@ class Transaction(ABC):
         The time of the transaction, in microseconds since the epoch.
     settings:
         The defaults and limits in force.
+    bounds:
+        Which queues have bounds, as far as the process remembers it.
     effects:
         What is to be told to others once it is committed.
     """
@@ -119,9 +147,10 @@ class Transaction(ABC):
     skip_locked = ""
     """The same, but leaving out rows that another transaction has locked, which looks after them: for chores."""
 
-    def __init__(self, now: int, settings: Settings) -> None:
+    def __init__(self, now: int, settings: Settings, bounds: Bounds) -> None:
         self.now = now
         self.settings = settings
+        self.bounds = bounds
         self.effects = Effects()
 
     # What has happened
@@ -258,14 +287,7 @@ class Transaction(ABC):
         if self.effects.tallies:
             minute = self.now // 60_000_000
             self.execute_many(
-                "INSERT INTO queue_minutes (queue, minute, enqueued, completed, failed, waited, ran) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (queue, minute) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued, "
-                "completed = queue_minutes.completed + excluded.completed, "
-                "failed = queue_minutes.failed + excluded.failed, "
-                "waited = queue_minutes.waited + excluded.waited, ran = queue_minutes.ran + excluded.ran",
-                [
-                    (queue, minute, tally.enqueued, tally.completed, tally.failed, tally.waited, tally.ran)
-                    for queue, tally in self.effects.tallies.items()
-                ],
+                f"INSERT INTO queue_minutes (queue, minute, {', '.join(SUMS)}) "
+                f"VALUES (?, ?{', ?' * len(SUMS)}) ON CONFLICT (queue, minute) DO UPDATE SET {ADDED}",
+                [(queue, minute, *tally.sums()) for queue, tally in self.effects.tallies.items()],
             )

@@ -16,8 +16,10 @@ from ojster.database.transaction import Later, Transaction
 from ojster.engine import control
 from ojster.engine.admission import Pushed, admit
 from ojster.engine.advance import advance
+from ojster.engine.backpressure import make_room
 from ojster.engine.control import Steered
 from ojster.engine.idempotency import Key, Reply, recall, remember
+from ojster.engine.push import push
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.job import NewJob
@@ -138,8 +140,8 @@ def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
             outcomes[place] = NotDone("Another job of the request was refused.")
         return outcomes
     if bulk.action is Action.ENQUEUE:
-        groups = [(item,) for _, item in wanted if isinstance(item, NewJob)]
-        for (place, _), result in zip(wanted, admit(tx, groups), strict=True):
+        jobs = [item for _, item in wanted if isinstance(item, NewJob)]
+        for (place, _), result in zip(wanted, _push(tx, jobs, bulk.atomic), strict=True):
             if isinstance(result, OjsterError):
                 result.details["index"] = place
                 outcomes[place] = result
@@ -150,6 +152,14 @@ def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
     for (place, _), outcome in zip(wanted, _STEER[bulk.action](tx, ids), strict=True):
         outcomes[place] = outcome
     return outcomes
+
+
+def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Sequence[Pushed] | OjsterError | Later]:
+    """Push jobs. A queue takes all of an atomic request, or nothing (ojs-backpressure.md section 9.3)."""
+    if atomic and (full := make_room(tx, [jobs])[0]) is not None:
+        return [full for _ in jobs]
+    groups = [(job,) for job in jobs]
+    return admit(tx, groups) if atomic else push(tx, groups)
 
 
 _Steering = Callable[[Transaction, Sequence[str]], Sequence[Steered | Job | OjsterError]]

@@ -52,7 +52,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     results: dict[int, list[Job]] = {}
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
-        if request.worker_id in way.idle:
+        if way.is_closed or request.worker_id in way.idle:
             results[index] = []
         else:
             alike.setdefault(request.queues, []).append(index)
@@ -203,7 +203,7 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         job.due_at = due
         tx.expect(due)
         effects.available[job.queue].discard(job.id)
-        effects.tallies[job.queue].waited += now - (job.enqueued_at or now)
+        effects.tallies[job.queue].count_wait(now - (job.enqueued_at or now))
         tx.emit("job.started", job, attempt=job.attempt, worker_id=request.worker_id)
 
 
@@ -249,6 +249,8 @@ class _Way:
         The limits of the queues that are looked into.
     idle:
         Workers that are to be given nothing.
+    is_closed:
+        Whether nothing at all is handed out.
     has_keys:
         Whether there are limits on jobs that share a key.
     first_key:
@@ -260,12 +262,15 @@ class _Way:
         self.paused: set[str] = set()
         self.limited: set[str] = set()
         self.idle: set[str | None] = set()
+        self.is_closed = False
         self.has_keys = False
         self.first_key = ""
         self.gates: dict[str, Gate] = {}
         for kind, name in tx.execute(_OBSTACLES):
             if kind == "worker":
                 self.idle.add(name)
+            elif kind == "maintenance":
+                self.is_closed = True
             elif kind == "limits":
                 self.has_keys = True
             elif kind == "paused":
@@ -289,6 +294,7 @@ _OBSTACLES: Final = (
     "SELECT 'paused' AS kind, name FROM queues WHERE paused_at IS NOT NULL "
     "UNION ALL SELECT 'worker', id FROM workers WHERE state <> 'running' OR directive <> 'running' "
     "UNION ALL SELECT 'limited', substr(key, 8) FROM rate_limits WHERE key >= '/queue/' AND key < '/queue0' "
+    "UNION ALL SELECT 'maintenance', name FROM system WHERE name = 'maintenance' "
     "UNION ALL SELECT 'limits', '' WHERE EXISTS (SELECT 1 FROM rate_limits WHERE key >= '0')"
 )
 """All that keeps jobs from being handed out, in one statement: every claim asks it."""

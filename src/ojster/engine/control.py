@@ -109,6 +109,8 @@ def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> lis
 
 def _run_again(tx: Transaction, job: Job) -> None:
     """Make a finished job available as if it were new."""
+    if job.dead:
+        tx.emit("dead_letter.retried", job)
     job.attempt = 0
     job.errors = None
     job.error_type = None
@@ -136,6 +138,8 @@ def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
         else:
             gone.append(job)
             results.append(job)
+            if job.dead:
+                tx.emit("dead_letter.deleted", job)
     delete_jobs(tx, [(job.seq, job.queue, job.state) for job in gone])
     return results
 
@@ -152,6 +156,8 @@ def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
             results.append(_of_a_workflow(job, "deleted"))
         else:
             delete_jobs(tx, [(job.seq, job.queue, job.state)])
+            if job.dead:
+                tx.emit("dead_letter.deleted", job)
             results.append(job)
     return results
 

@@ -41,6 +41,7 @@ from ojster.engine.idempotency import Key, Reply
 from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.push import push
+from ojster.engine.queue_config import configured_retention
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.selection import JobFilter, Step, walk
 from ojster.engine.upkeep import upkeep
@@ -82,6 +83,9 @@ LENIENCY: Final = 5.0
 LARGE_REQUEST: Final = 100_000
 """From how many bytes on the request for a workflow is read in a thread, so that others need not wait."""
 
+WALK_INTERVAL: Final = 600.0
+"""How often all jobs are walked through for those of queues that have retention periods of their own, in seconds."""
+
 RETENTION_INTERVAL: Final = 60.0
 """How often finished jobs are looked through for those whose retention is over, in seconds."""
 
@@ -111,6 +115,11 @@ class Sweep:
         self.matched = 0
         self.succeeded = 0
         self.items: list[tuple[str, OjsterError | None]] = []
+
+    @property
+    def failed(self) -> int:
+        """To how many it could not be done."""
+        return self.matched - self.succeeded
 
     def add(self, dealt: Dealt) -> None:
         """Note what became of some."""
@@ -403,11 +412,12 @@ class Engine:
         finally:
             await self.database.run(idempotency.finish, (key, reply))
 
-    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
+    async def sweep(self, action: Action, chosen: JobFilter, *, quietly: bool = False) -> Sweep:
         """Do something to all jobs that match now, in small transactions, so that nobody waits for it.
 
         Each is dealt with if it still is in one of the states that were chosen when its turn comes. If the process dies
-        meanwhile, some were dealt with and the others were not: it can be asked again.
+        meanwhile, some were dealt with and the others were not: it can be asked again. It is an event, unless done
+        ``quietly``.
 
         Raises
         ------
@@ -429,7 +439,8 @@ class Engine:
                 ids = stretch.ids[start : start + AT_ONCE]
                 found.add(await self.database.run(bulks.deal_with, Some(action, ids, states)))
             step = stretch.next
-        await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
+        if not quietly:
+            await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
         return found
 
     # Workflows
@@ -749,13 +760,28 @@ class Engine:
         await asyncio.sleep(LENIENCY)
 
     async def _retain(self) -> None:
+        loop = asyncio.get_running_loop()
+        walked_at = loop.time() - WALK_INTERVAL
         while True:
             deleted = 0
             try:
                 deleted = await self.database.run(retention.forget, None)
+                if deleted < retention.BATCH and loop.time() >= walked_at + WALK_INTERVAL:
+                    walked_at = loop.time()
+                    await self.retain_queues()
             except OjsterError as error:
                 log.error("retention failed, and is tried again later: %s", error)
             await asyncio.sleep(0.02 if deleted == retention.BATCH else RETENTION_INTERVAL)
+
+    async def retain_queues(self) -> None:
+        """Forget finished jobs of the queues that have periods of their own (ojs-admin-api.md section 6.6)."""
+        settings, now = self.database.settings, self.database.clock()
+        for queue, kept in (await self.database.read(configured_retention, None)).items():
+            for chosen in retention.own_retention(queue, kept, settings.retention, now):
+                await self.sweep(Action.DELETE, chosen, quietly=True)
+            most = kept.most_dead_letters
+            while most is not None and await self.database.run(retention.prune_own, (queue, most)) == retention.BATCH:
+                pass
 
 
 async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: Members) -> Members:

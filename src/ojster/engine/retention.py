@@ -1,23 +1,40 @@
-"""When is a finished job forgotten? After its state's retention period, a bounded batch at a time."""
+"""When is a finished job forgotten? After its state's retention period, a bounded batch at a time.
+
+Queues may have periods of their own (``ojster.engine.queue_config``). Their jobs are left out here, and found by walks
+instead: see ``Engine``. How far the others are forgotten is noted then, so that those are not looked at each time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from ojster.database.transaction import Transaction
 from ojster.engine.control import delete_jobs
 from ojster.engine.idempotency import forget_replies
+from ojster.engine.queue_config import Kept, configured_retention
+from ojster.engine.selection import JobFilter
+from ojster.engine.settings import Retention
+from ojster.engine.statistics import sum_up
 from ojster.engine.workflows import forget_workflows
+from ojster.model.duration import HOUR
 
 BATCH: Final = 500
-KEEP_MINUTES: Final = 14 * 24 * 60
-"""How long the statistics of each minute are kept, in minutes: two weeks."""
+
+FORGOTTEN: Final = "retention"
+"""The name of the row that says up to when jobs of queues without periods of their own are forgotten, by state."""
 
 
 def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
     """Delete at most ``BATCH`` finished jobs whose retention is over; return how many were deleted."""
     retention = tx.settings.retention
+    (configured,) = configured_retention(tx, (None,))
+    left_out = sorted(configured)
+    marks = {f"queue_{number}": name for number, name in enumerate(left_out)}
+    others = f"AND queue NOT IN (:{', :'.join(marks)}) " if marks else ""
+    position = _position(tx) if marks else {}
     room = BATCH
     for state, dead, period in (
         ("completed", 0, retention.completed),
@@ -27,17 +44,80 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
     ):
         if period is None or not room:
             continue
+        since, before = position.get(f"{state}{dead}", 0), tx.now - period
         rows = tx.execute(
             "SELECT seq, queue, state FROM jobs WHERE state = :state AND dead = :dead AND finished_at < :before "
-            "AND node IS NULL "
+            f"AND finished_at >= :since AND node IS NULL {others}"
             "ORDER BY finished_at LIMIT :room" + tx.skip_locked,
-            {"state": state, "dead": dead, "before": tx.now - period, "room": room},
+            {"state": state, "dead": dead, "before": before, "since": since, "room": room} | marks,
         )
         delete_jobs(tx, [(seq, queue, state) for seq, queue, state in rows])
+        if len(rows) < room and marks:
+            position[f"{state}{dead}"] = before - HOUR  # some may be locked at this moment
         room -= len(rows)
+    if marks:
+        _note_position(tx, position)
+    if room:
+        room -= _prune_dead_letters(tx, None, left_out, retention.most_dead_letters, room)
     if room:
         room -= forget_workflows(tx, room)
     tx.forget_events()
     forget_replies(tx)
-    tx.execute("DELETE FROM queue_minutes WHERE minute < :before", {"before": tx.now // 60_000_000 - KEEP_MINUTES})
+    sum_up(tx)
     return [BATCH - room for _ in requests]
+
+
+def _position(tx: Transaction) -> dict[str, int]:
+    rows = tx.execute("SELECT value FROM system WHERE name = :name", {"name": FORGOTTEN})
+    return msgspec.json.decode(rows[0][0], type=dict[str, int]) if rows else {}
+
+
+def _note_position(tx: Transaction, position: dict[str, int]) -> None:
+    tx.execute(
+        "INSERT INTO system (name, value) VALUES (:name, :value) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        {"name": FORGOTTEN, "value": msgspec.json.encode(position)},
+    )
+
+
+def own_retention(queue: str, kept: Kept, usual: Retention, now: int) -> list[JobFilter]:
+    """Return which jobs of a queue with periods of its own are to be forgotten now."""
+    filters = []
+    for state, dead, period in (
+        ("completed", None, usual.completed if kept.completed is None else kept.completed),
+        ("cancelled", None, usual.cancelled if kept.cancelled is None else kept.cancelled),
+        ("discarded", False, usual.discarded if kept.discarded is None else kept.discarded),
+        ("discarded", True, usual.dead_letter if kept.dead_letter is None else kept.dead_letter),
+    ):
+        if period is not None:
+            filters.append(JobFilter(states=(state,), queue=queue, dead=dead, finished_before=now - period))
+    return filters
+
+
+def prune_own(tx: Transaction, queues: Sequence[tuple[str, int]]) -> list[int]:
+    """Delete the oldest dead letters of queues that may keep only so many; return how many were deleted."""
+    return [_prune_dead_letters(tx, queue, (), most, BATCH) for queue, most in queues]
+
+
+def _prune_dead_letters(
+    tx: Transaction, queue: str | None, left_out: Sequence[str], most: int | None, room: int
+) -> int:
+    """Delete the oldest dead letters if there are too many (ojs-dead-letter.md section 8.1)."""
+    if most is None:
+        return 0
+    parameters: dict[str, object] = {f"queue_{number}": name for number, name in enumerate(left_out)}
+    where = f" AND queue NOT IN (:{', :'.join(parameters)})" if parameters else ""
+    if queue is not None:
+        where, parameters = " AND queue = :queue", {"queue": queue}
+    dead = f"FROM jobs WHERE dead = 1 AND node IS NULL{where}"
+    ((count,),) = tx.execute(f"SELECT count(*) {dead}", parameters)
+    if count <= most:
+        return 0
+    rows = tx.execute(
+        f"SELECT seq, queue, state {dead} ORDER BY seq LIMIT :surplus{tx.skip_locked}",
+        parameters | {"surplus": min(room, count - most)},
+    )
+    delete_jobs(tx, [(seq, name, state) for seq, name, state in rows])
+    if rows:
+        tx.emit_about("dead_letter.pruned", queue or "all", queue, count=len(rows))
+    return len(rows)

@@ -14,6 +14,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int | None = DAY
     discarded: int | None = 7 * DAY
     dead_letter: int | None = 90 * DAY
+    most_dead_letters: int | None = 10_000
+    """How many dead letters are kept; of more, the oldest are deleted (ojs-dead-letter.md section 5.2)."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

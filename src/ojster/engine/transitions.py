@@ -53,6 +53,8 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     if verdict != Verdict.RETRY:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)
         tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead))
+        if job.dead:
+            tx.emit("dead_letter.added", job, attempt=job.attempt, error=error)
         return
     if immediately:
         make_available(tx, [job])

@@ -13,6 +13,7 @@ from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
 from ojster.engine.advance import advance
 from ojster.engine.cron import fire_due
 from ojster.engine.limits import open_limits
+from ojster.engine.system import find_maintenance
 from ojster.engine.transitions import fail_attempt, finish, lock_workflows, make_available
 from ojster.engine.workers import reap_silent_workers
 from ojster.engine.workflows import look_after_workflows
@@ -35,6 +36,7 @@ _WAITING: Final = (JobState.SCHEDULED, JobState.RETRYABLE, JobState.AVAILABLE, J
 def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     """Do all that is due at ``tx.now``; return when the next thing is due, at the latest ``tx.now`` if much is left."""
     more = False
+    (maintenance,) = find_maintenance(tx, (None,))
     for state, act in (
         ("scheduled", _promote),
         ("retryable", _promote),
@@ -42,11 +44,13 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         ("pending", _expire),
         ("active", _end_overdue),
     ):
-        more = _look_after(tx, state, act) or more
+        if maintenance is None or act is not _promote:
+            more = _look_after(tx, state, act) or more
     tx.tidy()
     next_workflow, more_workflows = _look_after_workflows(tx)
     more = more or more_workflows
-    moments = [fire_due(tx), reap_silent_workers(tx), open_limits(tx), _next_due(tx), next_workflow]
+    fired = fire_due(tx) if maintenance is None else None
+    moments = [fired, reap_silent_workers(tx), open_limits(tx), _next_due(tx), next_workflow]
     next_due = min((moment for moment in moments if moment is not None), default=None)
     if next_due is not None and next_due <= tx.now and not more:
         next_due = tx.now + PAUSE  # somebody else is at what is due

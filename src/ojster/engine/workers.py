@@ -12,7 +12,7 @@ from ojster.engine.advance import advance
 from ojster.engine.claim import lease_end
 from ojster.engine.transitions import fail_attempt, make_available
 from ojster.model.envelope import Job
-from ojster.model.errors import NotFound, OjsterError
+from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.failure import Failure
 
 
@@ -136,6 +136,40 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
     return results
 
 
+def held_jobs(tx: Transaction, worker_ids: Sequence[str]) -> list[list[Job]]:
+    """Return the jobs that each worker holds."""
+    results = []
+    for worker_id in worker_ids:
+        rows = tx.execute(
+            "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id ORDER BY seq",
+            {"worker_id": worker_id},
+        )
+        found = tx.find_jobs([id for (id,) in rows])
+        results.append([found[id] for (id,) in rows])
+    return results
+
+
+def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError | None]:
+    """Forget workers that have missed their heartbeats; what they held is given to others, and counts as lost."""
+    results: list[OjsterError | None] = []
+    for worker_id in worker_ids:
+        rows = tx.execute("SELECT last_seen_at FROM workers WHERE id = :id" + tx.for_update, {"id": worker_id})
+        if not rows:
+            results.append(_no_worker(worker_id))
+        elif rows[0][0] > tx.now - tx.settings.heartbeat_timeout:
+            results.append(
+                Conflict(
+                    f"The worker {worker_id} was heard of lately; only one that has missed its heartbeats can be "
+                    "deregistered. Quiet it instead.",
+                    worker_id=worker_id,
+                )
+            )
+        else:
+            _lose(tx, worker_id)
+            results.append(None)
+    return results
+
+
 def leave(tx: Transaction, worker_ids: Sequence[str]) -> list[None]:
     """Forget workers that stopped in good order; what they still hold goes back, without counting the attempt."""
     for worker_id in worker_ids:
@@ -169,13 +203,18 @@ def reap_silent_workers(tx: Transaction) -> int | None:
     for (worker_id,) in tx.execute(
         "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.skip_locked, {"deadline": deadline}
     ):
-        failure = Failure("worker_death", f"The worker {worker_id} held the job and fell silent.")
-        for job in _jobs_held_by(tx, worker_id):
-            fail_attempt(tx, job, failure, immediately=True)
-        advance(tx)
-        _forget(tx, worker_id, "silent")
+        _lose(tx, worker_id)
     ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
     return None if oldest is None else oldest + tx.settings.heartbeat_timeout
+
+
+def _lose(tx: Transaction, worker_id: str) -> None:
+    """Forget a worker that fell silent, and give its jobs to others."""
+    failure = Failure("worker_death", f"The worker {worker_id} held the job and fell silent.")
+    for job in _jobs_held_by(tx, worker_id):
+        fail_attempt(tx, job, failure, immediately=True)
+    advance(tx)
+    _forget(tx, worker_id, "silent")
 
 
 def _forget(tx: Transaction, worker_id: str, reason: str) -> None:

@@ -145,6 +145,22 @@ class BatchTooLarge(PayloadTooLarge):
         return {"X-OJS-Max-Batch-Size": str(self.details["max_batch_size"])}
 
 
+class QueueFull(OjsterError):
+    """There is no place left in a queue that has a bound (ojs-backpressure.md section 7.1)."""
+
+    code = "QUEUE_FULL"
+    status = 429
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """How full it is, and when to try again."""
+        return {
+            "Retry-After": "1",
+            "X-OJS-Queue-Depth": str(self.details["depth"]),
+            "X-OJS-Queue-Bound": str(self.details["bound"]),
+        }
+
+
 class BackendUnavailable(OjsterError):
     """The server or its database cannot be reached or is shutting down; nothing is known to have happened."""
 

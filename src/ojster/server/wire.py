@@ -298,6 +298,78 @@ class CronBody(Struct):
     options: dict[str, Raw] = {}
 
 
+class BackpressureBody(Struct):
+    """How many jobs may wait in a queue, and what becomes of one too many; 0: any number."""
+
+    max_depth: Count = 0
+    max_size_bytes: Count = 0
+    strategy: Literal["reject", "block", "drop_oldest"] = "reject"
+    warning_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.8
+
+
+class DeadLetterRetentionBody(Struct):
+    """How long, as an ISO 8601 duration, and how many dead letters are kept."""
+
+    max_age: str | None = None
+    max_count: Count | None = None
+
+
+class DeadLetterConfigBody(Struct):
+    """What is kept of a queue's dead letters."""
+
+    retention: DeadLetterRetentionBody
+
+
+class QueueConfigBody(Struct, forbid_unknown_fields=True):
+    """What is to be set for a queue; what is left out stays as it is, and ``null`` takes it away."""
+
+    concurrency: Count | UnsetType | None = UNSET
+    rate_limit: dict[str, Json] | UnsetType | None = UNSET
+    throttle: dict[str, Json] | UnsetType | None = UNSET
+    retention: dict[str, str] | UnsetType | None = UNSET
+    dead_letter: DeadLetterConfigBody | UnsetType | None = UNSET
+    backpressure: BackpressureBody | UnsetType | None = UNSET
+
+
+class QueueLimitBody(Struct, forbid_unknown_fields=True):
+    """How many jobs of a queue may run and start; what is left out is not limited."""
+
+    concurrency: Count | None = None
+    rate: RateBody | None = None
+    throttle: RateBody | None = None
+
+
+class PurgeBody(Struct):
+    """Which finished jobs are deleted; ``confirm`` must be true."""
+
+    states: list[str] = []
+    older_than: str | None = None
+    confirm: bool = False
+
+
+class ConfirmedFilterBody(Struct):
+    """Which jobs something is done to; ``confirm`` must be true."""
+
+    filter: dict[str, Json] | None = None
+    confirm: bool = False
+
+
+class DeadLettersBody(Struct):
+    """Which dead letters something is done to; ``confirm`` must be true."""
+
+    filter: dict[str, Json] | None = None
+    older_than: str | None = None
+    confirm: bool = False
+
+
+class MaintenanceBody(Struct):
+    """Whether the system is to stand still, why, and for about how long (ISO 8601)."""
+
+    enabled: bool
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+    estimated_duration: str | None = None
+
+
 class CronPatchBody(Struct):
     """Enables or disables a cron job."""
 
@@ -402,4 +474,10 @@ BULK: Final = msgspec.json.Decoder(BulkBody)
 BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
 RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
+QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
+QUEUE_LIMIT: Final = msgspec.json.Decoder(QueueLimitBody)
+PURGE: Final = msgspec.json.Decoder(PurgeBody)
+CONFIRMED_FILTER: Final = msgspec.json.Decoder(ConfirmedFilterBody)
+DEAD_LETTERS: Final = msgspec.json.Decoder(DeadLettersBody)
+MAINTENANCE: Final = msgspec.json.Decoder(MaintenanceBody)
 CRON_PATCH: Final = msgspec.json.Decoder(CronPatchBody)

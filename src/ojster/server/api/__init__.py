@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.server.api import bulk, crons, dead_letters, jobs, queues, rate_limits, service, workers, workflows
+from ojster.server.api import admin, bulk, crons, dead_letters, jobs, queues, rate_limits, service, workers, workflows
 from ojster.server.route import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -17,4 +17,5 @@ ROUTES: Final[tuple[Route, ...]] = (
     *rate_limits.ROUTES,
     *crons.ROUTES,
     *service.ROUTES,
+    *admin.ROUTES,
 )

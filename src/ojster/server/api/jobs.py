@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import msgspec
 
 from ojster.engine import limits
+from ojster.engine.admission import Pushed
+from ojster.engine.backpressure import pressures
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.control import Steered
 from ojster.engine.inspect import Page
 from ojster.engine.outcome import Progress
 from ojster.engine.selection import JobFilter
 from ojster.model.envelope import Job
+from ojster.model.errors import InvalidRequest, QueueFull
+from ojster.model.job import NewJob
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode, page_of, pagination, wait_ms
@@ -24,14 +29,44 @@ async def enqueue(exchange: Exchange) -> Answer:
     """Enqueue a job. Answers 200 with the existing one if its uniqueness policy says so."""
     engine = exchange.engine
     job = await engine.prepare(await exchange.members())
-    (pushed,) = await engine.push((job,))
+    (pushed,) = await _push_patiently(exchange, job)
     if pushed.existing:
         return Answer(b'{"job":%b,"deduplicated":true}' % pushed.job.to_json())
-    headers = [(b"location", b"/ojs/v1/jobs/" + job.id.encode())]
+    told: dict[str, str] = {}
     if job.limit is not None:
-        state = await engine.look(limits.show_limits, job.limit.key)
-        headers += [(name.lower().encode(), value.encode()) for name, value in state.headers().items()]
+        told |= (await engine.look(limits.show_limits, job.limit.key)).headers()
+    if engine.database.bounds.may_bound(job.queue):
+        pressure = await engine.look(pressures, job.queue)
+        told |= pressure.headers() if pressure is not None else {}
+    headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+    headers.append((b"location", b"/ojs/v1/jobs/" + job.id.encode()))
     return Answer(b'{"job":%b}' % pushed.job.to_json(), 201, headers)
+
+
+LONGEST_BLOCK: Final = 60.0
+"""How long a push may wait for a place in a full queue, in seconds."""
+
+LOOK_AGAIN: Final = 0.1
+"""How often it looks whether there is one, in seconds."""
+
+
+async def _push_patiently(exchange: Exchange, job: NewJob) -> list[Pushed]:
+    """Push a job; if its queue is full, wait as long as the request says (ojs-backpressure.md section 5.2)."""
+    wait = 0.0
+    if (text := exchange.header(b"ojs-block-timeout")) is not None:
+        try:
+            wait = min(LONGEST_BLOCK, max(0.0, float(text)))
+        except ValueError:
+            raise InvalidRequest(f"OJS-Block-Timeout must be a number of seconds, not {text[:40]!r}.") from None
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    while True:
+        try:
+            return await exchange.engine.push((job,))
+        except QueueFull as full:
+            if full.details["strategy"] != "block" or loop.time() >= deadline or exchange.engine.draining:
+                raise
+        await asyncio.sleep(LOOK_AGAIN)
 
 
 async def show_job(exchange: Exchange) -> Answer:

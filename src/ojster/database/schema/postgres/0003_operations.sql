@@ -60,3 +60,55 @@ CREATE INDEX jobs_available ON jobs (queue, priority DESC, seq) WHERE state = 'a
 CREATE INDEX jobs_limited ON jobs (queue, limit_key, priority DESC, seq)
     WHERE state = 'available' AND limit_key IS NOT NULL;
 CREATE INDEX jobs_limit ON jobs (limit_key, state) WHERE limit_key IS NOT NULL AND finished_at IS NULL;
+
+-- How many jobs have waited how long before they started, in the buckets of transaction.WAITS.
+ALTER TABLE queue_minutes ADD COLUMN waits_0 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_1 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_2 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_3 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_4 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_5 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_6 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_7 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_8 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_9 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_10 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_11 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_12 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_13 BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_14 BIGINT NOT NULL DEFAULT 0;
+
+-- The same of each hour, when its minutes are forgotten.
+CREATE TABLE queue_hours (
+    queue TEXT COLLATE "C" NOT NULL,
+    hour BIGINT NOT NULL,       -- hours since the epoch
+    enqueued BIGINT NOT NULL,
+    completed BIGINT NOT NULL,
+    failed BIGINT NOT NULL,
+    waited BIGINT NOT NULL,
+    ran BIGINT NOT NULL,
+    waits_0 BIGINT NOT NULL,
+    waits_1 BIGINT NOT NULL,
+    waits_2 BIGINT NOT NULL,
+    waits_3 BIGINT NOT NULL,
+    waits_4 BIGINT NOT NULL,
+    waits_5 BIGINT NOT NULL,
+    waits_6 BIGINT NOT NULL,
+    waits_7 BIGINT NOT NULL,
+    waits_8 BIGINT NOT NULL,
+    waits_9 BIGINT NOT NULL,
+    waits_10 BIGINT NOT NULL,
+    waits_11 BIGINT NOT NULL,
+    waits_12 BIGINT NOT NULL,
+    waits_13 BIGINT NOT NULL,
+    waits_14 BIGINT NOT NULL,
+    PRIMARY KEY (queue, hour)
+);
+
+-- What an operator has set for a queue (a JSON object), and for the whole system.
+ALTER TABLE queues ADD COLUMN config BYTEA;
+
+CREATE TABLE system (
+    name  TEXT COLLATE "C" PRIMARY KEY,
+    value BYTEA NOT NULL
+);

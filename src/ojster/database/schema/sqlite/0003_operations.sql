@@ -60,3 +60,55 @@ CREATE INDEX jobs_available ON jobs (queue, priority DESC, seq) WHERE state = 'a
 CREATE INDEX jobs_limited ON jobs (queue, limit_key, priority DESC, seq)
     WHERE state = 'available' AND limit_key IS NOT NULL;
 CREATE INDEX jobs_limit ON jobs (limit_key, state) WHERE limit_key IS NOT NULL AND finished_at IS NULL;
+
+-- How many jobs have waited how long before they started, in the buckets of transaction.WAITS.
+ALTER TABLE queue_minutes ADD COLUMN waits_0 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_1 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_2 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_3 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_4 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_5 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_6 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_7 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_8 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_9 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_10 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_11 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_12 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_13 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queue_minutes ADD COLUMN waits_14 INTEGER NOT NULL DEFAULT 0;
+
+-- The same of each hour, when its minutes are forgotten.
+CREATE TABLE queue_hours (
+    queue TEXT NOT NULL,
+    hour INTEGER NOT NULL,       -- hours since the epoch
+    enqueued INTEGER NOT NULL,
+    completed INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    waited INTEGER NOT NULL,
+    ran INTEGER NOT NULL,
+    waits_0 INTEGER NOT NULL,
+    waits_1 INTEGER NOT NULL,
+    waits_2 INTEGER NOT NULL,
+    waits_3 INTEGER NOT NULL,
+    waits_4 INTEGER NOT NULL,
+    waits_5 INTEGER NOT NULL,
+    waits_6 INTEGER NOT NULL,
+    waits_7 INTEGER NOT NULL,
+    waits_8 INTEGER NOT NULL,
+    waits_9 INTEGER NOT NULL,
+    waits_10 INTEGER NOT NULL,
+    waits_11 INTEGER NOT NULL,
+    waits_12 INTEGER NOT NULL,
+    waits_13 INTEGER NOT NULL,
+    waits_14 INTEGER NOT NULL,
+    PRIMARY KEY (queue, hour)
+) STRICT, WITHOUT ROWID;
+
+-- What an operator has set for a queue (a JSON object), and for the whole system.
+ALTER TABLE queues ADD COLUMN config BLOB;
+
+CREATE TABLE system (
+    name  TEXT PRIMARY KEY,
+    value BLOB NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,140 @@
+"""How much was done, how fast, minute by minute? (ojs-admin-api.md section 10)
+
+Each transaction adds what it did to the row of its queue and minute. How long jobs waited is counted in a few buckets,
+of which percentiles are made. Minutes are kept for two days and then summed up to hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.database.transaction import SUMS, WAITS, Transaction
+
+MINUTES_KEPT: Final = 2 * 24 * 60
+"""How long the statistics of each minute are kept, in minutes."""
+
+HOURS_KEPT: Final = 60 * 24
+"""How long those of each hour are kept, in hours: sixty days."""
+
+MICROS_A_MINUTE: Final = 60_000_000
+
+_ADDED: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in SUMS)
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What some time of work amounted to. Durations are sums, in microseconds.
+
+    ``waits`` counts the jobs that started by how long they had waited: up to each of ``WAITS``, and beyond.
+    """
+
+    enqueued: int = 0
+    completed: int = 0
+    failed: int = 0
+    waited: int = 0
+    ran: int = 0
+    waits: tuple[int, ...] = (0,) * (len(WAITS) + 1)
+
+    @property
+    def processed(self) -> int:
+        """How many attempts have ended."""
+        return self.completed + self.failed
+
+    def percentile(self, share: float) -> float:
+        """Return how long at most this share of the jobs had waited, in milliseconds, as far as the buckets tell."""
+        left = share * sum(self.waits)
+        below = 0
+        for number, bound in zip(self.waits, (*WAITS, 4 * WAITS[-1]), strict=True):
+            if number and left <= number:
+                return round((below + (bound - below) * left / number) / 1000, 1)
+            left -= number
+            below = bound
+        return 0.0
+
+
+def _work(row: Sequence[Any]) -> Work:
+    enqueued, completed, failed, waited, ran, *waits = row
+    return Work(enqueued, completed, failed, waited, ran, tuple(waits))
+
+
+def work_by_queue(tx: Transaction, minutes: int, queue: str | None = None) -> dict[str, Work]:
+    """Return what the last minutes amounted to in each queue, or in one; the one that is under way is included."""
+    where = "" if queue is None else "queue = :queue AND "
+    rows = tx.execute(
+        f"SELECT queue, {_ADDED} FROM queue_minutes WHERE {where}minute > :after GROUP BY queue",
+        {"queue": queue, "after": tx.now // MICROS_A_MINUTE - minutes},
+    )
+    return {name: _work(sums) for name, *sums in rows}
+
+
+def recent_work(tx: Transaction, spans: Sequence[int]) -> list[Work]:
+    """Return what the last minutes amounted to in all queues together, for each number of minutes."""
+    results = []
+    for minutes in spans:
+        (row,) = tx.execute(
+            f"SELECT {_ADDED} FROM queue_minutes WHERE minute > :after",
+            {"after": tx.now // MICROS_A_MINUTE - minutes},
+        )
+        results.append(_work(row))
+    return results
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A time of which the history is wanted: of one queue or of all, from and to a moment, in steps of minutes."""
+
+    since: int
+    until: int
+    step: int
+    queue: str | None = None
+
+
+def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work]]]:
+    """Return what was done in each step that saw any work, with the moment at which it began, the oldest first."""
+    return [_history(tx, span) for span in spans]
+
+
+def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
+    first, last = span.since // MICROS_A_MINUTE, span.until // MICROS_A_MINUTE + 1
+    where = "" if span.queue is None else "queue = :queue AND "
+    steps: dict[int, Work] = {}
+    for table, column, unit in (("queue_hours", "hour", 60), ("queue_minutes", "minute", 1)):
+        rows = tx.execute(
+            f"SELECT {column}, {_ADDED} FROM {table} WHERE {where}{column} >= :first AND {column} < :last "
+            f"GROUP BY {column} ORDER BY {column}",
+            {"queue": span.queue, "first": -(-first // unit), "last": -(-last // unit)},
+        )
+        for at, *sums in rows:
+            step = at * unit // span.step
+            work = _work(sums)
+            steps[step] = work if step not in steps else _add(steps[step], work)
+    return [(step * span.step * MICROS_A_MINUTE, steps[step]) for step in sorted(steps)]
+
+
+def _add(one: Work, other: Work) -> Work:
+    return Work(
+        one.enqueued + other.enqueued,
+        one.completed + other.completed,
+        one.failed + other.failed,
+        one.waited + other.waited,
+        one.ran + other.ran,
+        tuple(a + b for a, b in zip(one.waits, other.waits, strict=True)),
+    )
+
+
+def sum_up(tx: Transaction) -> None:
+    """Sum up minutes to hours, and forget hours, that are old enough."""
+    hour = (tx.now // MICROS_A_MINUTE - MINUTES_KEPT) // 60
+    names = ", ".join(SUMS)
+    ((oldest,),) = tx.execute("SELECT min(minute) FROM queue_minutes WHERE minute < :end", {"end": hour * 60})
+    if oldest is not None:
+        tx.execute(
+            f"INSERT INTO queue_hours (queue, hour, {names}) "
+            f"SELECT queue, minute / 60, {_ADDED} FROM queue_minutes WHERE minute < :end GROUP BY queue, minute / 60 "
+            "ON CONFLICT (queue, hour) DO UPDATE SET "
+            + ", ".join(f"{name} = queue_hours.{name} + excluded.{name}" for name in SUMS),
+            {"end": hour * 60},
+        )
+        tx.execute("DELETE FROM queue_minutes WHERE minute < :end", {"end": hour * 60})
+    tx.execute("DELETE FROM queue_hours WHERE hour < :end", {"end": tx.now // MICROS_A_MINUTE // 60 - HOURS_KEPT})

@@ -1,0 +1,50 @@
+"""Is the whole system to stand still? Maintenance mode (ojs-admin-api.md section 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.database.transaction import Transaction
+
+MAINTENANCE: Final = "maintenance"
+"""The name of its row: while there is one, no job is handed out and none is made by the clock."""
+
+
+class Maintenance(msgspec.Struct, frozen=True):
+    """Why the system stands still, since when, and until about when. Times are microseconds since the epoch."""
+
+    enabled_at: int
+    reason: str | None = None
+    estimated_end: int | None = None
+
+
+def find_maintenance(tx: Transaction, requests: Sequence[None]) -> list[Maintenance | None]:
+    """Return why the system stands still, or ``None`` if it does not, for each request."""
+    rows = tx.execute("SELECT value FROM system WHERE name = :name", {"name": MAINTENANCE})
+    found = msgspec.json.decode(rows[0][0], type=Maintenance) if rows else None
+    return [found for _ in requests]
+
+
+def maintain(tx: Transaction, wishes: Sequence[Maintenance | None]) -> list[Maintenance | None]:
+    """Let the system stand still, or (``None``) go on. One that stands still already keeps the time since when."""
+    for wish in wishes:
+        (known,) = find_maintenance(tx, (None,))
+        if wish is None:
+            tx.execute("DELETE FROM system WHERE name = :name", {"name": MAINTENANCE})
+            tx.effects.opened.update(name for (name,) in tx.execute("SELECT name FROM queues"))
+            tx.expect(tx.now)
+        else:
+            if known is not None:
+                wish = msgspec.structs.replace(wish, enabled_at=known.enabled_at)
+            tx.execute(
+                "INSERT INTO system (name, value) VALUES (:name, :value) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                {"name": MAINTENANCE, "value": msgspec.json.encode(wish)},
+            )
+        if (wish is None) != (known is None):
+            event = "system.maintenance_ended" if wish is None else "system.maintenance_started"
+            tx.emit_about(event, MAINTENANCE, reason=wish.reason if wish else None)
+    return find_maintenance(tx, [None for _ in wishes])
