@@ -46,6 +46,8 @@ class Database(ABC):
         Who waits in this process.
     bounds:
         Which queues have bounds.
+    configuration:
+        A number that grows whenever this process hears that an operator has changed something.
     records_events:
         Whether what happens in this process is recorded for ``select_events``.
     next_due:
@@ -62,6 +64,7 @@ class Database(ABC):
         self.clock = clock
         self.wakeups = Wakeups()
         self.bounds = Bounds()
+        self.configuration = 0
         self.records_events = False
         self.next_due: int | None = None
 
@@ -127,7 +130,7 @@ class Database(ABC):
         if effects.due is not None:
             self.expect(effects.due)
         if effects.configured:
-            self.bounds.forget()
+            self._reconfigure()
 
     def heed(self, topics: Sequence[str]) -> None:
         """Hear what another process says that its transactions have brought about: see ``topics_of``."""
@@ -138,9 +141,13 @@ class Database(ABC):
                 with contextlib.suppress(ValueError):  # anybody may write to the channel
                     self.expect(int(topic.removeprefix(_DUE)))
             elif topic == _CONFIGURED:
-                self.bounds.forget()
+                self._reconfigure()
             elif not topic.startswith(_QUEUE):
                 self.wakeups.wake(topic)
+
+    def _reconfigure(self) -> None:
+        self.bounds.forget()
+        self.configuration += 1
 
     def expect(self, moment: int) -> None:
         """Note that something is due at ``moment``; wake whoever does the chores if nothing is due sooner."""

@@ -474,6 +474,7 @@ class PostgresDatabase(Database):
     def _look_around(self, connection: psycopg.Connection) -> None:
         """Look for what this process may not have been told."""
         self._server_clock.measure(connection)
+        self._reconfigure()
         self._writer.ring_everybody()
         self.wakeups.wake_all()
 

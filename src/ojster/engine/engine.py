@@ -29,6 +29,7 @@ from ojster.engine import (
     outcome,
     queues,
     retention,
+    schemas,
     workers,
     workflow_views,
     workflows,
@@ -43,13 +44,14 @@ from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Rele
 from ojster.engine.push import push
 from ojster.engine.queue_config import configured_retention
 from ojster.engine.queues import Queue, QueueStatistics
+from ojster.engine.schemas import Catalogue, Mode
 from ojster.engine.selection import JobFilter, Step, walk
 from ojster.engine.upkeep import upkeep
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.envelope import Job
-from ojster.model.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.model.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OjsterError, SchemaViolation
 from ojster.model.job import Members, NewJob, check_queue_name, read_job, read_members
 from ojster.model.states import FINISHED as FINISHED_STATES
 from ojster.model.workflow import NewWorkflow, read_workflow
@@ -153,6 +155,7 @@ class Engine:
         self.middleware = list(middleware)
         self.directives = list(directives)
         self._chores: list[asyncio.Task[None]] = []
+        self._catalogue: tuple[int, Catalogue | None] = (0, None)
         self.draining = False
 
     # Lifecycle
@@ -202,7 +205,21 @@ class Engine:
             The request is malformed.
         """
         members = await through_middleware(self.middleware, members)
-        return read_job(members, self.database.clock(), largest=self.database.settings.largest_job)
+        catalogue = await self._schemas()
+        args = members.get("args", msgspec.Raw(b"null"))
+        job = read_job(members, self.database.clock(), largest=self.database.settings.largest_job)
+        if catalogue:
+            job.warnings = _check_args(catalogue, job, args)
+        return job
+
+    async def _schemas(self) -> Catalogue:
+        """Return the schemas that are registered, as far as this process has heard."""
+        configuration, catalogue = self._catalogue
+        if catalogue is None or configuration != self.database.configuration:
+            configuration = self.database.configuration
+            catalogue = Catalogue(await self.database.read(schemas.list_schemas, None))
+            self._catalogue = (configuration, catalogue)
+        return catalogue
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).
@@ -782,6 +799,25 @@ class Engine:
             most = kept.most_dead_letters
             while most is not None and await self.database.run(retention.prune_own, (queue, most)) == retention.BATCH:
                 pass
+
+
+def _check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[str, ...]:
+    """Return what is wrong with the arguments of a job, unless its schema forbids it (ojs-schema-registry.md 7).
+
+    Raises
+    ------
+    SchemaViolation
+        It does.
+    """
+    schema = catalogue.schema_of(job.type, None if job.version is None else msgspec.json.decode(job.version))
+    if schema is None:
+        return ()
+    wrong = catalogue.violations(schema, msgspec.json.decode(args))
+    if wrong and schema.mode is Mode.STRICT:
+        raise SchemaViolation(
+            f"Job arguments do not match the schema of {job.type}@{schema.name}.", validation_errors=wrong
+        )
+    return tuple(f"Schema validation warning: {one}" for one in wrong)
 
 
 async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: Members) -> Members:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from ojster.model.duration import DAY, MINUTE, SECOND
@@ -31,6 +33,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         How long a worker that sends heartbeats may be silent before its jobs are given to others.
     largest_job:
         The most bytes that a job may take as JSON.
+    schema_mode:
+        What becomes of jobs whose arguments violate a schema that was registered without a word on it: ``strict``
+        refuses them, ``warn`` tells of it in the answer, ``off`` does nothing.
     largest_batch:
         About how many jobs one request may be.
     retention:
@@ -42,4 +47,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout: int = 30 * SECOND
     largest_job: int = 1_048_576
     largest_batch: int = 1_000
+    schema_mode: Literal["strict", "warn", "off"] = "warn"
     retention: Retention = Retention()

@@ -75,6 +75,13 @@ class InvalidPolicy(InvalidRequest):
     kind = "validation_error"
 
 
+class SchemaViolation(InvalidRequest):
+    """The arguments of a job violate the schema of its type (ojs-schema-registry.md section 7.3)."""
+
+    code = "validation_error"
+    status = 422
+
+
 class InvalidWorkflow(InvalidRequest):
     """A workflow breaks a rule; ``validation_errors`` in the details say which, and where (ojs-workflows.md 11.1)."""
 

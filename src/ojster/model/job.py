@@ -141,6 +141,9 @@ class NewJob(msgspec.Struct, gc=False):
     cron_name: str | None = None
     exclusive_key: str | None = None
     node: int | None = None
+    version: msgspec.Raw | None = None
+    warnings: tuple[str, ...] = ()
+    """What the schema of its type has against its arguments."""
 
 
 def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> Members:
@@ -288,6 +291,7 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
         raise InvalidRequest("The job has no 'type'.", field="type", validation="required")
     if args is None:
         raise InvalidRequest("The job has no 'args'.", field="args", validation="required")
+    type_raw = _without_version(type_raw, members)
     type = read_type(bytes(type_raw))
     args_raw = bytes(args)
     if args_raw[:1] != b"[":
@@ -351,7 +355,20 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
         unique_key=unique_key,
         queue_rate=options.queue_rate,
         limit=options.limit,
+        version=members.get("version"),
     )
+
+
+def _without_version(type: msgspec.Raw, members: Members) -> msgspec.Raw:
+    """Take the version from behind the ``@`` of a type; one that has its own attribute goes before it.
+
+    (ojs-job-versioning.md section 5.3)
+    """
+    if b"@" not in bytes(type) or bytes(type)[:1] != b'"':
+        return type
+    name, _, version = str(_decode(type, "type")).rpartition("@")
+    members.setdefault("version", msgspec.Raw(_encode(version)))
+    return msgspec.Raw(_encode(name))
 
 
 @lru_cache(maxsize=4096)

@@ -17,7 +17,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ojster.engine.engine import Engine
-from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError, Unsupported
+from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError
 from ojster.server import openapi
 from ojster.server.api import ROUTES
 from ojster.server.api.service import STARTED
@@ -38,9 +38,6 @@ EXPOSED_HEADERS: Final = (
 
 ROOM_FOR_OPTIONS: Final = 65_536
 """How many bytes a request may take beside a job or result of the largest size."""
-
-_NOT_YET: Final = ("/ojs/v1/schemas",)
-"""Parts of the specification that are not served; a client is told so rather than that they do not exist."""
 
 
 class _Methods(dict[str, Endpoint]):
@@ -135,8 +132,6 @@ class Application:
         refusal: OjsterError
         if error.status_code == 405:
             refusal = MethodNotAllowed(f"{request.url.path} cannot be used with {request.method}.")
-        elif request.url.path.startswith(_NOT_YET):
-            refusal = Unsupported(f"This server does not serve {request.url.path}; /ojs/manifest says what it can do.")
         else:
             refusal = NotFound(f"There is nothing at {request.url.path}.", resource_type="path")
         exchange = Exchange(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)

@@ -40,6 +40,18 @@ class UniquePolicyBody(Struct):
     on_conflict: Literal["reject", "replace", "replace_except_schedule", "ignore"] = "reject"
 
 
+class SchemaBody(Struct):
+    """A JSON Schema for the arguments of a job type, in a version; ``args_schema`` is another name for ``schema``."""
+
+    job_type: str | None = None
+    type: str | None = None
+    version: int | str | None = None
+    schema: Raw | UnsetType = UNSET
+    args_schema: Raw | UnsetType = UNSET
+    mode: Literal["strict", "warn", "off"] | None = None
+    compatible_with: list[str] = []
+
+
 class RateBody(Struct):
     """So many starts in a period, an ISO 8601 duration."""
 
@@ -472,6 +484,7 @@ DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
 BATCH: Final = msgspec.json.Decoder(BatchBody)
 BULK: Final = msgspec.json.Decoder(BulkBody)
 BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
+SCHEMA: Final = msgspec.json.Decoder(SchemaBody)
 RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.server.api import admin, bulk, crons, dead_letters, jobs, queues, rate_limits, service, workers, workflows
+from ojster.server.api import (
+    admin,
+    bulk,
+    crons,
+    dead_letters,
+    jobs,
+    queues,
+    rate_limits,
+    schemas,
+    service,
+    workers,
+    workflows,
+)
 from ojster.server.route import Route
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -15,6 +27,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *queues.ROUTES,
     *dead_letters.ROUTES,
     *rate_limits.ROUTES,
+    *schemas.ROUTES,
     *crons.ROUTES,
     *service.ROUTES,
     *admin.ROUTES,

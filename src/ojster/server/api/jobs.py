@@ -40,7 +40,8 @@ async def enqueue(exchange: Exchange) -> Answer:
         told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     headers.append((b"location", b"/ojs/v1/jobs/" + job.id.encode()))
-    return Answer(b'{"job":%b}' % pushed.job.to_json(), 201, headers)
+    warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
+    return Answer(b'{"job":%b%b}' % (pushed.job.to_json(), warnings), 201, headers)
 
 
 LONGEST_BLOCK: Final = 60.0

@@ -72,7 +72,7 @@ async def manifest(exchange: Exchange) -> Answer:
         "pause_resume": True,
         "priority_queues": True,
         "rate_limiting": "queue, jobs per second",
-        "schema_validation": False,
+        "schema_validation": importlib.util.find_spec("jsonschema_rs") is not None,
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
         "workflows": {
             "types": ["chain", "group", "batch", "saga", "graph", "map"],

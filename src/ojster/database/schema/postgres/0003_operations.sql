@@ -112,3 +112,16 @@ CREATE TABLE system (
     name  TEXT COLLATE "C" PRIMARY KEY,
     value BYTEA NOT NULL
 );
+
+-- Schemas of the arguments of job types, by version.
+CREATE TABLE schemas (
+    type       TEXT COLLATE "C" NOT NULL,
+    major      BIGINT NOT NULL,
+    minor      BIGINT NOT NULL,
+    patch      BIGINT NOT NULL,
+    name       TEXT COLLATE "C" NOT NULL,       -- the version, as it was given
+    mode       TEXT COLLATE "C" NOT NULL,       -- strict, warn or off
+    body       BYTEA NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (type, major, minor, patch)
+);

@@ -112,3 +112,16 @@ CREATE TABLE system (
     name  TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Schemas of the arguments of job types, by version.
+CREATE TABLE schemas (
+    type       TEXT NOT NULL,
+    major      INTEGER NOT NULL,
+    minor      INTEGER NOT NULL,
+    patch      INTEGER NOT NULL,
+    name       TEXT NOT NULL,       -- the version, as it was given
+    mode       TEXT NOT NULL,       -- strict, warn or off
+    body       BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (type, major, minor, patch)
+) STRICT, WITHOUT ROWID;
