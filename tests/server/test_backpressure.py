@@ -99,7 +99,7 @@ async def test_the_steps_of_workflows_are_let_in(http: Http) -> None:
 
 async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, clock: Clock) -> None:
     from ojster.engine import queue_config
-    from ojster.engine.bounds import Bound
+    from ojster.engine.configuration import Bound
     from ojster.engine.queue_config import Configuration
 
     engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(3)]
@@ -118,7 +118,7 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
         return taken
 
     async with asyncio.timeout(30):
-        while any(engine.database.bounds.may_bound("q") is False for engine in engines):
+        while any(engine.database.configuration.may_bound("q") is False for engine in engines):
             await asyncio.sleep(0.01)
         assert sum(await asyncio.gather(*map(push_some, engines))) == 20
     for engine in engines:

@@ -115,6 +115,11 @@ def ends_with_parent(command: Command) -> Command:
 )
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option(
+    "--trust-webhooks",
+    is_flag=True,
+    help="Deliver events over plain HTTP too, and to addresses that are not public.",
+)
 @click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
 @ends_with_parent
 def serve(
@@ -135,6 +140,7 @@ def serve(
     synchronous: str,
     migrate: bool,
     log_level: str,
+    trust_webhooks: bool,
     conformance_hooks: bool,
 ) -> None:
     """Serve jobs over HTTP, as Open Job Spec 1.0 says.
@@ -168,6 +174,7 @@ def serve(
         cors_origins=cors,
         log_level=log_level,
         hooks=conformance_hooks,
+        trusting=trust_webhooks,
     )
 
 

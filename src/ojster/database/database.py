@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
 from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
-from ojster.engine.bounds import Bounds
+from ojster.engine.configuration import Configuration
 from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
@@ -44,10 +44,8 @@ class Database(ABC):
         Its kind, as the manifest names it.
     wakeups:
         Who waits in this process.
-    bounds:
-        Which queues have bounds.
     configuration:
-        A number that grows whenever this process hears that an operator has changed something.
+        What operators have set, as this process knows it.
     records_events:
         Whether what happens in this process is recorded for ``select_events``.
     next_due:
@@ -63,8 +61,7 @@ class Database(ABC):
         self.settings = settings
         self.clock = clock
         self.wakeups = Wakeups()
-        self.bounds = Bounds()
-        self.configuration = 0
+        self.configuration = Configuration()
         self.records_events = False
         self.next_due: int | None = None
 
@@ -130,7 +127,7 @@ class Database(ABC):
         if effects.due is not None:
             self.expect(effects.due)
         if effects.configured:
-            self._reconfigure()
+            self.configuration.forget()
 
     def heed(self, topics: Sequence[str]) -> None:
         """Hear what another process says that its transactions have brought about: see ``topics_of``."""
@@ -141,13 +138,9 @@ class Database(ABC):
                 with contextlib.suppress(ValueError):  # anybody may write to the channel
                     self.expect(int(topic.removeprefix(_DUE)))
             elif topic == _CONFIGURED:
-                self._reconfigure()
+                self.configuration.forget()
             elif not topic.startswith(_QUEUE):
                 self.wakeups.wake(topic)
-
-    def _reconfigure(self) -> None:
-        self.bounds.forget()
-        self.configuration += 1
 
     def expect(self, moment: int) -> None:
         """Note that something is due at ``moment``; wake whoever does the chores if nothing is due sooner."""

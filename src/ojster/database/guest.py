@@ -22,7 +22,7 @@ from ojster.database.herald import messages
 from ojster.database.pipeline import Array, Value, texts, translate, unnest
 from ojster.database.postgres import NOW, SLOTS, PostgresTransaction, channel_of
 from ojster.database.transaction import Parameters, Row, Transaction
-from ojster.engine.bounds import Bounds
+from ojster.engine.configuration import FreeRein
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest, NotInTransaction
 
@@ -91,7 +91,7 @@ def run_as_guest(execute: Execute, function: Callable[[Transaction], R], setting
     guest: Any = _GuestConnection(execute, schema)
     ((now, isolation),) = guest.execute(f"SELECT {NOW}, current_setting('transaction_isolation')")
     slot = SLOTS + secrets.randbits(62)  # nobody else's, so that nobody waits for it; the chores add it up
-    tx = GuestTransaction(guest, int(now), settings, Bounds({}), schema, slot, records_events=True)
+    tx = GuestTransaction(guest, int(now), settings, FreeRein(), schema, slot, records_events=True)
     tx.isolation = isolation
     result = function(tx)
     tx.write_effects()

@@ -46,7 +46,7 @@ from ojster.database.transaction import (
     Transaction,
     TryAgain,
 )
-from ojster.engine.bounds import Bounds
+from ojster.engine.configuration import Configuration
 from ojster.engine.events import Event, EventFilter, EventPage, page_of_events
 from ojster.engine.settings import Settings
 from ojster.model.duration import MINUTE
@@ -198,13 +198,13 @@ class PostgresTransaction(Transaction):
         connection: Connection,
         now: int,
         settings: Settings,
-        bounds: Bounds,
+        configuration: Configuration,
         schema: str,
         slot: int,
         *,
         records_events: bool,
     ) -> None:
-        super().__init__(now, settings, bounds)
+        super().__init__(now, settings, configuration)
         self._records_events = records_events
         self._connection = connection
         self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
@@ -474,7 +474,7 @@ class PostgresDatabase(Database):
     def _look_around(self, connection: psycopg.Connection) -> None:
         """Look for what this process may not have been told."""
         self._server_clock.measure(connection)
-        self._reconfigure()
+        self.configuration.forget()
         self._writer.ring_everybody()
         self.wakeups.wake_all()
 
@@ -565,7 +565,7 @@ class _Lane:
             connection,
             database.clock(),
             database.settings,
-            database.bounds,
+            database.configuration,
             database.url.schema,
             self._slot,
             records_events=database.records_events,

@@ -18,7 +18,7 @@ from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.doorbell import Doorbell
 from ojster.database.migrations import refuse_newer, scripts
 from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType, Parameters, Row, Transaction
-from ojster.engine.bounds import Bounds
+from ojster.engine.configuration import Configuration
 from ojster.engine.events import EventFilter, EventLog, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
@@ -92,8 +92,8 @@ _FIND_JOBS: Final = (
 class SqliteTransaction(Transaction):
     """A transaction on one SQLite connection. Writers are one at a time, so that nothing needs to be locked."""
 
-    def __init__(self, connection: apsw.Connection, now: int, settings: Settings, bounds: Bounds) -> None:
-        super().__init__(now, settings, bounds)
+    def __init__(self, connection: apsw.Connection, now: int, settings: Settings, configuration: Configuration) -> None:
+        super().__init__(now, settings, configuration)
         self._cursor = connection.cursor()
 
     among = "IN carray(?)"
@@ -293,7 +293,7 @@ class SqliteDatabase(Database):
         try:
             execute("BEGIN IMMEDIATE")
             try:
-                tx = SqliteTransaction(connection, self.clock(), self.settings, self.bounds)
+                tx = SqliteTransaction(connection, self.clock(), self.settings, self.configuration)
                 yield tx
                 tx.write_effects()
                 execute("COMMIT")
@@ -319,7 +319,7 @@ class SqliteDatabase(Database):
     def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
         connection.execute("BEGIN")
         try:
-            yield SqliteTransaction(connection, self.clock(), self.settings, self.bounds)
+            yield SqliteTransaction(connection, self.clock(), self.settings, self.configuration)
         finally:
             connection.execute("ROLLBACK")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Final, Literal
 
-from ojster.engine.bounds import Bounds
+from ojster.engine.configuration import Configuration
 from ojster.engine.events import Event
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
@@ -105,7 +105,7 @@ class Effects:
         self.workflows: dict[str, None] = {}
         """The ids of workflows that changed."""
         self.configured = False
-        """Whether it has changed what is set for queues."""
+        """Whether it has changed what operators have set."""
         self.due: int | None = None
         """The earliest time at which something is now due."""
         self.events: list[Event] = []
@@ -132,8 +132,8 @@ class Transaction(ABC):
         The time of the transaction, in microseconds since the epoch.
     settings:
         The defaults and limits in force.
-    bounds:
-        Which queues have bounds, as far as the process remembers it.
+    configuration:
+        What operators have set, as far as the process knows it.
     effects:
         What is to be told to others once it is committed.
     """
@@ -147,10 +147,10 @@ class Transaction(ABC):
     skip_locked = ""
     """The same, but leaving out rows that another transaction has locked, which looks after them: for chores."""
 
-    def __init__(self, now: int, settings: Settings, bounds: Bounds) -> None:
+    def __init__(self, now: int, settings: Settings, configuration: Configuration) -> None:
         self.now = now
         self.settings = settings
-        self.bounds = bounds
+        self.configuration = configuration
         self.effects = Effects()
 
     # What has happened

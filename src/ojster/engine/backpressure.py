@@ -1,7 +1,7 @@
 """Is a queue full? Bounds on how many jobs may wait in it, and what becomes of one too many. (ojs-backpressure.md)
 
-Which queues have bounds is remembered by each process (``ojster.engine.bounds``), so that a push into any other costs
-nothing. Whether a bounded one is full is counted in the transaction of the push, with the queue locked.
+Which queues have bounds is remembered by each process (``ojster.engine.configuration``), so that a push into any other
+costs nothing. Whether a bounded one is full is counted in the transaction of the push, with the queue locked.
 Jobs of workflows, of cron jobs and in callers' own transactions are let in: nobody could wait there, or would have to
 for long.
 """
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Transaction
-from ojster.engine.bounds import Bound
+from ojster.engine.configuration import Bound
 from ojster.engine.transitions import finish
 from ojster.model.envelope import Job
 from ojster.model.errors import QueueFull
@@ -28,7 +28,7 @@ WAITING: Final = ("available", "scheduled", "retryable", "pending")
 
 def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[QueueFull | None]:
     """Make room for groups of jobs that are to be pushed; for each return why there is none, if there is none."""
-    bounds = tx.bounds.read(tx)
+    bounds = tx.configuration.bounds(tx)
     if not bounds:
         return [None for _ in groups]
     places = _places(tx, sorted({job.queue for group in groups for job in group if job.queue in bounds}), bounds)
@@ -124,5 +124,5 @@ class Pressure(msgspec.Struct, frozen=True):
 
 def pressures(tx: Transaction, queues: Sequence[str]) -> list[Pressure | None]:
     """Return how full each queue is; ``None``: it has no bound."""
-    bounds = tx.bounds.read(tx)
+    bounds = tx.configuration.bounds(tx)
     return [Pressure(depth_of(tx, queue), bounds[queue]) if queue in bounds else None for queue in queues]

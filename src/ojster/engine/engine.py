@@ -215,8 +215,8 @@ class Engine:
     async def _schemas(self) -> Catalogue:
         """Return the schemas that are registered, as far as this process has heard."""
         configuration, catalogue = self._catalogue
-        if catalogue is None or configuration != self.database.configuration:
-            configuration = self.database.configuration
+        if catalogue is None or configuration != self.database.configuration.version:
+            configuration = self.database.configuration.version
             catalogue = Catalogue(await self.database.read(schemas.list_schemas, None))
             self._catalogue = (configuration, catalogue)
         return catalogue

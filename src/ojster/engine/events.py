@@ -24,6 +24,11 @@ Event = tuple[str, int, str, str | None, str | None, dict[str, Any]]
 
 
 def describe(event: Event, number: int, source: str) -> dict[str, Any]:
+    """Return the envelope of an event with a number."""
+    return describe_event(event, f"evt_{number}", source)
+
+
+def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
     """Return an event's envelope (ojs-events.md section 2)."""
     type, at, subject, queue, job_type, more = event
     data = dict(more)
@@ -33,7 +38,7 @@ def describe(event: Event, number: int, source: str) -> dict[str, Any]:
         data["queue"] = queue
     return {
         "specversion": "1.0",
-        "id": f"evt_{number}",
+        "id": id,
         "type": type,
         "source": source,
         "time": format_timestamp(at),

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.database.transaction import Transaction
-from ojster.engine.bounds import Bound
+from ojster.engine.configuration import Bound
 from ojster.engine.limits import Limit, find_limit, key_of_queue, limit_queue
 from ojster.model.limit import Limits
 

@@ -21,6 +21,7 @@ from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError
 from ojster.server import openapi
 from ojster.server.api import ROUTES
 from ojster.server.api.service import STARTED
+from ojster.server.deliveries import Deliverer, Sender
 from ojster.server.exchange import Answer, Endpoint, Exchange, encode, refuse
 from ojster.server.metrics import Metrics
 from ojster.server.route import Route
@@ -56,14 +57,24 @@ class Application:
         What it serves; the application starts and stops its chores, and closes it.
     cors_origins:
         From which origins browsers may use it; none by default (ojs-http-binding.md section 20).
+    trusting:
+        Whether events may be delivered over plain HTTP, and to addresses that are not public.
     largest_body:
         The most bytes that the body of a batch may have; by default room for 32 of the largest jobs. Other bodies may
         have as many as the largest job, and a little more.
     """
 
-    def __init__(self, engine: Engine, *, cors_origins: Sequence[str] = (), largest_body: int | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        cors_origins: Sequence[str] = (),
+        trusting: bool = False,
+        largest_body: int | None = None,
+    ) -> None:
         self.engine = engine
         self.metrics = Metrics()
+        self.deliverer = Deliverer(engine, Sender(trusting=trusting))
         self._largest_body = largest_body or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )
@@ -108,7 +119,7 @@ class Application:
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + ROOM_FOR_OPTIONS
         largest = self._largest_body if route.large else min(single, self._largest_body)
-        return Endpoint(route.handler, self.engine, self.metrics, largest)
+        return Endpoint(route.handler, self.engine, self.metrics, largest, self.deliverer.sender)
 
     def _plain_routes(self) -> list[Route]:
         """What is served beside the specification's endpoints."""
@@ -122,9 +133,11 @@ class Application:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.engine.start_chores()
+        self.deliverer.start()
         try:
             yield
         finally:
+            await self.deliverer.stop()
             await self.engine.close()
 
     async def _refuse_path(self, request: Request, error: Exception) -> Response:

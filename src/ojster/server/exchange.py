@@ -28,6 +28,7 @@ from ojster.model.errors import (
 )
 from ojster.model.ids import new_id
 from ojster.model.job import SPEC_VERSION, Members, read_members
+from ojster.server.deliveries import Sender
 from ojster.server.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Exchange:
         "_headers",
         "_query_string",
         "_receive",
+        "_sender",
         "content_length",
         "content_type",
         "engine",
@@ -93,8 +95,10 @@ class Exchange:
         query_string: bytes,
         path: Mapping[str, str],
         receive: Receive,
+        sender: Sender | None = None,
     ) -> None:
         self.engine = engine
+        self._sender = sender
         self.largest_body = largest_body
         self.path = path
         self._headers = headers
@@ -122,6 +126,12 @@ class Exchange:
     def query(self) -> dict[str, str]:
         """The parameters behind the question mark; of those that stand there twice, the last."""
         return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+
+    @property
+    def sender(self) -> Sender:
+        """What calls the endpoints of those who are told of events."""
+        assert self._sender is not None, "the exchange belongs to no endpoint"
+        return self._sender
 
     def check_version(self) -> None:
         """Refuse a request for a version of the specification that this server does not speak (section 3.2)."""
@@ -221,10 +231,15 @@ class Endpoint:
         Where the request is counted.
     largest_body:
         The most bytes that a request body may have.
+    sender:
+        Calls the endpoints of those who are told of events.
     """
 
-    def __init__(self, handler: Handler, engine: Engine, metrics: Metrics, largest_body: int) -> None:
+    def __init__(
+        self, handler: Handler, engine: Engine, metrics: Metrics, largest_body: int, sender: Sender | None = None
+    ) -> None:
         self._handler = handler
+        self._sender = sender
         self._engine = engine
         self._metrics = metrics
         self.largest_body = largest_body
@@ -241,7 +256,7 @@ class Endpoint:
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
     ) -> Exchange:
         """Return a request to this endpoint."""
-        return Exchange(self._engine, self.largest_body, headers, query_string, path, receive)
+        return Exchange(self._engine, self.largest_body, headers, query_string, path, receive, self._sender)
 
     async def answer(self, exchange: Exchange) -> Answer:
         """Answer a request, and count it."""

@@ -68,6 +68,7 @@ def serve(
     cors_origins: Sequence[str] = (),
     log_level: str = "info",
     hooks: bool = False,
+    trusting: bool = False,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -77,6 +78,8 @@ def serve(
         The database, such as ``sqlite:///jobs.db`` or ``postgresql://user@host/name``.
     migrate:
         Bring the tables of a PostgreSQL database up to date first.
+    trusting:
+        Whether events may be delivered over plain HTTP, and to addresses that are not public.
     hooks:
         Add the two hooks that only the conformance suite wants.
 
@@ -90,7 +93,7 @@ def serve(
     if hooks:
         conformance_hooks.install(engine)
     config = uvicorn.Config(
-        Application(engine, cors_origins=cors_origins),
+        Application(engine, cors_origins=cors_origins, trusting=trusting),
         host=host,
         port=port,
         log_level=log_level,

@@ -52,6 +52,34 @@ class SchemaBody(Struct):
     compatible_with: list[str] = []
 
 
+class EventFilterBody(Struct):
+    """Of which queues and job types events are wanted; none: of all."""
+
+    queues: list[str] = []
+    job_types: list[str] = []
+
+
+class SubscriptionBody(Struct):
+    """Where to send which events; ``job.*`` stands for all that begin so, ``*`` for all."""
+
+    url: Annotated[str, Meta(max_length=2000)]
+    events: Annotated[list[str], Meta(min_length=1, max_length=100)]
+    secret: Annotated[str, Meta(min_length=8, max_length=255)] | None = None
+    active: bool = True
+    filter: EventFilterBody | None = None
+    metadata: dict[str, Json] = {}
+
+
+class SubscriptionPatchBody(Struct):
+    """What is to be changed of a subscription."""
+
+    url: Annotated[str, Meta(max_length=2000)] | UnsetType = UNSET
+    events: Annotated[list[str], Meta(min_length=1, max_length=100)] | UnsetType = UNSET
+    active: bool | UnsetType = UNSET
+    filter: EventFilterBody | UnsetType | None = UNSET
+    metadata: dict[str, Json] | UnsetType = UNSET
+
+
 class RateBody(Struct):
     """So many starts in a period, an ISO 8601 duration."""
 
@@ -484,6 +512,8 @@ DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
 BATCH: Final = msgspec.json.Decoder(BatchBody)
 BULK: Final = msgspec.json.Decoder(BulkBody)
 BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
+SUBSCRIPTION: Final = msgspec.json.Decoder(SubscriptionBody)
+SUBSCRIPTION_PATCH: Final = msgspec.json.Decoder(SubscriptionPatchBody)
 SCHEMA: Final = msgspec.json.Decoder(SchemaBody)
 RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)

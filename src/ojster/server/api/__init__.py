@@ -14,6 +14,7 @@ from ojster.server.api import (
     rate_limits,
     schemas,
     service,
+    webhooks,
     workers,
     workflows,
 )
@@ -29,6 +30,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *rate_limits.ROUTES,
     *schemas.ROUTES,
     *crons.ROUTES,
+    *webhooks.ROUTES,
     *service.ROUTES,
     *admin.ROUTES,
 )

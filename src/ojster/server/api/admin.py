@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.engine import control, overview, queue_config, statistics, system, workers
-from ojster.engine.bounds import Bound
 from ojster.engine.bulk import Action
+from ojster.engine.configuration import Bound
 from ojster.engine.engine import Sweep
 from ojster.engine.inspect import Page
 from ojster.engine.overview import QueueOverview, throughput

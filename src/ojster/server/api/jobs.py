@@ -35,7 +35,7 @@ async def enqueue(exchange: Exchange) -> Answer:
     told: dict[str, str] = {}
     if job.limit is not None:
         told |= (await engine.look(limits.show_limits, job.limit.key)).headers()
-    if engine.database.bounds.may_bound(job.queue):
+    if engine.database.configuration.may_bound(job.queue):
         pressure = await engine.look(pressures, job.queue)
         told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]

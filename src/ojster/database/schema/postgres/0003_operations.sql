@@ -125,3 +125,9 @@ CREATE TABLE schemas (
     created_at BIGINT NOT NULL,
     PRIMARY KEY (type, major, minor, patch)
 );
+
+-- Who wants to be told of events; a JSON object for each.
+CREATE TABLE webhooks (
+    id   TEXT COLLATE "C" PRIMARY KEY,
+    body BYTEA NOT NULL
+);

@@ -125,3 +125,9 @@ CREATE TABLE schemas (
     created_at INTEGER NOT NULL,
     PRIMARY KEY (type, major, minor, patch)
 ) STRICT, WITHOUT ROWID;
+
+-- Who wants to be told of events; a JSON object for each.
+CREATE TABLE webhooks (
+    id   TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;

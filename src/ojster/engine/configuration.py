@@ -1,0 +1,135 @@
+"""What have operators set, as this process knows it? Bounds of queues, and who wants to hear of events.
+
+It is looked at in every transaction that pushes jobs or makes something happen, and hardly ever changes: so it is read
+once, and again when the process hears that it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from ojster.database.transaction import Transaction
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """How many jobs may wait in a queue, and what becomes of one too many (ojs-backpressure.md).
+
+    Parameters
+    ----------
+    max_depth:
+        How many.
+    strategy:
+        ``reject`` it; ``block``: the same, but a caller may ask to wait for a place; ``drop_oldest``: discard the
+        oldest that is available.
+    warning_threshold:
+        From which share of ``max_depth`` on those who push are warned.
+    """
+
+    max_depth: int
+    strategy: Literal["reject", "block", "drop_oldest"] = "reject"
+    warning_threshold: float = 0.8
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """Who wants to be told of which events (ojs-webhooks.md section 5.1). Times are microseconds since the epoch.
+
+    Parameters
+    ----------
+    events:
+        Types of events; ``job.*`` stands for all that begin so, ``*`` for all.
+    queues, job_types:
+        Only events of these, if there are any.
+    former_secret, former_until:
+        The secret before the present one, and until when deliveries are signed with it too.
+    """
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    secret: str
+    created_at: int
+    active: bool = True
+    queues: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    former_secret: str | None = None
+    former_until: int = 0
+
+    def wants(self, type: str, queue: str | None, job_type: str | None) -> bool:
+        """Whether it wants to hear of an event."""
+        if self.queues and queue not in self.queues:
+            return False
+        if self.job_types and job_type not in self.job_types:
+            return False
+        return any(type == wanted or (wanted.endswith("*") and type.startswith(wanted[:-1])) for wanted in self.events)
+
+
+class Configuration:
+    """What operators have set, remembered.
+
+    Attributes
+    ----------
+    version:
+        A number that grows whenever the process hears that something has changed.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._bounds: Mapping[str, Bound] | None = None
+        self._subscriptions: Sequence[Subscription] | None = None
+
+    def forget(self) -> None:
+        """Something may have changed."""
+        self.version += 1
+        self._bounds = self._subscriptions = None
+
+    def may_bound(self, queue: str) -> bool:
+        """Whether a queue has a bound, as far as this process knows."""
+        return self._bounds is None or queue in self._bounds
+
+    def bounds(self, tx: Transaction) -> Mapping[str, Bound]:
+        """Return the bounds of the queues that have some."""
+        known = self._bounds
+        if known is None:
+            version = self.version
+            rows = tx.execute("SELECT name, config FROM queues WHERE config IS NOT NULL")
+            found = {name: _bounded(config).backpressure for name, config in rows}
+            known = {name: bound for name, bound in found.items() if bound is not None}
+            if version == self.version:  # else it changed while it was read
+                self._bounds = known
+        return known
+
+    def subscriptions(self, tx: Transaction) -> Sequence[Subscription]:
+        """Return the subscriptions to events that are active."""
+        known = self._subscriptions
+        if known is None:
+            version = self.version
+            rows = tx.execute("SELECT body FROM webhooks ORDER BY id")
+            known = [one for (body,) in rows if (one := decode_subscription(body)).active]
+            if version == self.version:
+                self._subscriptions = known
+        return known
+
+
+class FreeRein(Configuration):
+    """The configuration of transactions that are not ours: nothing is bounded in them, and nobody told of them."""
+
+    def bounds(self, tx: Transaction) -> Mapping[str, Bound]:
+        """There are none."""
+        return {}
+
+    def subscriptions(self, tx: Transaction) -> Sequence[Subscription]:
+        """There are none."""
+        return ()
+
+
+class _Bounded(msgspec.Struct):
+    backpressure: Bound | None = None
+
+
+_bounded: Final = msgspec.json.Decoder(_Bounded).decode
+decode_subscription: Final = msgspec.json.Decoder(Subscription).decode
