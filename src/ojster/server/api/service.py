@@ -7,6 +7,7 @@ import importlib.util
 import time
 from typing import Any, Final
 
+from ojster.engine.checkpoints import LARGEST_CHECKPOINT
 from ojster.engine.events import MOST_EVENTS, EventFilter
 from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.node import MOST_NODES
@@ -71,7 +72,11 @@ async def manifest(exchange: Exchange) -> Answer:
         "job_ttl": True,
         "pause_resume": True,
         "priority_queues": True,
-        "rate_limiting": "queue, jobs per second",
+        "rate_limiting": {"strategies": ["concurrency", "rate", "throttle"], "window": "fixed"},
+        "bulk_operations": {"atomicity": ["atomic", "partial"], "filters": True, "idempotency_keys": True},
+        "max_batch_size": settings.largest_batch,
+        "checkpoints": {"max_bytes": LARGEST_CHECKPOINT},
+        "webhooks": True,
         "schema_validation": importlib.util.find_spec("jsonschema_rs") is not None,
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
         "workflows": {
@@ -96,7 +101,8 @@ async def manifest(exchange: Exchange) -> Answer:
                 "protocols": ["http"],
                 "backend": exchange.engine.database.kind,
                 "capabilities": capabilities,
-                "extensions": ["long-poll", "batch-acknowledge", "worker-directives", "events", "metrics"],
+                "extensions": {"official": _EXTENSIONS, "experimental": []},
+                "features": ["long-poll", "batch-acknowledge", "worker-directives", "events", "metrics"],
                 "endpoints": {
                     "base_url": BASE,
                     "manifest": "/ojs/manifest",
@@ -107,6 +113,22 @@ async def manifest(exchange: Exchange) -> Answer:
             }
         )
     )
+
+
+_EXTENSIONS: Final = [
+    {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0-rc.1"}
+    for name in (
+        "admin-api",
+        "backpressure",
+        "bulk-operations",
+        "dead-letter",
+        "durable-execution",
+        "rate-limiting",
+        "schema-registry",
+        "webhooks",
+    )
+]
+"""The extensions that are served whole (ojs-extension-lifecycle.md section 7)."""
 
 
 def _has_conditions() -> bool:
