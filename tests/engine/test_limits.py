@@ -6,12 +6,15 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import msgspec
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ojster.database.database import open_database
-from ojster.engine import limits
+from ojster.database.postgres_url import parse_postgres_url
+from ojster.engine import claim, limits
 from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.limits import Override
@@ -37,8 +40,8 @@ async def override(bench: Bench, key: str, limit: Limits | None, until: int | No
 
 async def limit_queue(bench: Bench, queue: str, limit: Limits) -> None:
     def set_it(tx: Any, items: Any) -> list[None]:
-        for item in items:
-            limits.limit_queue(tx, *item)
+        for name, allowed in items:
+            limits.limit_queue(tx, name, **msgspec.structs.asdict(allowed))
         return [None for _ in items]
 
     await bench.run(set_it, (queue, limit))
@@ -207,9 +210,57 @@ async def test_a_limit_that_is_reached_is_told_once_and_so_is_its_end(bench: Ben
     }
 
 
-async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_fetch_over_several_queues_keeps_to_the_limit(bench: Bench) -> None:
+    for queue in ("a", "b", "c"):
+        await push(bench, queue=queue, concurrency=2)
+    assert len(await bench.fetch("a", "b", "c", count=9)) == 2
+
+
+async def test_a_limit_set_while_jobs_run_counts_them_and_their_ends(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push()
+    running = await bench.fetch(count=2)
+    await limit_queue(bench, "default", Limits(concurrency=1))
+    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=30))
+    await asyncio.sleep(0.05)
+    for job in running:
+        assert not waiting.done()
+        await bench.ack(job)
+    assert len(await waiting) == 1
+
+
+async def test_a_job_cannot_undo_what_an_operator_has_set(bench: Bench) -> None:
+    await limit_queue(bench, "default", Limits(concurrency=1))
+    for _ in range(2):
+        await bench.push(rate_limit={"max_per_second": 100})
+    assert len(await bench.fetch(count=9)) == 1
+
+
+async def test_a_job_that_names_only_a_key_changes_nothing(bench: Bench) -> None:
+    await push(bench, concurrency=1)
+    await push(bench)
+    assert len(await bench.fetch(count=9)) == 1
+
+
+async def test_a_pause_is_for_those_who_share_a_key_and_ends(bench: Bench) -> None:
+    await limit_queue(bench, "default", Limits(concurrency=5))
+    await bench.push()
+    await bench.fail(await bench.fetch_one(), "RateLimitExceeded", rate_limit_until="9999-01-01T00:00:00Z")
+    await bench.push()
+    assert len(await bench.fetch()) == 1, "nobody has named the queue"
+    for _ in range(2):
+        await push(bench, concurrency=5)
+    await bench.fail(await bench.fetch_one(), "RateLimitExceeded", rate_limit_until="9999-01-01T00:00:00Z")
+    assert await bench.fetch() == []
+    await bench.upkeep(after=25 * 3600)
+    assert await bench.fetch() != []
+
+
+@pytest.mark.parametrize("prefix", ["", "tenant:"])
+async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     monkeypatch.setattr(limits, "MOST_KEYS", 5)
-    keys = [f"{first}{second}" for first in "aBc1" for second in "wxyz"]
+    monkeypatch.setattr(claim, "MOST_KEYS", 5)
+    keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
     await bench.engine.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
     started: Counter[str | None] = Counter()
     for _ in range(2000):
@@ -219,6 +270,19 @@ async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.
     assert started == dict.fromkeys(keys, 1)
 
 
+async def test_an_open_transaction_of_a_caller_stops_no_claims(postgres_url: str, clock: Clock) -> None:
+    parsed = parse_postgres_url(postgres_url)
+    bench = Bench(Engine(open_database(postgres_url, clock=clock)), clock)
+    await push(bench, concurrency=1)
+    free = await bench.push()
+    with psycopg.connect(parsed.conninfo) as connection:
+        connection.execute(f"SELECT * FROM {parsed.schema}.rate_limits FOR UPDATE")
+        async with asyncio.timeout(10):
+            assert [job.id for job in await bench.fetch(count=9)] == [free.id]
+    assert len(await bench.fetch(count=9)) == 1
+    await bench.engine.close()
+
+
 async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Clock) -> None:
     engines = [Engine(open_database(url, clock=clock))]
     if ":memory:" not in url:
@@ -226,7 +290,7 @@ async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Cloc
     bench = Bench(engines[0], clock)
     await limit_queue(bench, "narrow", Limits(concurrency=4))
     jobs = [request(queue="narrow") for _ in range(40)]
-    jobs += [request(queue="keyed", rate_limit={"key": f"k{n % 3}", "concurrency": 2}) for n in range(60)]
+    jobs += [request(queue="keyed", rate_limit={"key": f"k{n % 9}", "concurrency": 2}) for n in range(60)]
     await engines[0].enqueue(jobs)
     active: Counter[str | None] = Counter()
     most: Counter[str | None] = Counter()
@@ -236,7 +300,7 @@ async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Cloc
         nonlocal done
         queues = ("narrow", "keyed") if name.endswith("0") else ("keyed", "narrow")
         while done < 100:
-            for job in await engine.fetch(Claim(queues, 3, worker_id=name)):
+            for job in await engine.fetch(Claim(queues, 1 + done % 3, worker_id=name)):
                 active[job.limit_key] += 1
                 most[job.limit_key] = max(most[job.limit_key], active[job.limit_key])
                 await asyncio.sleep(0)

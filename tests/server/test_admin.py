@@ -69,6 +69,9 @@ async def test_what_is_set_for_a_queue_holds_at_once_and_the_rest_stays(http: Ht
     await http("PUT", path, {"retention": {"completed": "P14D", "discarded": "P90D"}})
     shown = (await http("PUT", path, {"dead_letter": {"retention": {"max_count": 5}}})).json()["configuration"]
     assert shown["concurrency"] == 1
+    assert shown["rate_limit"]["limit"] == 9
+    assert shown["retention"] == {"completed": "P14D", "discarded": "P90D"}
+    await http("PUT", path, {"retention": {"completed": None}})
     assert shown["dead_letter"] == {"retention": {"max_count": 5}}
     for _ in range(2):
         await http.push(options={"queue": "q"})
@@ -78,7 +81,7 @@ async def test_what_is_set_for_a_queue_holds_at_once_and_the_rest_stays(http: Ht
     await http("PUT", path, {"backpressure": {"max_depth": 7}})
     assert (await get(http, "/queues/q/config"))["configuration"]["backpressure"]["strategy"] == "reject"
     await http("PUT", path, {"backpressure": None, "concurrency": None})
-    assert set((await get(http, "/queues/q/config"))["configuration"]) == {"dead_letter"}
+    assert set((await get(http, "/queues/q/config"))["configuration"]) == {"dead_letter", "retention"}
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,8 @@ async def test_jobs_of_workflows_are_left_to_their_workflows(http: Http) -> None
         {"filter": {}},
         {"filter": {"quueue": "q"}},
         {"filter": {"state": "sleeping"}},
+        {"filter": {"state": [{}]}},
+        {"filter": {"state": [[]]}},
         {"filter": {"state": ["completed"]}},
         {"filter": {"queue": "q"}, "mode": "atomic"},
         {"filter": {"queue": 5}},

@@ -377,3 +377,15 @@ async def test_checkpoints_are_shown_with_and_without_a_wrapper(http: Http) -> N
     assert (await http("GET", path)).json()["state"] is None
     assert (await http("PUT", path, {})).status_code == 400
     assert (await http("DELETE", path)).json() == {"deleted": True, "existed": True, "job_id": job["id"]}
+
+
+async def test_a_quiet_worker_that_waits_keeps_nobody_from_a_job(http: Http) -> None:
+    await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "quiet", "state": "quiet"})
+    one = asyncio.create_task(http.fetch(worker_id="quiet", wait_ms=5_000))
+    await asyncio.sleep(0.02)
+    other = asyncio.create_task(http.fetch(worker_id="other", wait_ms=20_000))
+    await asyncio.sleep(0.02)
+    job = await http.push()
+    async with asyncio.timeout(10):
+        assert [fetched["id"] for fetched in await other] == [job["id"]]
+        assert await one == []

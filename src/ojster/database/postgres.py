@@ -61,9 +61,9 @@ R = TypeVar("R")
 LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
 """The environment variable with the way to the database past a pooler, for LISTEN."""
 
-PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "enable_hashjoin": "off", "jit": "off"}
+PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "jit": "off"}
 """What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty: it would then
-read whole tables, or whole indexes to join them, until autovacuum has counted their rows."""
+read whole tables until autovacuum has counted their rows."""
 
 EVENTS_IN_BATCH: Final = 1_000_000
 """How many numbers the events of a transaction take: more than it can have."""

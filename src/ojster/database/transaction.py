@@ -151,6 +151,7 @@ class Transaction(ABC):
         self.now = now
         self.settings = settings
         self.configuration = configuration
+        self.configuration_version = configuration.version
         self.effects = Effects()
 
     # What has happened

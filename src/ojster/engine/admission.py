@@ -11,7 +11,7 @@ from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, OjsterError
 from ojster.model.job import NewJob
-from ojster.model.limit import Limits, Rate
+from ojster.model.limit import Rate
 from ojster.model.states import JobState
 
 Group = Sequence[NewJob]
@@ -90,7 +90,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
         job.enqueued_at = now
         job.due_at = new.expires_at
     if new.queue_rate is not None:
-        limit_queue(tx, new.queue, Limits(rate=Rate(new.queue_rate, SECOND)))
+        limit_queue(tx, new.queue, rate=Rate(new.queue_rate, SECOND))
     if new.limit is not None:
         job.limit_key = new.limit.key
         register(tx, new.limit, new.queue)

@@ -81,16 +81,19 @@ def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound])
 
 def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> int:
     """Discard the jobs that have been available for the longest; return how many."""
-    rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = :queue AND state = 'available' ORDER BY seq LIMIT :wanted"
-        + tx.skip_locked,
-        {"queue": queue, "wanted": wanted},
-    )
-    for row in rows:
-        job = Job(*row)
+    jobs: list[Job] = []
+    for limited in ("limit_key IS NULL", "limit_key IS NOT NULL"):  # each has an index of its own
+        rows = tx.execute(
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = :queue AND state = 'available' AND {limited} "
+            "ORDER BY seq + 0 LIMIT :wanted" + tx.skip_locked,  # + 0: not by walking through all jobs that there are
+            {"queue": queue, "wanted": wanted},
+        )
+        jobs += [Job(*row) for row in rows]
+    oldest = sorted(jobs, key=lambda job: job.seq)[:wanted]
+    for job in oldest:
         finish(tx, job, JobState.DISCARDED)
         tx.emit_about("backpressure.dropped", job.id, queue, job_id=job.id, job_type=job.type)
-    return len(rows)
+    return len(oldest)
 
 
 def _warn(tx: Transaction, queue: str, bound: Bound, before: int, after: int) -> None:

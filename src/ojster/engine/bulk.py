@@ -7,6 +7,7 @@ in small ones (``deal_with``), so that nobody waits for them: see ``Engine.sweep
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from enum import StrEnum
 from typing import Final
 
@@ -124,7 +125,10 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
             outcome if isinstance(outcome, OjsterError) else NotDone("Another job of the request was refused.")
             for outcome in outcomes
         ]
-    reply = bulk.answer(outcomes)
+    try:
+        reply = bulk.answer(outcomes)
+    except OjsterError as refusal:
+        return refusal
     succeeded = sum(not isinstance(outcome, OjsterError) for outcome in outcomes)
     tell(tx, bulk.action, len(outcomes), succeeded, "atomic" if bulk.atomic else "partial")
     if bulk.key is not None:
@@ -143,7 +147,7 @@ def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
         jobs = [item for _, item in wanted if isinstance(item, NewJob)]
         for (place, _), result in zip(wanted, _push(tx, jobs, bulk.atomic), strict=True):
             if isinstance(result, OjsterError):
-                result.details["index"] = place
+                result.details = result.details | {"index": place}
                 outcomes[place] = result
             else:
                 outcomes[place] = result[0]
@@ -157,7 +161,7 @@ def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
 def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Sequence[Pushed] | OjsterError | Later]:
     """Push jobs. A queue takes all of an atomic request, or nothing (ojs-backpressure.md section 9.3)."""
     if atomic and (full := make_room(tx, [jobs])[0]) is not None:
-        return [full for _ in jobs]
+        return [copy(full) for _ in jobs]
     groups = [(job,) for job in jobs]
     return admit(tx, groups) if atomic else push(tx, groups)
 

@@ -71,12 +71,10 @@ def find_checkpoints(tx: Transaction, ids: Sequence[str]) -> list[Checkpoint | O
         if job is None:
             results.append(_no_job(id))
         elif not job.checkpoint_number:
-            results.append(NotFound(f"The job {id} has no checkpoint.", resource_type="checkpoint", resource_id=id))
+            results.append(_nothing(id))
         else:
-            ((state, created_at),) = tx.execute(
-                "SELECT state, created_at FROM checkpoints WHERE seq = :seq", {"seq": job.seq}
-            )
-            results.append(Checkpoint(id, state, job.checkpoint_number, created_at))
+            rows = tx.execute("SELECT state, created_at FROM checkpoints WHERE seq = :seq", {"seq": job.seq})
+            results.append(Checkpoint(id, rows[0][0], job.checkpoint_number, rows[0][1]) if rows else _nothing(id))
     return results
 
 
@@ -137,6 +135,10 @@ def _refusal(job: Job | None, item: NewCheckpoint) -> OjsterError | None:
     if job.state != JobState.ACTIVE or job.worker_id not in (None, item.worker_id):
         return Conflict(f"The worker {item.worker_id} does not hold the job {job.id}.", current_state=job.state)
     return None
+
+
+def _nothing(id: str) -> NotFound:
+    return NotFound(f"The job {id} has no checkpoint.", resource_type="checkpoint", resource_id=id)
 
 
 def _no_job(id: str) -> NotFound:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -12,7 +11,18 @@ from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
-from ojster.engine.limits import TRY_AGAIN, UNLIMITED, Gate, Limit, find_limit, heads, key_of_queue
+from ojster.engine.limits import (
+    MOST_KEYS,
+    TRY_AGAIN,
+    UNLIMITED,
+    Gate,
+    Head,
+    Limit,
+    count_active,
+    find_limit,
+    heads,
+    key_of_queue,
+)
 from ojster.engine.results import give_inputs
 from ojster.engine.transitions import finish, stop_jobs, write_outcomes
 from ojster.model.envelope import Job
@@ -20,6 +30,17 @@ from ojster.model.node import NUMBER_BITS
 from ojster.model.states import JobState
 
 MOST_CLAIMED: Final = 1_000
+
+
+MOST_WINDOWS: Final = 20
+"""How often a claim looks at some more of the keys of a queue, as long as there is no room in those before."""
+
+MOST_TURNED_AWAY: Final = 100
+"""How many jobs that are not to wait a claim drops, or puts off, of each key."""
+
+
+class Nobody(list[Job]):
+    """What a worker gets that is to be given nothing: it is not worth waiting for more."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -52,7 +73,9 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     results: dict[int, list[Job]] = {}
     alike: dict[tuple[str, ...], list[int]] = {}
     for index, request in enumerate(claims):
-        if way.is_closed or request.worker_id in way.idle:
+        if request.worker_id in way.idle:
+            results[index] = Nobody()
+        elif way.is_closed:
             results[index] = []
         else:
             alike.setdefault(request.queues, []).append(index)
@@ -74,8 +97,8 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
             _begin_workflows(tx, started)
             give_inputs(tx, started)
             give_checkpoints(tx, started)
-    for gate in way.gates.values():
-        gate.close(tx)
+    for gate in (*way.gates.values(), *way.keys.values()):
+        gate.close()
     return [results[index] for index in range(len(claims))]
 
 
@@ -88,7 +111,7 @@ def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: _Way) -> lis
             taken += _available(tx, queue, wanted - len(taken))
             continue
         gate = way.gates.get(queue)
-        room = min(wanted - len(taken), gate.room if gate else UNLIMITED)
+        room = min(wanted - len(taken), gate.enter() if gate else UNLIMITED)
         jobs = _available(tx, queue, room) if room else []
         if room and way.has_keys:
             jobs = _with_limited(tx, queue, room, jobs, way)
@@ -125,27 +148,46 @@ def _one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
 def _with_limited(tx: Transaction, queue: str, room: int, unlimited: list[Job], way: _Way) -> list[Job]:
     """Return the jobs to hand out next, those with limits among them where it is their turn."""
     found = list(unlimited)
-    gates: dict[str, Gate] = {}
-    waiting = heads(tx, queue, after=way.first_key)
-    while waiting:
-        some, waiting = waiting[:room], waiting[room:]
-        gates |= way.lock([head.key for head in some])
-        for head in some:
+    for some in _windows(tx, queue):
+        for head in sorted(some, key=lambda head: (-head.priority, head.seq)):
             if len(found) >= room and _turn(sorted(found, key=_turn)[room - 1]) < (-head.priority, head.seq):
-                waiting = []
                 break
-            gate = gates[head.key]
-            if gate.room:
-                found += tx.limited_jobs(queue, head.key, min(room, gate.room))
-            elif gate.limit.on_limit != "wait":
-                _turn_away(tx, tx.limited_jobs(queue, head.key, room), gate)
+            gate = way.gate(head)
+            if gate.enter():
+                found += tx.limited_jobs(queue, gate.limit.key, min(room, gate.room))
+            elif gate.strategy is not None and gate.limit.on_limit != "wait":
+                _turn_away(tx, tx.limited_jobs(queue, gate.limit.key, MOST_TURNED_AWAY), gate)
+        if len(found) >= room:
+            break
     chosen = _one_of_each(tx, queue, sorted(found, key=_turn))[:room]
     if tx.skip_locked and len(chosen) < len(found):
         tx.effects.opened.add(queue)  # those left out were locked, and somebody else may have passed them over
-    for key, gate in gates.items():
-        gate.start([job for job in chosen if job.limit_key == key])
-        gate.close(tx)
+    started: dict[str, list[Job]] = {}
+    for job in chosen:
+        if job.limit_key is not None:
+            started.setdefault(job.limit_key, []).append(job)
+    for key, jobs in started.items():
+        way.keys[key].start(jobs)
     return chosen
+
+
+def _windows(tx: Transaction, queue: str) -> Iterator[list[Head]]:
+    """The keys that have jobs in a queue, some at a time; where there are many, from where the last claim ended."""
+    places = tx.configuration.places
+    start = after = places.get(queue, "")
+    wrapped = not start
+    for _ in range(MOST_WINDOWS):
+        some = heads(tx, queue, after)
+        if some:
+            places[queue] = after = some[-1].limit.key
+            yield some
+        if len(some) < MOST_KEYS:
+            if wrapped:
+                places.pop(queue, None)
+                return
+            after, wrapped = "", True
+        elif wrapped and after > start:
+            return
 
 
 def _turn(job: Job) -> tuple[int, int]:
@@ -252,9 +294,9 @@ class _Way:
     is_closed:
         Whether nothing at all is handed out.
     has_keys:
-        Whether there are limits on jobs that share a key.
-    first_key:
-        Behind which key to begin, another each time, where there are too many to look at all of them.
+        Whether jobs with limits of their own wait in some queue.
+    keys:
+        The limits of jobs that were looked at.
     """
 
     def __init__(self, tx: Transaction) -> None:
@@ -264,8 +306,8 @@ class _Way:
         self.idle: set[str | None] = set()
         self.is_closed = False
         self.has_keys = False
-        self.first_key = ""
         self.gates: dict[str, Gate] = {}
+        self.keys: dict[str, Gate] = {}
         for kind, name in tx.execute(_OBSTACLES):
             if kind == "worker":
                 self.idle.add(name)
@@ -277,17 +319,20 @@ class _Way:
                 self.paused.add(name)
             else:
                 self.limited.add(name)
-        if self.has_keys:
-            self.first_key = random.choice("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
     def approach(self, queues: Iterable[str]) -> None:
-        """Lock the limits of the queues that are looked into."""
-        by_key = {key_of_queue(queue): queue for queue in queues if queue in self.limited}
-        self.gates = {by_key[key]: gate for key, gate in self.lock(by_key).items()}
+        """Look at the limits of the queues that are looked into."""
+        for queue in sorted(queues):
+            if queue in self.limited:
+                key = key_of_queue(queue)
+                self.gates[queue] = Gate(self._tx, find_limit(self._tx, key) or Limit(key), count_active(self._tx, key))
 
-    def lock(self, keys: Iterable[str]) -> dict[str, Gate]:
-        """Return limits, locked until the transaction ends: in the order of their names, as everybody does."""
-        return {key: Gate(self._tx, find_limit(self._tx, key, lock=True) or Limit(key)) for key in sorted(keys)}
+    def gate(self, head: Head) -> Gate:
+        """Return the limit of a job with a key: the same for all queues, so that all is counted."""
+        key = head.limit.key
+        if key not in self.keys:
+            self.keys[key] = Gate(self._tx, head.limit, head.active)
+        return self.keys[key]
 
 
 _OBSTACLES: Final = (
@@ -295,6 +340,7 @@ _OBSTACLES: Final = (
     "UNION ALL SELECT 'worker', id FROM workers WHERE state <> 'running' OR directive <> 'running' "
     "UNION ALL SELECT 'limited', substr(key, 8) FROM rate_limits WHERE key >= '/queue/' AND key < '/queue0' "
     "UNION ALL SELECT 'maintenance', name FROM system WHERE name = 'maintenance' "
-    "UNION ALL SELECT 'limits', '' WHERE EXISTS (SELECT 1 FROM rate_limits WHERE key >= '0')"
+    "UNION ALL SELECT 'limits', '' WHERE EXISTS "
+    "(SELECT 1 FROM jobs WHERE state = 'available' AND limit_key IS NOT NULL)"
 )
 """All that keeps jobs from being handed out, in one statement: every claim asks it."""

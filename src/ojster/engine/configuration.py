@@ -79,6 +79,8 @@ class Configuration:
 
     def __init__(self) -> None:
         self.version = 0
+        self.places: dict[str, str] = {}
+        """At which key of a limit the last claim has ended, by queue: see ``ojster.engine.claim``."""
         self._bounds: Mapping[str, Bound] | None = None
         self._subscriptions: Sequence[Subscription] | None = None
 
@@ -95,11 +97,10 @@ class Configuration:
         """Return the bounds of the queues that have some."""
         known = self._bounds
         if known is None:
-            version = self.version
             rows = tx.execute("SELECT name, config FROM queues WHERE config IS NOT NULL")
             found = {name: _bounded(config).backpressure for name, config in rows}
             known = {name: bound for name, bound in found.items() if bound is not None}
-            if version == self.version:  # else it changed while it was read
+            if tx.configuration_version == self.version:  # else it may have been read before it changed
                 self._bounds = known
         return known
 
@@ -107,10 +108,9 @@ class Configuration:
         """Return the subscriptions to events that are active."""
         known = self._subscriptions
         if known is None:
-            version = self.version
             rows = tx.execute("SELECT body FROM webhooks ORDER BY id")
             known = [one for (body,) in rows if (one := decode_subscription(body)).active]
-            if version == self.version:
+            if tx.configuration_version == self.version:
                 self._subscriptions = known
         return known
 

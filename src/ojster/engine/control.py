@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
-from ojster.engine.transitions import cancel_job, make_available
+from ojster.engine.transitions import cancel_job, lock_workflows, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.states import FINISHED, JobState
@@ -89,6 +89,7 @@ def revive(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
 def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> list[Job | OjsterError]:
     results: list[Job | OjsterError] = []
     jobs = tx.lock_jobs(ids)
+    lock_workflows(tx, jobs.values())
     for id in ids:
         job = jobs.get(id)
         if job is None:

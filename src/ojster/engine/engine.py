@@ -37,7 +37,7 @@ from ojster.engine import (
 from ojster.engine.admission import Pushed
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
-from ojster.engine.claim import Claim, claim
+from ojster.engine.claim import Claim, Nobody, claim
 from ojster.engine.idempotency import Key, Reply
 from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
@@ -90,6 +90,9 @@ WALK_INTERVAL: Final = 600.0
 
 RETENTION_INTERVAL: Final = 60.0
 """How often finished jobs are looked through for those whose retention is over, in seconds."""
+
+IDLE_PAUSE: Final = 1.0
+"""How long a worker waits in vain that is to be given nothing, in seconds: it would ask again at once."""
 
 LOOK_AGAIN: Final = 0.1
 """How often it is looked, in seconds, whether somebody else has answered a request."""
@@ -245,7 +248,10 @@ class Engine:
                 await asyncio.wait((call,), timeout=min(wait, LONGEST_WAIT))
                 if not call.done():
                     self.database.hurry(patience)
-            return (await call)[0]
+            jobs = (await call)[0]
+            if waits and isinstance(jobs, Nobody):
+                await asyncio.sleep(min(wait, IDLE_PAUSE))
+            return jobs
         except asyncio.CancelledError:
             if _has_arrived(call):
                 self.give_back(call.result()[0])
@@ -842,8 +848,8 @@ def _answer(tx: Transaction, requests: Sequence[None]) -> list[None]:
 
 
 def _in_vain(jobs: Sequence[Job]) -> bool:
-    """Whether a fetch should wait: there is no job."""
-    return not jobs
+    """Whether a fetch should wait: there is no job, and there may be one."""
+    return not jobs and not isinstance(jobs, Nobody)
 
 
 def _never(jobs: Sequence[Job]) -> bool:

@@ -15,11 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import Transaction
-from ojster.model.duration import SECOND
+from ojster.model.duration import DAY, SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.limit import Limits, Rate, RateLimitPolicy
 from ojster.model.timestamps import format_timestamp
+
+_ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
+"""The active jobs with a key, in the words of the index of jobs that have one and are not finished."""
 
 UNLIMITED: Final = 1_000_000
 """How many jobs may start where nothing limits it."""
@@ -115,11 +118,9 @@ def key_of_queue(queue: str) -> str:
     return QUEUE_PREFIX + queue
 
 
-def find_limit(tx: Transaction, key: str, *, lock: bool = False) -> Limit | None:
-    """Return a limit; with ``lock``, nobody else may use it until the transaction ends."""
-    rows = tx.execute(
-        f"SELECT {_COLUMNS} FROM rate_limits WHERE key = :key" + (tx.for_update if lock else ""), {"key": key}
-    )
+def find_limit(tx: Transaction, key: str, lock: str = "") -> Limit | None:
+    """Return a limit; ``lock`` is how it is kept from others until the transaction ends."""
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM rate_limits WHERE key = :key" + lock, {"key": key})
     return _limit(rows[0]) if rows else None
 
 
@@ -131,20 +132,29 @@ def _limit(row: Sequence[Any]) -> Limit:
 # What is allowed
 
 
-def set_limits(tx: Transaction, key: str, limits: Limits, on_limit: str, queue: str) -> None:
-    """Say what is allowed to jobs with a key, which are in this queue; written only if it is news."""
+def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, queue: str) -> None:
+    """Say what is allowed to jobs with a key, which are in this queue; written, and locked, only if it is news.
+
+    ``None``: what was said before.
+    """
     known = find_limit(tx, key)
-    if known is not None and known.own == limits and known.on_limit == on_limit and queue in known.queues:
+    if known is not None and not _is_news(known, limits, on_limit, queue):
         return
-    queues = sorted({*(known.queues if known else ()), queue})
+    if known is None:
+        tx.execute(
+            "INSERT INTO rate_limits (key, queues, on_limit) VALUES (:key, '[]', 'wait') ON CONFLICT (key) DO NOTHING",
+            {"key": key},
+        )
+    known = find_limit(tx, key, tx.for_update)
+    assert known is not None
+    if limits is None:
+        limits, on_limit = known.own, known.on_limit
+    queues = sorted({*known.queues, queue})
     rate, throttle = limits.rate, limits.throttle
     tx.execute(
-        "INSERT INTO rate_limits (key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, "
-        "on_limit) VALUES (:key, :queues, :concurrency, :rate_limit, :rate_period, :throttle_limit, :throttle_period, "
-        ":on_limit) ON CONFLICT (key) DO UPDATE SET queues = excluded.queues, concurrency = excluded.concurrency, "
-        "rate_limit = excluded.rate_limit, rate_period = excluded.rate_period, "
-        "throttle_limit = excluded.throttle_limit, throttle_period = excluded.throttle_period, "
-        "on_limit = excluded.on_limit",
+        "UPDATE rate_limits SET queues = :queues, concurrency = :concurrency, rate_limit = :rate_limit, "
+        "rate_period = :rate_period, throttle_limit = :throttle_limit, throttle_period = :throttle_period, "
+        "on_limit = :on_limit WHERE key = :key",
         {
             "key": key,
             "queues": msgspec.json.encode(queues).decode(),
@@ -159,18 +169,36 @@ def set_limits(tx: Transaction, key: str, limits: Limits, on_limit: str, queue: 
     tx.effects.opened.update(queues)  # what is allowed now may be more
 
 
+def _is_news(known: Limit, limits: Limits | None, on_limit: str, queue: str) -> bool:
+    if queue not in known.queues:
+        return True
+    return limits is not None and (known.own != limits or known.on_limit != on_limit)
+
+
 def register(tx: Transaction, policy: RateLimitPolicy, queue: str) -> None:
-    """Take over what a job says of its key. The last one that says something is right."""
-    set_limits(tx, policy.key, policy.limits, policy.on_limit, queue)
+    """Take over what a job says of its key, if it says something. The last one that does is right."""
+    set_limits(tx, policy.key, None if policy.limits == Limits() else policy.limits, policy.on_limit, queue)
 
 
-def limit_queue(tx: Transaction, queue: str, limits: Limits) -> None:
-    """Say what is allowed to all jobs of a queue; no limits at all delete the row."""
+def limit_queue(tx: Transaction, queue: str, **changes: Any) -> None:
+    """Change what is allowed to all jobs of a queue: ``concurrency``, ``rate``, ``throttle``.
+
+    A queue without limits has no row. Those of its jobs that run already are counted, and their ends are known, too.
+    """
+    key = key_of_queue(queue)
+    known = find_limit(tx, key)
+    limits = msgspec.structs.replace((known or Limit(key)).own, **changes)
     if limits == Limits():
-        tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key_of_queue(queue)})
+        tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key})
         tx.effects.opened.add(queue)
-    else:
-        set_limits(tx, key_of_queue(queue), limits, "wait", queue)
+        return
+    set_limits(tx, key, limits, "wait", queue)
+    if limits.concurrency is not None:
+        tx.execute(
+            "UPDATE jobs SET limit_key = :key WHERE state = 'active' AND due_at IS NOT NULL AND queue = :queue "
+            "AND limit_key IS NULL",
+            {"key": key, "queue": queue},
+        )
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -185,7 +213,7 @@ def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | Ojs
     """Put other limits in the place of those of a key (section 10.2); a key that is not known yet is made known."""
     results: list[Limit | OjsterError] = []
     for one in overrides:
-        known = find_limit(tx, one.key, lock=True)
+        known = find_limit(tx, one.key, tx.for_update)
         if known is None and one.limits is None:
             results.append(no_limit(one.key))
             continue
@@ -195,11 +223,12 @@ def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | Ojs
                 "ON CONFLICT (key) DO NOTHING",
                 {"key": one.key},
             )
-            known = find_limit(tx, one.key, lock=True)
+            known = find_limit(tx, one.key, tx.for_update)
             assert known is not None
         known.override = None if one.limits is None else msgspec.json.encode(one.limits)
         known.override_until = one.until
         known.opens_at = one.until
+        known.blocked_until = 0
         tx.expect(one.until)
         _write(tx, known)
         tx.effects.opened.update(known.queues)
@@ -208,8 +237,11 @@ def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | Ojs
 
 
 def block(tx: Transaction, key: str, until: int, reason: str) -> None:
-    """Let no job with a key start until then: a handler was told to slow down (section 9.1)."""
-    limit = find_limit(tx, key, lock=True)
+    """Let no job with a key start until then, at most a day: a handler was told to slow down (section 9.1)."""
+    if key.startswith(QUEUE_PREFIX):
+        return  # the job itself has named no key
+    limit = find_limit(tx, key, tx.for_update)
+    until = min(until, tx.now + DAY)
     if limit is not None and until > limit.blocked_until:
         limit.blocked_until = limit.opens_at = until
         tx.expect(until)
@@ -221,26 +253,35 @@ def block(tx: Transaction, key: str, until: int, reason: str) -> None:
 
 
 class Gate:
-    """A limit that a claim has locked: how many jobs may start, and who did.
+    """A limit that a claim comes to: how many jobs may start, and who did.
+
+    It is looked at without a lock first. Only a claim that finds room locks the limit, and looks again; who finds it
+    locked passes it over, and is rung when it is free again. So claims never wait for each other, nor for anybody else.
 
     Attributes
     ----------
+    limit:
+        The limit, as it was looked at.
     room:
         How many jobs may still start.
     """
 
-    def __init__(self, tx: Transaction, limit: Limit) -> None:
+    def __init__(self, tx: Transaction, limit: Limit, active: int) -> None:
+        self._tx = tx
+        self._started: list[Job] = []
+        self._is_ours = False
+        self._look(limit, active)
+
+    def _look(self, limit: Limit, active: int) -> None:
         self.limit = limit
         self.room = UNLIMITED
         self.strategy: str | None = None
-        """What there is no room for."""
         self.opens_at: int | None = None
-        self._started: list[Job] = []
-        now, allowed = tx.now, limit.in_force(tx.now)
+        now, allowed = self._tx.now, limit.in_force(self._tx.now)
         if limit.blocked_until > now:
             self._narrow(0, "blocked", limit.blocked_until)
         if allowed.concurrency is not None:
-            self._narrow(allowed.concurrency - _active(tx, limit.key), "concurrency", None)
+            self._narrow(allowed.concurrency - active, "concurrency", None)
         if allowed.rate is not None:
             opens_at = limit.window_started_at + allowed.rate.period
             self._narrow(allowed.rate.limit - limit.used(allowed.rate, now), "rate", opens_at)
@@ -253,6 +294,21 @@ class Gate:
             if room <= 0:
                 self.strategy, self.opens_at = strategy, opens_at
 
+    def enter(self) -> int:
+        """Lock the limit, if there seems to be room, and return how many jobs may start."""
+        if self._is_ours or not self.room:
+            return self.room
+        tx = self._tx
+        locked = find_limit(tx, self.limit.key, tx.skip_locked)
+        if locked is None:
+            self.room = 0  # somebody else is at it, or it is gone
+        else:
+            self._is_ours = True
+            self._look(locked, count_active(tx, locked.key))
+            if tx.skip_locked:
+                tx.effects.opened.update(locked.queues)  # who passed it over may look again when we are done
+        return self.room
+
     @property
     def counts_active(self) -> bool:
         """Whether it depends on how many jobs are active."""
@@ -263,15 +319,15 @@ class Gate:
         self.room -= len(jobs)
         self._started += jobs
 
-    def close(self, tx: Transaction) -> None:
+    def close(self) -> None:
         """Write down what was used, and when there will be room again."""
-        limit, now = self.limit, tx.now
+        tx, limit, now = self._tx, self.limit, self._tx.now
         if not self._started:
-            if self.strategy is not None and (limit.exceeded is None or limit.opens_at != self.opens_at):
-                self._exceed(tx, self.strategy)
+            if self.strategy is not None and limit.exceeded is None:
+                self._exceed(self.strategy)
             return
         allowed = limit.in_force(now)
-        opens_at = None
+        opens_at = limit.override_until if limit.overridden(now) else None
         if allowed.rate is not None:
             if now - limit.window_started_at >= allowed.rate.period:
                 limit.window_started_at, limit.window_used = now, 0
@@ -281,35 +337,33 @@ class Gate:
         if allowed.throttle is not None:
             limit.next_start_at = now + max(1, allowed.throttle.period // allowed.throttle.limit)
             opens_at = max(opens_at or 0, limit.next_start_at)
-        limit.opens_at = opens_at if opens_at is not None else limit.override_until
+        limit.opens_at = opens_at
         tx.expect(limit.opens_at)
         if limit.exceeded is not None:
-            tx.emit_about(
-                "rate_limit.released",
-                limit.key,
-                key=limit.key,
-                strategy=limit.exceeded,
-                job_id=self._started[0].id,
-            )
+            strategy, first = limit.exceeded, self._started[0].id
+            tx.emit_about("rate_limit.released", limit.key, key=limit.key, strategy=strategy, job_id=first)
             limit.exceeded = None
         _write(tx, limit)
 
-    def _exceed(self, tx: Transaction, strategy: str) -> None:
-        limit = self.limit
-        if limit.exceeded is None:
-            allowed = limit.in_force(tx.now).to_wire().get(strategy)
-            tx.emit_about("rate_limit.exceeded", limit.key, key=limit.key, strategy=strategy, limit=allowed)
+    def _exceed(self, strategy: str) -> None:
+        """Tell once that there is no room."""
+        tx = self._tx
+        limit = self.limit if self._is_ours else find_limit(tx, self.limit.key, tx.skip_locked)
+        if limit is None or limit.exceeded is not None:
+            return
+        allowed = limit.in_force(tx.now).to_wire().get(strategy)
+        tx.emit_about("rate_limit.exceeded", limit.key, key=limit.key, strategy=strategy, limit=allowed)
         limit.exceeded = strategy
-        limit.opens_at = self.opens_at if self.opens_at is not None else limit.override_until
-        tx.expect(limit.opens_at)
+        if self.opens_at is not None:
+            limit.opens_at = self.opens_at
+            tx.expect(limit.opens_at)
         _write(tx, limit)
 
 
-def _active(tx: Transaction, key: str) -> int:
+def count_active(tx: Transaction, key: str) -> int:
+    """Return how many jobs with a key, or of a queue, are active."""
     if not key.startswith(QUEUE_PREFIX):
-        return int(
-            tx.execute("SELECT count(*) FROM jobs WHERE limit_key = :key AND state = 'active'", {"key": key})[0][0]
-        )
+        return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {_ACTIVE} = :key", {"key": key})[0][0])
     queue = key.removeprefix(QUEUE_PREFIX)
     ((counted,),) = tx.execute(
         "SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE queue = :queue AND state = 'active'",
@@ -338,37 +392,33 @@ def _write(tx: Transaction, limit: Limit) -> None:
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first of the jobs with a key that wait in a queue."""
+    """The first of the jobs with a key that wait in a queue, their limit, and how many of them are active."""
 
-    key: str
     priority: int
     seq: int
+    limit: Limit
+    active: int
 
 
 def heads(tx: Transaction, queue: str, after: str) -> list[Head]:
-    """Return the first job of each key that has some in a queue, the most urgent first.
-
-    At most ``MOST_KEYS``, those behind ``after``, then the others: who begins somewhere else each time misses none.
-    """
-    found = _heads(tx, queue, after)
-    if len(found) < MOST_KEYS and after:
-        found += [head for head in _heads(tx, queue, "") if head.key <= after][: MOST_KEYS - len(found)]
-    return sorted(found, key=lambda head: (-head.priority, head.seq))
-
-
-def _heads(tx: Transaction, queue: str, after: str) -> list[Head]:
+    """Return the first job of each key behind ``after`` that has some in a queue, by key; at most ``MOST_KEYS``."""
     # Each key is looked up behind the one before it, so that the cost is that of the keys, not of their jobs.
     waits = "FROM jobs WHERE queue = :queue AND state = 'available' AND limit_key"
+    limit = ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
     rows = tx.execute(
-        "SELECT name, priority, seq FROM (WITH RECURSIVE keys(name) AS ("
+        f"SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, {limit} "
+        "FROM (WITH RECURSIVE keys(name) AS ("
         f"SELECT (SELECT min(limit_key) {waits} > :after) "
         f"UNION ALL SELECT (SELECT min(limit_key) {waits} > keys.name) FROM keys WHERE keys.name IS NOT NULL"
-        "), found AS (SELECT name FROM keys WHERE name IS NOT NULL LIMIT :most) "
-        "SELECT found.name, j.priority, j.seq FROM found JOIN jobs AS j ON j.seq = "
-        f"(SELECT seq {waits} = found.name ORDER BY priority DESC, seq LIMIT 1)) AS first",
+        ") SELECT name FROM keys WHERE name IS NOT NULL LIMIT :most) AS first "
+        f"JOIN jobs AS j ON j.seq = (SELECT seq {waits} = first.name ORDER BY priority DESC, seq LIMIT 1) "
+        "LEFT JOIN rate_limits AS r ON r.key = first.name ORDER BY first.name",
         {"queue": queue, "after": after, "most": MOST_KEYS},
     )
-    return [Head(*row) for row in rows]
+    return [
+        Head(priority, seq, Limit(name) if limit[0] is None else _limit(limit), active)
+        for priority, seq, active, name, *limit in rows
+    ]
 
 
 def unmark(tx: Transaction, jobs: Iterable[Job]) -> None:
@@ -465,9 +515,19 @@ def show_limits(tx: Transaction, keys: Sequence[str]) -> list[LimitState | Ojste
 
 def _state(tx: Transaction, limit: Limit) -> LimitState:
     ((waiting,),) = tx.execute(
-        "SELECT count(*) FROM jobs WHERE limit_key = :key AND state = 'available'", {"key": limit.key}
+        "SELECT count(*) FROM jobs WHERE state = 'available' AND finished_at IS NULL AND limit_key = :key",
+        {"key": limit.key},
     )
-    return LimitState(limit, _active(tx, limit.key), int(waiting), tx.now)
+    return LimitState(limit, count_active(tx, limit.key), int(waiting), tx.now)
+
+
+def limit_headers(tx: Transaction, keys: Sequence[str]) -> list[dict[str, str]]:
+    """Return the headers that tell of the limit of each key; how many jobs wait is not counted for it."""
+    results = []
+    for key in keys:
+        limit = find_limit(tx, key)
+        results.append({} if limit is None else LimitState(limit, count_active(tx, key), 0, tx.now).headers())
+    return results
 
 
 def list_limits(tx: Transaction, pages: Sequence[tuple[int, int]]) -> list[tuple[list[LimitState], int]]:

@@ -55,7 +55,7 @@ def list_overviews(tx: Transaction, requests: Sequence[None]) -> list[list[Queue
 
 
 class QueueDetail(msgspec.Struct, frozen=True):
-    """All about a queue. ``oldest_at`` is since when the first job in it has been available."""
+    """All about a queue. ``oldest_at`` is since when the next job in it has been available."""
 
     overview: QueueOverview
     config: QueueConfig
@@ -72,13 +72,17 @@ def show_queues(tx: Transaction, names: Sequence[str]) -> list[QueueDetail | Non
             continue
         (counts,) = count_jobs(tx, (name,))
         recent, hour = work_by_queue(tx, RECENT, name), work_by_queue(tx, HOUR, name)
-        rows = tx.execute(
-            "SELECT enqueued_at FROM jobs WHERE queue = :name AND state = 'available' AND limit_key IS NULL "
-            "ORDER BY priority DESC, seq LIMIT 1",
-            {"name": name},
-        )
+        rows = [
+            row
+            for limited, order in (("limit_key IS NULL", "priority DESC"), ("limit_key IS NOT NULL", "limit_key"))
+            for row in tx.execute(
+                f"SELECT enqueued_at FROM jobs WHERE queue = :name AND state = 'available' AND {limited} "
+                f"ORDER BY {order}, seq LIMIT 1",
+                {"name": name},
+            )
+        ]
         overview = QueueOverview(queue, counts.get(name, {}), recent.get(name, Work()), hour.get(name, Work()))
-        results.append(QueueDetail(overview, read_config(tx, name), rows[0][0] if rows else None))
+        results.append(QueueDetail(overview, read_config(tx, name), min((at for (at,) in rows), default=None)))
     return results
 
 

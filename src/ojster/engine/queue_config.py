@@ -13,8 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from ojster.database.transaction import Transaction
 from ojster.engine.configuration import Bound
-from ojster.engine.limits import Limit, find_limit, key_of_queue, limit_queue
-from ojster.model.limit import Limits
+from ojster.engine.limits import limit_queue
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -35,11 +34,11 @@ class QueueConfig(msgspec.Struct, frozen=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Changes to what is set for a queue; what is ``UNSET`` stays as it is."""
+    """Changes to what is set for a queue, by members of ``Limits`` and ``Kept``; what is not mentioned stays."""
 
     queue: str
-    limits: Limits | UnsetType = UNSET
-    retention: Kept | UnsetType = UNSET
+    limits: dict[str, Any] = {}
+    retention: dict[str, int | None] = {}
     backpressure: Bound | UnsetType | None = UNSET
 
 
@@ -52,11 +51,6 @@ def read_config(tx: Transaction, queue: str) -> QueueConfig:
     return _decode(rows[0][0]) if rows else QueueConfig()
 
 
-def limits_of(tx: Transaction, queue: str) -> Limits:
-    """Return what is allowed to the jobs of a queue."""
-    return (find_limit(tx, key_of_queue(queue)) or Limit("")).own
-
-
 def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
     """Change what is set for queues, whether there is one of that name yet or not. It holds at once."""
     for change in changes:
@@ -64,8 +58,8 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
         config = read_config(tx, change.queue)
         news: dict[str, Any] = {}
-        if change.retention is not UNSET:
-            news["retention"] = change.retention
+        if change.retention:
+            news["retention"] = msgspec.structs.replace(config.retention, **change.retention)
         if change.backpressure is not UNSET:
             news["backpressure"] = change.backpressure
         if news:
@@ -75,8 +69,8 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
             )
             tx.execute("DELETE FROM system WHERE name = 'retention'")  # others may be forgotten now: look at all again
             tx.effects.configured = True
-        if change.limits is not UNSET:
-            limit_queue(tx, change.queue, change.limits)
+        if change.limits:
+            limit_queue(tx, change.queue, **change.limits)
         tx.emit_about("queue.configured", change.queue, change.queue)
     return [None for _ in changes]
 

@@ -20,10 +20,11 @@ from ojster.model.node import TWO_PART, Inputs, Kind, NodeState
 _encode: Final = msgspec.json.Encoder().encode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
+# The jobs are looked up for each node: as a join, they could be planned the other way round, through all of them.
 _COLUMNS: Final = (
-    "n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error, j.result, j.errors"
+    "n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error, "
+    "(SELECT j.result FROM jobs AS j WHERE j.id = n.job_id), (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id)"
 )
-_JOINED: Final = "LEFT JOIN jobs AS j ON j.id = n.job_id"
 
 
 class Outcome(msgspec.Struct, gc=False):
@@ -65,7 +66,7 @@ def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, Outcome]:
     """Return the outcomes of nodes, as they are stored."""
     if not ids:
         return {}
-    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n {_JOINED} WHERE n.id {tx.among}", (tx.integers(ids),))
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.id {tx.among}", (tx.integers(ids),))
     return _composed(tx, [_outcome(row) for row in rows])
 
 
@@ -100,7 +101,7 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
     while level:
         levels.append(level)
         rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM nodes AS n {_JOINED} WHERE n.parent {tx.among} ORDER BY n.parent, n.position",
+            f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.parent {tx.among} ORDER BY n.parent, n.position",
             (tx.integers([one.id for one in level]),),
         )
         members = [one for one in map(_outcome, rows) if _counts(everything[one.parent or 0], one)]
@@ -184,7 +185,7 @@ def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
     for wish, before in _STEPS_BEFORE.items():
         if wish in kinds.values():
             rows = tx.execute(
-                f"SELECT s.id, {_COLUMNS} FROM nodes AS s {before} {_JOINED} "
+                f"SELECT s.id, {_COLUMNS} FROM nodes AS s {before} "
                 f"WHERE s.id {tx.among} AND s.inputs = '{wish}' ORDER BY s.id, n.position",
                 (ids,),
             )
@@ -211,5 +212,5 @@ def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
     )
     while kind in TWO_PART:
         ((id, kind),) = tx.execute("SELECT id, kind FROM nodes WHERE parent = ? AND position = 0", (id,))
-    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n {_JOINED} WHERE n.parent = ? ORDER BY n.position", (id,))
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.parent = ? ORDER BY n.position", (id,))
     return kind, [_outcome(row) for row in rows]

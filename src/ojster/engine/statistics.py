@@ -125,6 +125,8 @@ def _add(one: Work, other: Work) -> Work:
 
 def sum_up(tx: Transaction) -> None:
     """Sum up minutes to hours, and forget hours, that are old enough."""
+    if tx.lock_keys({"statistics"}):
+        return  # somebody else is at it, and both would add the same
     hour = (tx.now // MICROS_A_MINUTE - MINUTES_KEPT) // 60
     names = ", ".join(SUMS)
     ((oldest,),) = tx.execute("SELECT min(minute) FROM queue_minutes WHERE minute < :end", {"end": hour * 60})

@@ -50,7 +50,7 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     next_workflow, more_workflows = _look_after_workflows(tx)
     more = more or more_workflows
     fired = fire_due(tx) if maintenance is None else None
-    moments = [fired, reap_silent_workers(tx), open_limits(tx), _next_due(tx), next_workflow]
+    moments = [fired, reap_silent_workers(tx), open_limits(tx), _next_due(tx, maintenance is not None), next_workflow]
     next_due = min((moment for moment in moments if moment is not None), default=None)
     if next_due is not None and next_due <= tx.now and not more:
         next_due = tx.now + PAUSE  # somebody else is at what is due
@@ -131,9 +131,11 @@ def _end_overdue(tx: Transaction, jobs: list[Job]) -> None:
             fail_attempt(tx, job, failure, immediately=True)
 
 
-def _next_due(tx: Transaction) -> int | None:
+def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:
     found = []
     for state in _WAITING:
+        if in_maintenance and state in (JobState.SCHEDULED, JobState.RETRYABLE):
+            continue  # it will be looked again when that is over
         ((due_at,),) = tx.execute(
             "SELECT min(due_at) FROM jobs WHERE state = :state AND due_at IS NOT NULL", {"state": state.value}
         )

@@ -59,9 +59,6 @@ class Worker(msgspec.Struct, frozen=True):
     last_seen_at: int
 
 
-RUNNING: Final = "running"
-"""The state in which a worker is given jobs."""
-
 _WORKER_COLUMNS: Final = (
     "id, state, directive, hostname, pid, queues, labels, concurrency, active_jobs, started_at, last_seen_at"
 )
@@ -74,9 +71,6 @@ def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[Pulse]:
 
 def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     now = tx.now
-    before = tx.execute("SELECT state FROM workers WHERE id = :id", {"id": one.worker_id})
-    if one.state == RUNNING and before and before[0][0] != RUNNING:
-        tx.effects.opened.update(one.queues)  # it may wait for jobs already, which it was not given
     ((directive, started_at),) = tx.execute(
         f"INSERT INTO workers ({_WORKER_COLUMNS}) VALUES (:id, :state, NULL, :hostname, :pid, :queues, :labels, "
         ":concurrency, :active_jobs, :now, :now) "
@@ -129,10 +123,7 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
         if not rows:
             results.append(_no_worker(worker_id))
             continue
-        worker = _worker(rows[0])
-        if directive == RUNNING:
-            tx.effects.opened.update(worker.queues)
-        results.append(worker)
+        results.append(_worker(rows[0]))
     return results
 
 

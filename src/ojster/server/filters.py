@@ -56,7 +56,7 @@ def _states(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(states, list) or not states:
         raise InvalidRequest(f"{name!r} of the filter must be a state or an array of states.", field=name)
     for state in states:
-        if state not in STATE_NAMES:
+        if not isinstance(state, str) or state not in STATE_NAMES:
             raise InvalidRequest(f"There is no state {state!r:.40}; there are {', '.join(JobState)}.", field=name)
     return tuple(dict.fromkeys(states))
 

@@ -350,8 +350,8 @@ class BackpressureBody(Struct):
 class DeadLetterRetentionBody(Struct):
     """How long, as an ISO 8601 duration, and how many dead letters are kept."""
 
-    max_age: str | None = None
-    max_count: Count | None = None
+    max_age: str | UnsetType | None = UNSET
+    max_count: Count | UnsetType | None = UNSET
 
 
 class DeadLetterConfigBody(Struct):
@@ -366,7 +366,7 @@ class QueueConfigBody(Struct, forbid_unknown_fields=True):
     concurrency: Count | UnsetType | None = UNSET
     rate_limit: dict[str, Json] | UnsetType | None = UNSET
     throttle: dict[str, Json] | UnsetType | None = UNSET
-    retention: dict[str, str] | UnsetType | None = UNSET
+    retention: dict[str, str | None] | UnsetType | None = UNSET
     dead_letter: DeadLetterConfigBody | UnsetType | None = UNSET
     backpressure: BackpressureBody | UnsetType | None = UNSET
 

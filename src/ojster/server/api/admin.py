@@ -18,7 +18,7 @@ from ojster.engine.configuration import Bound
 from ojster.engine.engine import Sweep
 from ojster.engine.inspect import Page
 from ojster.engine.overview import QueueOverview, throughput
-from ojster.engine.queue_config import Configuration, Kept, QueueConfig
+from ojster.engine.queue_config import Configuration, QueueConfig
 from ojster.engine.selection import JobFilter
 from ojster.engine.statistics import Span
 from ojster.engine.system import Maintenance
@@ -106,7 +106,7 @@ async def configure_queue(exchange: Exchange) -> Answer:
     """Change what is set for a queue, whether there is one of that name yet or not. What is not mentioned stays."""
     name = check_queue_name(exchange.path["name"])
     body = await exchange.read(wire.QUEUE_CONFIG)
-    change = Configuration(name, _limits(body), _kept(body.retention, body.dead_letter), _bound(body.backpressure))
+    change = Configuration(name, _limits(body), _kept(body), _bound(body.backpressure))
     await exchange.engine.do(queue_config.configure, change)
     return Answer(encode(await _config_of(exchange, name)))
 
@@ -115,7 +115,7 @@ async def limit_admin_queue(exchange: Exchange) -> Answer:
     """Limit how many jobs of a queue run and start; without any member, nothing is limited."""
     name = check_queue_name(exchange.path["name"])
     limits = parse_limits(msgspec.to_builtins(await exchange.read(wire.QUEUE_LIMIT)), "rate_limit")
-    await exchange.engine.do(queue_config.configure, Configuration(name, limits))
+    await exchange.engine.do(queue_config.configure, Configuration(name, msgspec.structs.asdict(limits)))
     return Answer(encode(await _config_of(exchange, name)))
 
 
@@ -146,34 +146,38 @@ def _configuration(limits: Limits, config: QueueConfig) -> dict[str, Any]:
     return shown
 
 
-def _limits(body: wire.QueueConfigBody) -> Limits | UnsetType:
-    if body.concurrency is UNSET and body.rate_limit is UNSET and body.throttle is UNSET:
-        return UNSET
-    given: dict[str, Any] = {}
+def _limits(body: wire.QueueConfigBody) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
     if body.concurrency is not UNSET:
-        given["concurrency"] = body.concurrency
-    if body.rate_limit is not UNSET and body.rate_limit is not None:
-        given |= body.rate_limit
+        changes["concurrency"] = body.concurrency
+    if body.rate_limit is not UNSET:
+        given = parse_limits(body.rate_limit or {}, "configuration.rate_limit")
+        changes["rate"] = given.rate
+        if given.concurrency is not None:
+            changes["concurrency"] = given.concurrency
     if body.throttle is not UNSET:
-        given["throttle"] = body.throttle
-    return parse_limits(given, "configuration")
+        changes["throttle"] = parse_limits({"throttle": body.throttle}, "configuration").throttle
+    return changes
 
 
-def _kept(
-    retention: dict[str, str] | UnsetType | None, dead_letter: wire.DeadLetterConfigBody | UnsetType | None
-) -> Kept | UnsetType:
-    if retention is UNSET and dead_letter is UNSET:
-        return UNSET
-    members: dict[str, Any] = {}
-    for name, age in (retention or {}).items() if retention is not UNSET else ():
-        if name not in ("completed", "cancelled", "discarded"):
-            raise InvalidRequest(f"There is no retention of {name!r:.40}.", field="retention")
-        members[name] = parse_duration(age)
-    if isinstance(dead_letter, wire.DeadLetterConfigBody):
-        given = dead_letter.retention
-        members["dead_letter"] = None if given.max_age is None else parse_duration(given.max_age)
-        members["most_dead_letters"] = given.max_count
-    return Kept(**members)
+def _kept(body: wire.QueueConfigBody) -> dict[str, int | None]:
+    changes: dict[str, int | None] = {}
+    if body.retention is not UNSET:
+        given = dict.fromkeys(_FINISHED) if body.retention is None else body.retention
+        for name, age in given.items():
+            if name not in _FINISHED:
+                raise InvalidRequest(f"There is no retention of {name!r:.40}.", field="retention")
+            changes[name] = None if age is None else parse_duration(age)
+    if body.dead_letter is not UNSET:
+        kept = wire.DeadLetterRetentionBody() if body.dead_letter is None else body.dead_letter.retention
+        if body.dead_letter is None or kept.max_age is not UNSET:
+            changes["dead_letter"] = parse_duration(kept.max_age) if isinstance(kept.max_age, str) else None
+        if body.dead_letter is None or kept.max_count is not UNSET:
+            changes["most_dead_letters"] = kept.max_count if isinstance(kept.max_count, int) else None
+    return changes
+
+
+_FINISHED: Final = ("completed", "cancelled", "discarded")
 
 
 def _bound(body: wire.BackpressureBody | UnsetType | None) -> Bound | UnsetType | None:

@@ -158,7 +158,7 @@ async def push_jobs(
             refusal.message = f"The job at index {index} is invalid: {refusal.message}"
             refusal.details["index"] = index
             items.append(refusal)
-    return await _perform(exchange, Action.ENQUEUE, items, mode, _key(exchange, Action.ENQUEUE, key, raw), style)
+    return await _perform(exchange, Action.ENQUEUE, items, mode, _key(exchange, Action.ENQUEUE, key, raw, style), style)
 
 
 def _steering(action: Action, style: _Style, name: str, doc: str) -> Handler:
@@ -169,7 +169,7 @@ def _steering(action: Action, style: _Style, name: str, doc: str) -> Handler:
         body = exchange.decode(raw, wire.BULK_STEERING)
         if (body.job_ids is None) == (body.filter is None):
             raise InvalidRequest("Say which jobs: either 'job_ids' or 'filter'.", field="job_ids")
-        key = _key(exchange, action, body.idempotency_key, raw)
+        key = _key(exchange, action, body.idempotency_key, raw, style)
         mode = body.mode or body.atomicity or "partial"
         if body.job_ids is not None:
             check_size(exchange, body.job_ids, "job_ids")
@@ -243,7 +243,7 @@ def check_size(exchange: Exchange, items: Sequence[Any], name: str) -> None:
         )
 
 
-def _key(exchange: Exchange, action: Action, in_body: str | None, raw: bytes) -> Key | None:
+def _key(exchange: Exchange, action: Action, in_body: str | None, raw: bytes, style: _Style) -> Key | None:
     key = exchange.header(b"idempotency-key") or in_body
     if key is None:
         return None
@@ -251,7 +251,7 @@ def _key(exchange: Exchange, action: Action, in_body: str | None, raw: bytes) ->
         raise InvalidRequest(
             f"An idempotency key has 1 to {LONGEST_KEY} printable characters.", field="idempotency_key"
         )
-    return Key(action, key, hashlib.sha256(raw).hexdigest())
+    return Key(action, key, hashlib.sha256(type(style).__name__.encode() + raw).hexdigest())
 
 
 _BATCH: Final = _Seed()

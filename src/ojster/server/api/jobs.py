@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from ojster.engine.inspect import Page
 from ojster.engine.outcome import Progress
 from ojster.engine.selection import JobFilter
 from ojster.model.envelope import Job
-from ojster.model.errors import InvalidRequest, QueueFull
+from ojster.model.errors import InvalidRequest, OjsterError, QueueFull
 from ojster.model.job import NewJob
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
@@ -34,10 +35,12 @@ async def enqueue(exchange: Exchange) -> Answer:
         return Answer(b'{"job":%b,"deduplicated":true}' % pushed.job.to_json())
     told: dict[str, str] = {}
     if job.limit is not None:
-        told |= (await engine.look(limits.show_limits, job.limit.key)).headers()
+        with contextlib.suppress(OjsterError):  # the job is pushed, whatever else can be told
+            told |= await engine.look(limits.limit_headers, job.limit.key)
     if engine.database.configuration.may_bound(job.queue):
-        pressure = await engine.look(pressures, job.queue)
-        told |= pressure.headers() if pressure is not None else {}
+        with contextlib.suppress(OjsterError):
+            pressure = await engine.look(pressures, job.queue)
+            told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     headers.append((b"location", b"/ojs/v1/jobs/" + job.id.encode()))
     warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
