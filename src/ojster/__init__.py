@@ -8,6 +8,7 @@
 """
 
 from ojster.app import App, JobHandle, JobOptions, JobType, RateLimit, Retry, Unique
+from ojster.codec import CodecError, Encryption, Gzip
 from ojster.engine.settings import Retention, Settings
 from ojster.job import DeadLetter, Discard, JobCancelled, JobContext, JobFailed, RateLimited, Snooze, current_job
 from ojster.model.envelope import Job
@@ -49,11 +50,14 @@ __all__ = [
     "App",
     "AsyncRun",
     "BackendUnavailable",
+    "CodecError",
     "Conflict",
     "DeadLetter",
     "Discard",
     "Duplicate",
+    "Encryption",
     "Graph",
+    "Gzip",
     "InvalidRequest",
     "InvalidWorkflow",
     "Job",

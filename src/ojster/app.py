@@ -20,6 +20,7 @@ import msgspec
 from ojster.client.http import HttpClient
 from ojster.client.interface import Client
 from ojster.client.portal import Portal
+from ojster.codec import Codec, Codecs
 from ojster.database.database import POSTGRES, names_a_database, open_database, without_password
 from ojster.database.transaction import Later, Transaction
 from ojster.engine.cron import Cron
@@ -381,8 +382,11 @@ class JobType(Generic[P, R]):
         Raises
         ------
         TypeError
-            The function does not take these arguments, or they are no JSON.
+            The function does not take these arguments, or they are no JSON; or the application encodes arguments, which
+            those of steps cannot be, for the server puts results into them.
         """
+        if self.app.codecs:
+            raise TypeError(f"{self.type}: the arguments of steps cannot be encoded; use an App without codecs.")
         request = self.request(args, kwargs)
         return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
 
@@ -437,11 +441,24 @@ class JobType(Generic[P, R]):
             args = bound.args[1:] if self.takes_context else bound.args
         elif not self._fewest <= len(args) <= self._most:
             self.signature.bind(*(((), *args) if self.takes_context else args))  # raises, and says what is wrong
+        encoded = to_json(list(args))
+        if self.app.codecs:
+            return self._encoded(encoded)
         return {
             "type": self._type_json,
-            "args": msgspec.Raw(to_json(list(args))),
+            "args": msgspec.Raw(encoded),
             "meta": self._meta_json,
             "options": self._options_json,
+        }
+
+    def _encoded(self, args: bytes) -> Members:
+        meta, options = msgspec.json.decode(self._meta_json), msgspec.json.decode(self._options_json)
+        args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(args),
+            "meta": msgspec.Raw(_encode(meta)),
+            "options": msgspec.Raw(_encode(options)),
         }
 
 
@@ -462,6 +479,9 @@ class App:
         ``ojster migrate`` does. Those of a file always are.
     headers:
         Sent with every request to a server, for example ``Authorization``.
+    codecs:
+        What is done to the arguments of jobs before the server sees them, the first first, and undone before a handler
+        is called; for example ``[Gzip(), Encryption(keys)]``. See ``ojster.codec``.
     """
 
     def __init__(
@@ -472,7 +492,9 @@ class App:
         synchronous: str = "FULL",
         migrate: bool = False,
         headers: Mapping[str, str] | None = None,
+        codecs: Sequence[Codec] = (),
     ) -> None:
+        self.codecs = Codecs(codecs)
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
         self.settings = settings
         self.handlers: dict[str, JobType[Any, Any]] = {}

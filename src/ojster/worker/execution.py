@@ -93,6 +93,8 @@ class Executor:
             raise UnknownJobType(f"This worker has no handler for {context.job.type!r}; it has {known}.")
         enter_job(context)
         args = _args_of(context)
+        if self._app.codecs:
+            args = self._app.codecs.decode(args, context.meta)
         if handler.takes_context:
             args = [context, *args]
         if not self._app.execution_middleware:

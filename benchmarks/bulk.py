@@ -1,0 +1,87 @@
+"""What do bulk operations cost, and whom do they hold up? Over HTTP, on a server of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import httpx
+import uvloop
+
+from benchmarks.figure import Figure, percentile
+from benchmarks.servers import ojster
+from benchmarks.stores import Store
+
+BATCH = 1_000
+ROUNDS = 20
+SWEPT = 100_000
+CLIENTS = 8
+"""How many connections enqueue single jobs while others are cancelled."""
+
+JOB = {"type": "email.send", "args": ["user@example.com", "welcome", {"locale": "en"}]}
+
+
+def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
+    """Measure the figures of bulk operations."""
+    if chosen.only and chosen.only not in "bulk batch cancel sweep":
+        return
+    with ojster(store.fresh()) as server:
+        atomic, partial = uvloop.run(_batches(f"http://127.0.0.1:{server.port}"))
+    yield Figure(f"{store.name}: bulk, {BATCH:,} jobs in one request, atomic, jobs", atomic)
+    name = f"{store.name}: bulk, {BATCH:,} jobs in one request, partial, jobs"
+    yield Figure(name, partial, floor=atomic, floor_name="atomic", least_share=1 / 1.2)
+    with ojster(store.fresh()) as server:
+        alone, slowest, rate = uvloop.run(_sweep(f"http://127.0.0.1:{server.port}"))
+    yield Figure(f"{store.name}: bulk, {SWEPT:,} jobs cancelled by a filter, under load", rate)
+    name = f"{store.name}: bulk, single enqueues meanwhile, p99"
+    yield Figure(name, slowest * 1000, "ms", 50, floor=alone * 1000, floor_name="before")
+
+
+async def _batches(url: str) -> tuple[float, float]:
+    """Return how many jobs a second are enqueued by atomic and by partial requests, one after another."""
+    seconds: dict[str, list[float]] = {"atomic": [], "partial": []}
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+        for _ in range(ROUNDS):
+            for mode, times in seconds.items():
+                started = time.perf_counter()
+                response = await client.post("/ojs/v1/jobs/batch", json={"jobs": [JOB] * BATCH, "mode": mode})
+                times.append(time.perf_counter() - started)
+                response.raise_for_status()
+    return BATCH / median(seconds["atomic"]), BATCH / median(seconds["partial"])
+
+
+async def _sweep(url: str) -> tuple[float, float, float]:
+    """Cancel many jobs by a filter while others enqueue.
+
+    Return the 99th percentile of single enqueues, in seconds, before and meanwhile; and the jobs cancelled a second.
+    """
+    doomed = JOB | {"options": {"queue": "doomed"}}
+    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+        for _ in range(SWEPT // BATCH):
+            (await client.post("/ojs/v1/jobs/batch", json={"jobs": [doomed] * BATCH})).raise_for_status()
+        before = await _enqueue_until(client, asyncio.create_task(asyncio.sleep(3)))
+        started = time.perf_counter()
+        sweep = asyncio.create_task(client.post("/ojs/v1/jobs/batch/cancel", json={"filter": {"queue": "doomed"}}))
+        meanwhile = await _enqueue_until(client, sweep)
+        took = time.perf_counter() - started
+        assert sweep.result().json()["summary"]["succeeded"] == SWEPT
+    return percentile(before, 0.99), percentile(meanwhile, 0.99), SWEPT / took
+
+
+async def _enqueue_until(client: httpx.AsyncClient, end: asyncio.Task[Any]) -> list[float]:
+    """Enqueue single jobs from several connections until something is done; return how long each took."""
+    times: list[float] = []
+
+    async def enqueue() -> None:
+        while not end.done():
+            started = time.perf_counter()
+            (await client.post("/ojs/v1/jobs", json=JOB)).raise_for_status()
+            times.append(time.perf_counter() - started)
+
+    await asyncio.gather(*[enqueue() for _ in range(CLIENTS)])
+    await end
+    return times

@@ -1,0 +1,150 @@
+"""Codecs: the server never sees what was given, and the handler gets just that (ojs-encryption.md)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojster import App, CodecError, Duplicate, Encryption, Gzip, JobFailed, Unique, Worker
+from ojster.app import request_of
+from ojster.codec import Codec, Codecs
+
+pytestmark = pytest.mark.anyio
+
+OLD, NEW = b"o" * 32, b"n" * 32
+
+
+def application(url: str, *codecs: Codec) -> tuple[App, list[Any]]:
+    app = App(url, codecs=codecs)
+    seen: list[Any] = []
+
+    @app.job("keep", retry=1)
+    async def keep(*args: Any) -> None:
+        seen.append(list(args))
+
+    return app, seen
+
+
+async def work(app: App) -> None:
+    await Worker(app).run(until_empty=True)
+
+
+@pytest.fixture
+async def apps() -> AsyncIterator[list[App]]:
+    made: list[App] = []
+    yield made
+    for app in made:
+        await app.aclose()
+
+
+async def test_the_server_never_sees_the_arguments(shared_url: str, apps: list[App]) -> None:
+    app, seen = application(shared_url, Gzip(), Encryption({"one": NEW}))
+    apps.append(app)
+    args = ["4111 1111 1111 1111", {"name": "Grüße", "big": 2**60}]
+    handle = await app.handlers["keep"].aenqueue(*args)
+    stored = (await app.client().find(handle.id)).to_json()
+    assert b"4111" not in stored
+    assert "Grüße".encode() not in stored
+    (payload,) = (await app.client().find(handle.id)).args
+    assert (payload["ojs_encoded"], payload["encoding"]) == (True, "gzip/plain+binary/encrypted")
+    meta = (await app.client().find(handle.id)).meta
+    assert meta == {"ojs.codec.encodings": ["gzip/plain", "binary/encrypted"], "ojs.codec.key_id": "one"}
+    await work(app)
+    assert seen == [args]
+
+
+async def test_what_is_encrypted_has_the_form_that_others_understand() -> None:
+    data = Encryption({"k": NEW}).encode(b"[1,2]")
+    assert data[:1] == b"\x01"
+    assert AESGCM(NEW).decrypt(data[1:13], data[13:], None) == b"[1,2]"
+    assert len(data) == 1 + 12 + len(b"[1,2]") + 16
+    assert len({Encryption({"k": NEW}).encode(b"") for _ in range(50)}) == 50, "no nonce is used twice"
+
+
+async def test_keys_are_rotated_by_adding_one(shared_url: str, apps: list[App]) -> None:
+    before, _ = application(shared_url, Encryption({"old": OLD}))
+    after, seen = application(shared_url, Encryption({"old": OLD, "new": NEW}))
+    without, unseen = application(shared_url, Encryption({"new": NEW}))
+    apps += [before, after, without]
+    await before.handlers["keep"].aenqueue("first")
+    handle = await after.handlers["keep"].aenqueue("second")
+    assert (await after.client().find(handle.id)).meta["ojs.codec.key_id"] == "new"
+    await work(after)
+    assert seen == [["first"], ["second"]]
+    lost = await before.handlers["keep"].aenqueue("third")
+    await work(without)
+    with pytest.raises(JobFailed, match="'old' is not known"):
+        await (await lost.arefresh()).aresult(5)
+    assert unseen == []
+
+
+async def test_jobs_that_are_not_encoded_are_understood_too(shared_url: str, apps: list[App]) -> None:
+    app, seen = application(shared_url, Encryption({"k": NEW}))
+    apps.append(app)
+    await app.client().enqueue([request_of("keep", [1, {"ojs_encoded": True}])])
+    await app.client().enqueue([request_of("keep", [{"ojs_encoded": True, "data": "?"}])])
+    await work(app)
+    assert seen == [[1, {"ojs_encoded": True}], [{"ojs_encoded": True, "data": "?"}]]
+
+
+@pytest.mark.parametrize("more", [{}, {"keys": ("args", "queue")}, {"args_keys": ("user",)}])
+async def test_unique_jobs_stay_unique(shared_url: str, apps: list[App], more: dict[str, Any]) -> None:
+    app, _ = application(shared_url, Encryption({"k": NEW}))
+    apps.append(app)
+    unique = app.handlers["keep"].using(unique=Unique(**more))
+    await unique.aenqueue({"user": 1})
+    await unique.aenqueue({"user": 2})
+    with pytest.raises(Duplicate):
+        await unique.aenqueue({"user": 1})
+    if "args_keys" in more:
+        with pytest.raises(Duplicate):
+            await unique.aenqueue({"user": 1, "other": 5})
+
+
+async def test_steps_are_refused_rather_than_sent_in_clear(shared_url: str, apps: list[App]) -> None:
+    app, _ = application(shared_url, Encryption({"k": NEW}))
+    apps.append(app)
+    with pytest.raises(TypeError, match="steps cannot be encoded"):
+        app.handlers["keep"].s("secret")
+
+
+async def test_what_was_changed_is_not_taken() -> None:
+    codecs = Codecs([Encryption({"k": NEW})])
+    args, meta, _ = codecs.encode(b'["secret"]', {}, {}, "t")
+    payload = json.loads(args)[0]
+    assert codecs.decode([payload], meta) == ["secret"]
+    raw = bytearray(base64.b64decode(payload["data"]))
+    for place in range(len(raw)):
+        changed = bytearray(raw)
+        changed[place] ^= 1
+        with pytest.raises(CodecError):
+            codecs.decode([payload | {"data": base64.b64encode(bytes(changed)).decode()}], meta)
+    for wrong in ({"data": "%%%"}, {"data": ""}, {"data": 5}):
+        with pytest.raises(CodecError):
+            codecs.decode([payload | wrong], meta)
+    with pytest.raises(CodecError, match="zstd"):
+        codecs.decode([payload], meta | {"ojs.codec.encodings": ["zstd/plain"]})
+
+
+async def test_keys_must_be_keys() -> None:
+    for keys, current in (({}, None), ({"k": b"short"}, None), ({"k": NEW}, "other")):
+        with pytest.raises(ValueError):
+            Encryption(keys, current)
+
+
+Json = st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), st.lists, max_leaves=10)
+
+
+@given(args=st.lists(Json, max_size=5))
+async def test_whatever_is_encoded_comes_back(args: list[Any]) -> None:
+    codecs = Codecs([Gzip(), Encryption({"k": NEW})])
+    encoded, meta, _ = codecs.encode(json.dumps(args).encode(), {"mine": 1}, {}, "t")
+    assert codecs.decode(json.loads(encoded), meta) == args
+    assert meta["mine"] == 1
