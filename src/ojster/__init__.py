@@ -10,6 +10,7 @@
 from ojster.app import App, JobHandle, JobOptions, JobType, RateLimit, Retry, Unique
 from ojster.codec import CodecError, Encryption, Gzip
 from ojster.engine.settings import Retention, Settings
+from ojster.engine.sharing import Sharing
 from ojster.job import DeadLetter, Discard, JobCancelled, JobContext, JobFailed, RateLimited, Snooze, current_job
 from ojster.model.envelope import Job
 from ojster.model.errors import (
@@ -78,6 +79,7 @@ __all__ = [
     "Retry",
     "Run",
     "Settings",
+    "Sharing",
     "Snooze",
     "Step",
     "StepInfo",

@@ -163,6 +163,20 @@ def test_a_worker_works_until_there_is_nothing_left(ojster: Ojster) -> None:
     ojster("worker", "no_such_module:app", expect=1)
 
 
+def test_a_worker_is_told_how_its_queues_share(ojster: Ojster) -> None:
+    (ojster.folder / "jobs_of_mine.py").write_text(
+        "from ojster import App\napp = App()\n@app.job('say')\ndef say(queue): open('said.txt', 'a').write(queue)\n"
+    )
+    for queue in ("a", "b"):
+        for _ in range(4):
+            ojster("push", "say", queue, "--queue", queue)
+    ojster("worker", "jobs_of_mine:app", "--queues", "a=3,b", "--until-empty", "--concurrency", "1")
+    assert (ojster.folder / "said.txt").read_text().index("b") < 4, "not all of the first queue at first"
+    ojster("worker", "jobs_of_mine:app", "--strategy", "round-robin", "--pool", "p", "--until-empty")
+    assert "no weight" in ojster("worker", "jobs_of_mine:app", "--queues", "a=0", expect=2)
+    assert "does not use" in ojster("worker", "jobs_of_mine:app", "-q", "a=2", "--strategy", "strict", expect=2)
+
+
 def test_migrate_and_doctor_on_a_file(nowhere: Ojster) -> None:
     ojster = nowhere
     ojster("doctor", expect=1)

@@ -43,6 +43,7 @@ SUITES = (
     "ext-dead-letter",
     "ext-durable-execution",
     "ext-encryption",
+    "ext-fair-scheduling",
     "ext-federation",
     "ext-graceful-shutdown",
     "ext-job-versioning",

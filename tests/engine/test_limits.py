@@ -216,6 +216,15 @@ async def test_one_fetch_over_several_queues_keeps_to_the_limit(bench: Bench) ->
     assert len(await bench.fetch("a", "b", "c", count=9)) == 2
 
 
+async def test_no_job_is_handed_out_twice_where_a_claim_begins_among_the_keys(bench: Bench) -> None:
+    for key in "abc":
+        await push(bench, key, concurrency=5)
+    await bench.fetch_one()
+    await push(bench, "d", concurrency=5)  # behind the place at which the last claim ended
+    rest = await bench.fetch(count=9)
+    assert len({job.id for job in rest}) == len(rest) == 3
+
+
 async def test_a_limit_set_while_jobs_run_counts_them_and_their_ends(bench: Bench) -> None:
     for _ in range(3):
         await bench.push()
@@ -346,7 +355,7 @@ async def test_limits_hold_whatever_happens(shared_url: str, steps: list[tuple[s
                 await push(bench, key, **allowed[key])
                 pushed += 1
             case "fetch":
-                jobs = await bench.fetch(count=number + 1)
+                jobs = await bench.fetch(count=number + 1, lease=3600 * SECOND)
                 for job in jobs:
                     starts[job.limit_key].append(clock.now)
                 running += jobs

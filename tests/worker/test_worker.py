@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 
-from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Worker
+from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
 from ojster.app import JobHandle, request_of
+from ojster.engine.configuration import Pool
 from ojster.engine.engine import Engine
+from ojster.engine.pools import put_pools
 from ojster.server.app import Application
 from tests.worker import handlers
 
@@ -361,3 +364,18 @@ async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_ba
         assert await handle.aresult(15) == "done"
     assert (len(ran), refused) == (1, 3)
     await app.aclose()
+
+
+async def test_a_worker_of_a_pool_gets_what_the_pool_allows(app: App) -> None:
+    client = app.client()
+    if isinstance(client, Engine):
+        await client.do(put_pools, Pool("p", ("mine",), concurrency=2))
+    else:
+        async with httpx.AsyncClient(base_url=app.url) as http:
+            answer = await http.put("/ojs/v1/admin/pools/p", json={"queues": ["mine"], "concurrency": 2})
+            assert answer.status_code == 201
+    outside = await push(app, "echo", 1)
+    inside = await push(app, "echo", 2, queue="mine")
+    async with working(app, queues=("default", "mine"), pool="p", sharing=Sharing("round-robin")):
+        assert await inside.aresult(15) == [2]
+    assert (await client.find(outside.id)).state == "available"

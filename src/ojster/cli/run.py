@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Final, get_args
 
 import click
 from rich.logging import RichHandler
@@ -23,6 +24,7 @@ from ojster.cli.common import Command, examples, with_migrate
 from ojster.cli.output import console, errors
 from ojster.database.database import without_password
 from ojster.engine.settings import Retention, Settings
+from ojster.engine.sharing import Sharing, Strategy
 from ojster.model.duration import parse_duration
 from ojster.model.errors import InvalidRequest
 from ojster.server.run import be_quick
@@ -30,6 +32,7 @@ from ojster.server.run import serve as serve_forever
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+STRATEGIES: Final = get_args(Strategy)
 
 
 class Duration(click.ParamType[int | None]):
@@ -182,12 +185,21 @@ def serve(
     epilog=examples(
         "ojster worker myapp:app",
         "ojster worker myapp:app --queues critical,default --concurrency 50",
+        "ojster worker myapp:app --queues critical=5,default=2,low=1",
         "ojster worker myapp:app --url http://127.0.0.1:8080",
     )
 )
 @click.argument("app")
 @click.option("--url", "-u", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="Instead of the app's own URL.")
-@click.option("--queues", "-q", default="default", show_default=True, help="Separated by commas, the first first.")
+@click.option(
+    "--queues",
+    "-q",
+    default="default",
+    show_default=True,
+    help="Separated by commas, the first first; or with weights.",
+)
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How queues share the worker; by default strictly.")
+@click.option("--pool", metavar="NAME", help="The pool of workers that it is of.")
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
 @click.option("--grace", type=float, default=DEFAULT_GRACE, show_default=True, help="Seconds to finish on SIGTERM.")
 @click.option("--lease", type=float, default=DEFAULT_LEASE, show_default=True, help="Seconds until lost jobs rerun.")
@@ -200,6 +212,8 @@ def worker(
     app: str,
     url: str | None,
     queues: str,
+    strategy: Strategy | None,
+    pool: str | None,
     concurrency: int,
     grace: float,
     lease: float,
@@ -220,12 +234,37 @@ def worker(
     if url is not None:
         loaded.url = url
     loaded.migrate = loaded.migrate or migrate
-    names = [name.strip() for name in queues.split(",") if name.strip()]
-    if not names:
-        raise click.UsageError("--queues names no queue.")
-    one = Worker(loaded, queues=names, concurrency=concurrency, grace=grace, lease=lease, labels=label)
+    names, sharing = _shared(queues, strategy)
+    one = Worker(
+        loaded,
+        queues=names,
+        concurrency=concurrency,
+        grace=grace,
+        lease=lease,
+        labels=label,
+        sharing=sharing,
+        pool=pool,
+    )
     be_quick()
     _run_loop(lambda: _work(one, until_empty))
+
+
+def _shared(queues: str, strategy: Strategy | None) -> tuple[list[str], Sharing]:
+    """Read which queues, with their weights if they have some, and how they share the worker."""
+    weights: dict[str, int | None] = {}
+    for part in filter(None, (part.strip() for part in queues.split(","))):
+        name, _, weight = part.partition("=")
+        if weight and not (weight.isdecimal() and int(weight)):
+            raise click.UsageError(f"--queues: {weight!r} is no weight of {name!r}, which is 1 or more.")
+        weights[name.strip()] = int(weight) if weight else None
+    if not weights:
+        raise click.UsageError("--queues names no queue.")
+    given = {name: weight for name, weight in weights.items() if weight is not None}
+    if given and strategy not in (None, "weighted"):
+        raise click.UsageError(f"--queues has weights, which --strategy {strategy} does not use.")
+    if strategy is None:
+        strategy = "weighted" if given else "strict"
+    return list(weights), Sharing(strategy, tuple(sorted(given.items())))
 
 
 async def _work(one: Worker, until_empty: bool) -> None:

@@ -207,6 +207,8 @@ class HttpClient:
             body["worker_id"] = request.worker_id
         if request.lease is not None:
             body["visibility_timeout_ms"] = request.lease // 1000
+        if not request.sharing.is_plain:
+            body["strategy"], body["weights"] = request.sharing.strategy, dict(request.sharing.weights)
         answer = await self._call("POST", "/workers/fetch", body, wait=wait, patience=0.0)
         return [_job(raw) for raw in _list(answer["jobs"])]
 
@@ -455,6 +457,7 @@ def _worker(shown: Mapping[str, Any]) -> Worker:
         id=shown["worker_id"],
         started_at=parse_timestamp(shown["started_at"]),
         last_seen_at=parse_timestamp(shown["last_heartbeat_at"]),
+        pool=shown.get("pool"),
         **{
             name: shown[name]
             for name in ("state", "directive", "hostname", "pid", "queues", "labels", "concurrency", "active_jobs")

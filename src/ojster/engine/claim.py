@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -10,6 +12,7 @@ import msgspec
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
+from ojster.engine.configuration import Pool
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
 from ojster.engine.limits import (
     MOST_KEYS,
@@ -23,7 +26,9 @@ from ojster.engine.limits import (
     heads,
     key_of_queue,
 )
+from ojster.engine.pools import count_active_jobs, is_starved, room_in
 from ojster.engine.results import give_inputs
+from ojster.engine.sharing import STRICT, Sharing, Turns
 from ojster.engine.transitions import finish, stop_jobs, write_outcomes
 from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
@@ -34,6 +39,9 @@ MOST_CLAIMED: Final = 1_000
 
 MOST_WINDOWS: Final = 20
 """How often a claim looks at some more of the keys of a queue, as long as there is no room in those before."""
+
+MOST_SHARES: Final = 1_000
+"""Of how many sets of queues that share it is remembered whose turn it is."""
 
 MOST_TURNED_AWAY: Final = 100
 """How many jobs that are not to wait a claim drops, or puts off, of each key."""
@@ -56,50 +64,95 @@ class Claim(msgspec.Struct, frozen=True):
         Who will hold the lease.
     lease:
         How long, in microseconds, where the job does not say; ``None``: the server's default.
+    sharing:
+        How the queues share what the worker has room for, unless its pool says otherwise.
     """
 
     queues: tuple[str, ...]
     count: int = 1
     worker_id: str | None = None
     lease: int | None = None
+    sharing: Sharing = STRICT
+
+
+class _Share(msgspec.Struct, frozen=True):
+    """Which queues a worker gets jobs from, and how these share: the same for claims that are served together."""
+
+    queues: tuple[str, ...]
+    sharing: Sharing
+    pool: str | None
 
 
 def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
-    """Hand out available jobs, queues from left to right, then by priority, then first in, first out.
+    """Hand out available jobs, by priority, then first in, first out; queues from left to right, or as they share.
 
     Requests for the same queues are served together, in their order.
     """
     way = _Way(tx)
     results: dict[int, list[Job]] = {}
-    alike: dict[tuple[str, ...], list[int]] = {}
+    alike: dict[_Share, list[int]] = {}
     for index, request in enumerate(claims):
         if request.worker_id in way.idle:
             results[index] = Nobody()
         elif way.is_closed:
             results[index] = []
         else:
-            alike.setdefault(request.queues, []).append(index)
-    way.approach({queue for queues in alike for queue in queues})
-    for queues, indices in alike.items():
-        jobs = _take(tx, queues, sum(min(claims[index].count, MOST_CLAIMED) for index in indices), way)
-        if tx.skip_locked:
-            jobs = _without_stopped(tx, jobs)
-        position = 0
-        started: list[Job] = []
-        for index in indices:
-            request = claims[index]
-            results[index] = jobs[position : position + min(request.count, MOST_CLAIMED)]
-            position += len(results[index])
-            _start(tx, results[index], request)
-            started += results[index]
-        if started:  # before others look into the same queues
-            tx.start_jobs(started)
-            _begin_workflows(tx, started)
-            give_inputs(tx, started)
-            give_checkpoints(tx, started)
+            alike.setdefault(way.share(request), []).append(index)
+    way.enter_pools(alike)
+    way.approach({queue for share in alike for queue in share.queues})
+    for share, indices in alike.items():
+        room = {index: min(claims[index].count, MOST_CLAIMED) for index in indices}
+        results |= {index: [] for index in indices}
+        if share.sharing.strategy == "least-loaded":
+            room = way.spare(claims, room)
+        for jobs in _batches(tx, share, sum(room.values()), way):
+            ready = iter(_without_stopped(tx, jobs) if tx.skip_locked else jobs)
+            started: list[Job] = []
+            for index, most in room.items():
+                some = list(islice(ready, most - len(results[index])))
+                _start(tx, some, claims[index])
+                results[index] += some
+                started += some
+            if started:  # before others look into the same queues
+                tx.start_jobs(started)
+                _begin_workflows(tx, started)
+                give_inputs(tx, started)
+                give_checkpoints(tx, started)
+            if share.pool is not None:
+                way.room[share.pool] -= len(started)
     for gate in (*way.gates.values(), *way.keys.values()):
         gate.close()
     return [results[index] for index in range(len(claims))]
+
+
+def _batches(tx: Transaction, share: _Share, wanted: int, way: _Way) -> Iterator[list[Job]]:
+    """Find jobs to hand out, some at a time; each batch is to be started before the next is asked for."""
+    sharing = share.sharing
+    if share.pool is not None:
+        wanted = min(wanted, way.room[share.pool])
+    if sharing.is_plain:
+        yield _take(tx, share.queues, wanted, way)
+        return
+    turns = way.turns(share)
+    queues = [queue for queue in dict.fromkeys(share.queues) if queue not in way.paused]
+    while wanted and queues:
+        backlog = _backlog(tx) if sharing.strategy == "least-loaded" else {}
+        starved = list(islice((queue for queue in queues if is_starved(tx, queue, sharing, turns)), wanted))
+        plan = turns.plan(queues, wanted, sharing, backlog, starved)
+        parts = Counter(plan)
+        found = {queue: _take(tx, (queue,), part, way) for queue, part in parts.items()}
+        queues = [queue for queue in queues if len(found.get(queue, ())) == parts[queue]]
+        left = {queue: iter(jobs) for queue, jobs in found.items()}
+        jobs = [job for queue in plan if (job := next(left[queue], None)) is not None]
+        for job in jobs:
+            turns.note(job.queue, sharing, tx.now)
+        wanted -= len(jobs)
+        if jobs:
+            yield jobs
+
+
+def _backlog(tx: Transaction) -> dict[str, int]:
+    return dict(tx.execute("SELECT queue, jobs FROM job_counts WHERE state = 'available'"))
 
 
 def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: _Way) -> list[Job]:
@@ -175,19 +228,21 @@ def _windows(tx: Transaction, queue: str) -> Iterator[list[Head]]:
     """The keys that have jobs in a queue, some at a time; where there are many, from where the last claim ended."""
     places = tx.configuration.places
     start = after = places.get(queue, "")
-    wrapped = not start
+    wrapped = False
     for _ in range(MOST_WINDOWS):
         some = heads(tx, queue, after)
+        is_last = len(some) < MOST_KEYS
+        if wrapped:
+            is_last = is_last or some[-1].limit.key >= start
+            some = [head for head in some if head.limit.key <= start]  # those behind were looked at
         if some:
             places[queue] = after = some[-1].limit.key
             yield some
-        if len(some) < MOST_KEYS:
-            if wrapped:
+        if is_last:
+            if wrapped or not start:
                 places.pop(queue, None)
                 return
             after, wrapped = "", True
-        elif wrapped and after > start:
-            return
 
 
 def _turn(job: Job) -> tuple[int, int]:
@@ -297,6 +352,8 @@ class _Way:
         Whether jobs with limits of their own wait in some queue.
     keys:
         The limits of jobs that were looked at.
+    room:
+        How many more jobs may run in each pool that is looked into.
     """
 
     def __init__(self, tx: Transaction) -> None:
@@ -308,6 +365,11 @@ class _Way:
         self.has_keys = False
         self.gates: dict[str, Gate] = {}
         self.keys: dict[str, Gate] = {}
+        self.room: dict[str, int] = {}
+        self._pools = tx.configuration.pools(tx)
+        self._members: dict[str, str] = {}
+        if self._pools:
+            self._members = dict(tx.execute("SELECT id, pool FROM workers WHERE pool IS NOT NULL"))
         for kind, name in tx.execute(_OBSTACLES):
             if kind == "worker":
                 self.idle.add(name)
@@ -319,6 +381,50 @@ class _Way:
                 self.paused.add(name)
             else:
                 self.limited.add(name)
+
+    def share(self, request: Claim) -> _Share:
+        """Return from which queues a worker gets jobs, and how they share: as its pool has it, if it is of one."""
+        pool = self._pool_of(request)
+        if pool is not None:
+            return _Share(tuple(queue for queue in pool.queues if queue in request.queues), pool.sharing, pool.name)
+        queues = request.queues
+        if self._pools:
+            shut = {queue for pool in self._pools.values() if pool.isolated for queue in pool.queues}
+            queues = tuple(queue for queue in queues if queue not in shut)
+        return _Share(queues, request.sharing, None)
+
+    def _pool_of(self, request: Claim) -> Pool | None:
+        name = self._members.get(request.worker_id or "")
+        return None if name is None else self._pools.get(name)
+
+    def enter_pools(self, shares: Iterable[_Share]) -> None:
+        """Find out how much room there is in pools; where that is limited, one claim at a time."""
+        for name in sorted({share.pool for share in shares if share.pool is not None}):
+            self.room[name] = room_in(self._tx, self._pools[name], self._turns_of(name))
+
+    def turns(self, share: _Share) -> Turns:
+        """Return what the queues that share have got so far."""
+        return self._turns_of(share.pool or share)
+
+    def _turns_of(self, key: object) -> Turns:
+        known = self._tx.configuration.turns
+        if key not in known:
+            while len(known) >= MOST_SHARES:
+                del known[next(iter(known))]
+            known[key] = Turns()
+        return known[key]
+
+    def spare(self, claims: Sequence[Claim], room: dict[int, int]) -> dict[int, int]:
+        """Return how many jobs each of some claims may get where the load is balanced, the least loaded first."""
+        active = count_active_jobs(self._tx, [worker for index in room if (worker := claims[index].worker_id)])
+        places: dict[str, int] = dict(
+            self._tx.execute("SELECT id, concurrency FROM workers WHERE concurrency IS NOT NULL")
+        )
+        left = {}
+        for index in sorted(room, key=lambda index: active.get(claims[index].worker_id or "", 0)):
+            worker = claims[index].worker_id or ""
+            left[index] = min(room[index], max(0, places.get(worker, UNLIMITED) - active.get(worker, 0)))
+        return left
 
     def approach(self, queues: Iterable[str]) -> None:
         """Look at the limits of the queues that are looked into."""

@@ -1,4 +1,4 @@
-"""What have operators set, as this process knows it? Bounds of queues, and who wants to hear of events.
+"""What have operators set, as this process knows it? Bounds of queues, pools, and who wants to hear of events.
 
 It is looked at in every transaction that pushes jobs or makes something happen, and hardly ever changes: so it is read
 once, and again when the process hears that it has changed.
@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
+
+from ojster.engine.sharing import STRICT, Sharing, Turns
 
 if TYPE_CHECKING:
     from ojster.database.transaction import Transaction
@@ -68,6 +70,30 @@ class Subscription(msgspec.Struct, frozen=True):
         return any(type == wanted or (wanted.endswith("*") and type.startswith(wanted[:-1])) for wanted in self.events)
 
 
+class Pool(msgspec.Struct, frozen=True):
+    """Workers that share queues (ojs-fair-scheduling.md section 6). Times are microseconds since the epoch.
+
+    Parameters
+    ----------
+    queues:
+        From which queues the workers get jobs, the first first.
+    concurrency:
+        How many jobs run at once at most, in all workers of the pool together.
+    sharing:
+        How the queues share the workers.
+    isolated:
+        Whether workers outside the pool get no jobs from its queues.
+    """
+
+    name: str
+    queues: tuple[str, ...]
+    concurrency: int | None = None
+    sharing: Sharing = STRICT
+    isolated: bool = False
+    created_at: int = 0
+    updated_at: int = 0
+
+
 class Configuration:
     """What operators have set, remembered.
 
@@ -81,13 +107,16 @@ class Configuration:
         self.version = 0
         self.places: dict[str, str] = {}
         """At which key of a limit the last claim has ended, by queue: see ``ojster.engine.claim``."""
+        self.turns: dict[object, Turns] = {}
+        """What queues that share workers have got so far, by the pool, or by how a worker wants them to share."""
         self._bounds: Mapping[str, Bound] | None = None
+        self._pools: Mapping[str, Pool] | None = None
         self._subscriptions: Sequence[Subscription] | None = None
 
     def forget(self) -> None:
         """Something may have changed."""
         self.version += 1
-        self._bounds = self._subscriptions = None
+        self._bounds = self._subscriptions = self._pools = None
 
     def may_bound(self, queue: str) -> bool:
         """Whether a queue has a bound, as far as this process knows."""
@@ -102,6 +131,15 @@ class Configuration:
             known = {name: bound for name, bound in found.items() if bound is not None}
             if tx.configuration_version == self.version:  # else it may have been read before it changed
                 self._bounds = known
+        return known
+
+    def pools(self, tx: Transaction) -> Mapping[str, Pool]:
+        """Return the pools of workers by their names."""
+        known = self._pools
+        if known is None:
+            known = {pool.name: pool for (body,) in tx.execute("SELECT body FROM pools") if (pool := decode_pool(body))}
+            if tx.configuration_version == self.version:
+                self._pools = known
         return known
 
     def subscriptions(self, tx: Transaction) -> Sequence[Subscription]:
@@ -122,6 +160,10 @@ class FreeRein(Configuration):
         """There are none."""
         return {}
 
+    def pools(self, tx: Transaction) -> Mapping[str, Pool]:
+        """There are none."""
+        return {}
+
     def subscriptions(self, tx: Transaction) -> Sequence[Subscription]:
         """There are none."""
         return ()
@@ -132,4 +174,5 @@ class _Bounded(msgspec.Struct):
 
 
 _bounded: Final = msgspec.json.Decoder(_Bounded).decode
+decode_pool: Final = msgspec.json.Decoder(Pool).decode
 decode_subscription: Final = msgspec.json.Decoder(Subscription).decode

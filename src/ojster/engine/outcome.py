@@ -74,6 +74,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
+    pools = tx.configuration.pools(tx)
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
         if refusal := _refusal(job, ack):
@@ -105,7 +106,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         tally.ran += ran
         effects.finished.append(job.id)
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
-        if job.exclusive_key is not None or job.limit_key is not None:
+        if job.exclusive_key is not None or job.limit_key is not None or pools:
             free(tx, job)
     tx.complete_jobs(completed)
     effects.ended += [job for job in completed if job.node is not None]

@@ -165,7 +165,10 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
 
 
 def free(tx: Transaction, job: Job) -> None:
-    """Let those wait no longer who share the job's exclusive key, or its limit."""
+    """Let those wait no longer who share the job's exclusive key, its limit, or the room of a pool."""
+    for pool in tx.configuration.pools(tx).values():
+        if pool.concurrency is not None and job.queue in pool.queues:
+            tx.effects.opened.update(pool.queues)
     if job.exclusive_key is not None:
         tx.effects.opened.add(job.queue)
     if job.limit_key is not None:

@@ -28,6 +28,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     concurrency: int | None = None
+    pool: str | None = None
 
 
 class Pulse(msgspec.Struct):
@@ -57,10 +58,11 @@ class Worker(msgspec.Struct, frozen=True):
     active_jobs: int
     started_at: int
     last_seen_at: int
+    pool: str | None = None
 
 
 _WORKER_COLUMNS: Final = (
-    "id, state, directive, hostname, pid, queues, labels, concurrency, active_jobs, started_at, last_seen_at"
+    "id, state, directive, hostname, pid, queues, labels, concurrency, active_jobs, started_at, last_seen_at, pool"
 )
 
 
@@ -73,10 +75,10 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     now = tx.now
     ((directive, started_at),) = tx.execute(
         f"INSERT INTO workers ({_WORKER_COLUMNS}) VALUES (:id, :state, NULL, :hostname, :pid, :queues, :labels, "
-        ":concurrency, :active_jobs, :now, :now) "
+        ":concurrency, :active_jobs, :now, :now, :pool) "
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, hostname = excluded.hostname, pid = excluded.pid, "
         "queues = excluded.queues, labels = excluded.labels, concurrency = excluded.concurrency, "
-        "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at "
+        "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at, pool = excluded.pool "
         "RETURNING directive, started_at",
         {
             "id": one.worker_id,
@@ -87,6 +89,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
             "labels": msgspec.json.encode(one.labels).decode(),
             "concurrency": one.concurrency,
             "active_jobs": len(one.active_jobs),
+            "pool": one.pool,
             "now": now,
         },
     )

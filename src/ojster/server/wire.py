@@ -182,6 +182,10 @@ class BulkSteeringBody(Struct):
     idempotency_key: str | None = None
 
 
+SharingStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
+Weight = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
 class FetchBody(Struct):
     """A worker's request for jobs."""
 
@@ -190,6 +194,8 @@ class FetchBody(Struct):
     worker_id: Identifier | None = None
     visibility_timeout_ms: Milliseconds | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="how long to wait if there is no job")] = 0
+    strategy: SharingStrategy | None = None
+    weights: Annotated[dict[str, Weight], Meta(max_length=100)] = {}
 
 
 class AckBody(Struct):
@@ -304,6 +310,7 @@ class HeartbeatBody(Struct):
     queues: list[str] = []
     labels: list[str] = []
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    pool: Identifier | None = None
 
 
 class DirectiveBody(Struct):
@@ -336,6 +343,35 @@ class CronBody(Struct):
     args: list[Raw] = []
     meta: dict[str, Raw] = {}
     options: dict[str, Raw] = {}
+
+
+class QueueWeightBody(Struct):
+    """How much of the workers of a pool a queue gets, beside the others."""
+
+    weight: Weight = 1
+
+
+class StarvationPreventionBody(Struct):
+    """How it is prevented that a queue gets nothing (ojs-fair-scheduling.md section 8)."""
+
+    enabled: bool = False
+    rotation_interval: str = "PT30S"
+    min_dispatch_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
+
+
+class PoolBody(Struct):
+    """Workers that share queues, and how these share them (ojs-fair-scheduling.md section 6)."""
+
+    queues: (
+        Annotated[list[str], Meta(min_length=1, max_length=100)]
+        | Annotated[dict[str, QueueWeightBody], Meta(min_length=1, max_length=100)]
+    )
+    name: str | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    strategy: SharingStrategy = "round-robin"
+    weights: dict[str, Weight] = {}
+    isolated: bool = False
+    starvation_prevention: StarvationPreventionBody | None = None
 
 
 class BackpressureBody(Struct):
@@ -518,6 +554,7 @@ SCHEMA: Final = msgspec.json.Decoder(SchemaBody)
 RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
+POOL: Final = msgspec.json.Decoder(PoolBody)
 QUEUE_LIMIT: Final = msgspec.json.Decoder(QueueLimitBody)
 PURGE: Final = msgspec.json.Decoder(PurgeBody)
 CONFIRMED_FILTER: Final = msgspec.json.Decoder(ConfirmedFilterBody)

@@ -24,6 +24,7 @@ from ojster.engine.claim import Claim
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.sharing import STRICT, Sharing
 from ojster.engine.workers import Heartbeat
 from ojster.job import JobContext
 from ojster.model.envelope import Job
@@ -93,6 +94,10 @@ class Worker:
         For how many seconds a job belongs to the worker without a heartbeat: after a crash, others wait so long.
     labels:
         Words that describe the worker to operators.
+    sharing:
+        How the queues share the worker: strictly by default, so that the first that has a job is served.
+    pool:
+        The pool that the worker is of; if there is one of that name, it says which queues, and how they share.
     """
 
     def __init__(
@@ -104,6 +109,8 @@ class Worker:
         grace: float = DEFAULT_GRACE,
         lease: float = DEFAULT_LEASE,
         labels: Sequence[str] = (),
+        sharing: Sharing = STRICT,
+        pool: str | None = None,
     ) -> None:
         if concurrency < 1 or not queues:
             raise ValueError("a worker needs at least one queue and room for one job")
@@ -113,6 +120,8 @@ class Worker:
         self.grace = grace
         self.lease = lease
         self.labels = tuple(labels)
+        self.sharing = sharing
+        self.pool = pool
         self.id = f"worker_{new_id()}"
         self.state: State = "running"
         self.processed = 0
@@ -125,6 +134,8 @@ class Worker:
         self._reports: set[asyncio.Task[None]] = set()
         self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
+        self._is_known = False
+        """Whether a heartbeat was heard: before, nobody knows of which pool the worker is."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         """Set when the server should hear of the worker's state now, and not with the next heartbeat."""
@@ -210,6 +221,9 @@ class Worker:
             log.warning("the worker could not say good-bye: %s", str(error) or "no answer")
 
     async def _work(self, client: Client, until_empty: bool) -> None:
+        while self.pool is not None and not self._is_known and self.state == "running":
+            self._changed.clear()
+            await self._changed.wait()
         pause = 0.1
         while self.state != "terminate":
             room = self.concurrency - len(self._active) - self._executor.abandoned
@@ -218,7 +232,7 @@ class Worker:
                 await self._changed.wait()
                 continue
             wait = 0.0 if until_empty else LONGEST_POLL
-            request = Claim(self.queues, room, self.id, round(self.lease * 1e6))
+            request = Claim(self.queues, room, self.id, round(self.lease * 1e6), self.sharing)
             self._fetching = asyncio.create_task(client.fetch(request, wait))
             try:
                 jobs = await self._fetching
@@ -383,8 +397,12 @@ class Worker:
                 queues=self.queues,
                 labels=self.labels,
                 concurrency=self.concurrency,
+                pool=self.pool,
             )
         )
+        self._is_known = True
+        if self.pool is not None:
+            self._changed.set()
         for job_id in (*pulse.cancelled, *pulse.lost):
             task, context = running[job_id]
             log.info("the job %s is stopped: it was cancelled, or its lease is lost", job_id)

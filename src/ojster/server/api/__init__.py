@@ -10,6 +10,7 @@ from ojster.server.api import (
     crons,
     dead_letters,
     jobs,
+    pools,
     queues,
     rate_limits,
     schemas,
@@ -33,4 +34,5 @@ ROUTES: Final[tuple[Route, ...]] = (
     *webhooks.ROUTES,
     *service.ROUTES,
     *admin.ROUTES,
+    *pools.ROUTES,
 )

@@ -123,6 +123,7 @@ _EXTENSIONS: Final = [
         "bulk-operations",
         "dead-letter",
         "durable-execution",
+        "fair-scheduling",
         "rate-limiting",
         "schema-registry",
         "webhooks",

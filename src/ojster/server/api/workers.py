@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from ojster.engine.claim import Claim
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.engine.sharing import MOST_SHARING, STRICT, Sharing
 from ojster.engine.workers import Heartbeat, Worker
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError
@@ -31,12 +32,20 @@ async def fetch(exchange: Exchange) -> Answer:
         count=body.count,
         worker_id=body.worker_id,
         lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
+        sharing=_sharing(body) if body.strategy or body.weights else STRICT,
     )
     if not body.wait_ms:
         jobs = await exchange.engine.fetch(request)
     else:
         jobs = await _until_gone(exchange, request, body.wait_ms / 1000)
     return Answer(b'{"jobs":[%b]}' % b",".join([job.to_json() for job in jobs]))
+
+
+def _sharing(body: wire.FetchBody) -> Sharing:
+    strategy = body.strategy or "weighted"
+    if strategy != "strict" and len(body.queues) > MOST_SHARING:
+        raise InvalidRequest(f"At most {MOST_SHARING} queues can share by {strategy}.", field="queues")
+    return Sharing(strategy, tuple(sorted(body.weights.items())))
 
 
 _TURNS_TO_NOTICE: Final = 3
@@ -188,6 +197,7 @@ async def heartbeat(exchange: Exchange) -> Answer:
             queues=tuple(body.queues),
             labels=tuple(body.labels),
             concurrency=body.concurrency,
+            pool=body.pool,
         )
     )
     return Answer(

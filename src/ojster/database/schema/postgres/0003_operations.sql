@@ -131,3 +131,11 @@ CREATE TABLE webhooks (
     id   TEXT COLLATE "C" PRIMARY KEY,
     body BYTEA NOT NULL
 );
+
+-- Workers that share queues; a JSON object for each. A worker says of which pool it is.
+CREATE TABLE pools (
+    name TEXT COLLATE "C" PRIMARY KEY,
+    body BYTEA NOT NULL
+);
+
+ALTER TABLE workers ADD COLUMN pool TEXT COLLATE "C";

@@ -131,3 +131,11 @@ CREATE TABLE webhooks (
     id   TEXT PRIMARY KEY,
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Workers that share queues; a JSON object for each. A worker says of which pool it is.
+CREATE TABLE pools (
+    name TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
+ALTER TABLE workers ADD COLUMN pool TEXT;
