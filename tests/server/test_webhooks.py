@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,10 +19,13 @@ from starlette.routing import Route
 
 from ojster.engine.configuration import Subscription
 from ojster.engine.engine import Engine
+from ojster.engine.inspect import Page
+from ojster.engine.selection import JobFilter
 from ojster.engine.webhooks import QUEUE
 from ojster.model.errors import InvalidRequest
+from ojster.server import deliveries
 from ojster.server.app import Application
-from ojster.server.deliveries import Refused, Sender, sign
+from ojster.server.deliveries import Deliverer, Refused, Sender, sign
 from tests.conftest import Bench
 from tests.server.conftest import Http
 
@@ -290,15 +294,59 @@ async def test_addresses_that_are_not_public_are_refused(url: str) -> None:
 async def test_a_host_that_moves_into_the_network_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = iter(["93.184.216.34", "127.0.0.1"])
 
-    async def lookup(*_: Any, **__: Any) -> list[Any]:
+    def lookup(*_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(addresses), 443))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
     sender = Sender()
     await sender.check("https://example.com/")
     with pytest.raises(Refused, match="not a public host"):
         await sender.send(Subscription("s", "https://example.com/", ("*",), "secret", 0), {"type": "t"}, "d")
     await sender.close()
+
+
+async def test_the_next_address_is_tried_if_one_cannot_be_reached(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(endpoint.url.rsplit(":", 1)[1].split("/")[0])
+
+    async def lookup(host: str, port: int) -> list[Any]:
+        assert host == "some.where"
+        return [(0, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
+
+    sender = Sender(trusting=True)
+    monkeypatch.setattr(deliveries, "_look_up", lookup)
+    there = Subscription("s", f"http://some.where:{port}/hook", ("*",), "secret", 0)
+    assert (await sender.send(there, {"type": "t"}, "d")).succeeded
+    ((headers, _),) = endpoint.seen
+    assert headers["host"] == f"some.where:{port}"
+    await sender.close()
+
+
+async def test_a_lookup_that_hangs_holds_nobody_up(http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging, asked = threading.Event(), threading.Event()
+
+    def hang(*_: Any, **__: Any) -> list[Any]:
+        asked.set()
+        hanging.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(deliveries, "GRACE", 0.01)
+    try:
+        body = {"url": "http://some.where/", "events": ["job.enqueued"]}
+        assert (await http("POST", SUBSCRIPTIONS, body)).status_code == 201
+        await http.push()
+        deliverer = Deliverer(bench.engine, Sender(trusting=True))
+        deliverer.start()
+        async with asyncio.timeout(20):
+            while not asked.is_set():
+                await asyncio.sleep(0.005)
+            await deliverer.stop()
+        (delivery,) = (await bench.engine.list_jobs(JobFilter(queue=QUEUE), Page())).jobs
+        assert (delivery.state, delivery.attempt) == ("available", 0)
+    finally:
+        hanging.set()
 
 
 async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) -> None:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
 import logging
 import socket
+import threading
 import time
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -22,7 +24,7 @@ from ojster.engine import webhooks
 from ojster.engine.claim import Claim
 from ojster.engine.configuration import Subscription
 from ojster.engine.engine import Engine
-from ojster.engine.outcome import Acknowledgement, FailureReport
+from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError
@@ -44,6 +46,9 @@ MOST_OF_ANSWER: Final = 1_000
 
 LONGEST_LOOKUP: Final = 5.0
 """How long it may take to find the address of a host, in seconds."""
+
+GRACE: Final = 5.0
+"""How long deliveries that are under way have to finish when the server stops, in seconds."""
 
 PAUSE: Final = 1.0
 """How long to wait after the database was away, in seconds."""
@@ -89,7 +94,7 @@ class Sender:
         await self._http.aclose()
 
     async def check(self, url: str) -> None:
-        """Refuse a URL that can never be called: see ``_address``; a host that is not known yet may be later.
+        """Refuse a URL that can never be called: see ``_addresses``; a host that is not known yet may be later.
 
         Raises
         ------
@@ -99,7 +104,7 @@ class Sender:
         try:
             parts = self._parts(url)
             if not self.trusting:
-                await self._address(parts.hostname or "", parts.port or 443)
+                await self._addresses(parts.hostname or "", parts.port or 443)
         except Refused as refusal:
             raise InvalidRequest(f"The URL cannot be used: {refusal}.", field="url") from None
         except OSError:
@@ -137,17 +142,22 @@ class Sender:
         raise Refused(f"it redirects more than {MOST_REDIRECTS} times")
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> httpx.Response:
+        """Call the first address of a host that can be reached.
+
+        The addresses that were checked are those that are called: a second look-up might give others.
+        """
         parts = self._parts(url)
-        if self.trusting:
-            return await self._http.post(url, headers=headers, content=body)
-        # The address that was checked is the one that is called: a second look-up might give another.
-        port = parts.port or 443
-        host = parts.hostname or ""
-        address = await self._address(host, port)
-        shown = f"[{address}]" if ":" in address else address
-        target = parts._replace(netloc=f"{shown}:{port}").geturl()
-        named = headers | {"Host": host if port == 443 else f"{host}:{port}"}
-        return await self._http.post(target, headers=named, content=body, extensions={"sni_hostname": host})
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        named = headers | {"Host": parts.netloc}
+        failure: httpx.ConnectError | None = None
+        for address in await self._addresses(host, port):
+            shown = f"[{address}]" if ":" in address else address
+            target = parts._replace(netloc=f"{shown}:{port}").geturl()
+            try:
+                return await self._http.post(target, headers=named, content=body, extensions={"sni_hostname": host})
+            except httpx.ConnectError as error:
+                failure = error
+        raise failure or httpx.ConnectError(f"{host} has no address")
 
     def _parts(self, url: str) -> Any:
         try:
@@ -162,16 +172,44 @@ class Sender:
             raise Refused("it must not hold a password")
         return parts
 
-    async def _address(self, host: str, port: int) -> str:
-        """Return an address of a host; none of its addresses may be private, or of this machine."""
-        loop = asyncio.get_running_loop()
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host; unless all are trusted, none may be private, or of this machine."""
         async with asyncio.timeout(LONGEST_LOOKUP):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await _look_up(host, port)
         addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
         for address in addresses:
-            if not ipaddress.ip_address(address).is_global:
+            if not self.trusting and not ipaddress.ip_address(address).is_global:
                 raise Refused(f"{host} is not a public host")
-        return addresses[0]
+        return addresses
+
+
+async def _look_up(host: str, port: int) -> list[Any]:
+    """Return what ``getaddrinfo`` does, from a thread that nobody waits for: not the loop either, when it is closed."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[Any]] = loop.create_future()
+
+    def look() -> None:
+        found: list[Any] = []
+        error: OSError | None = None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as refused:
+            error = refused
+        except UnicodeError:
+            error = socket.gaierror(f"{host[:60]!r} is no name of a host")
+        with contextlib.suppress(RuntimeError):  # the loop may be closed
+            loop.call_soon_threadsafe(tell, found, error)
+
+    def tell(found: list[Any], error: OSError | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(found)
+        else:
+            answer.set_exception(error)
+
+    threading.Thread(target=look, name="ojster-lookup", daemon=True).start()
+    return await answer
 
 
 def sign(subscription: Subscription, timestamp: str, body: bytes) -> str:
@@ -198,10 +236,15 @@ class Deliverer:
         self._loop = asyncio.create_task(self._run(), name="ojster-webhooks")
 
     async def stop(self) -> None:
-        """Finish what is under way, and stop."""
+        """Finish what is under way, if that does not take long, hand back the rest, and stop."""
         if self._loop is not None:
             self._loop.cancel()
-            await asyncio.gather(self._loop, *self._under_way, return_exceptions=True)
+            await asyncio.gather(self._loop, return_exceptions=True)
+        if self._under_way:
+            _, late = await asyncio.wait(self._under_way, timeout=GRACE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await self.sender.close()
 
     async def _run(self) -> None:
@@ -237,7 +280,10 @@ class Deliverer:
         except Refused as refusal:
             failure = Failure("WebhookRefused", f"{subscription.url}: {refusal}", retryable=False)
         except (httpx.HTTPError, OSError, TimeoutError) as error:
-            failure = Failure("WebhookUnreachable", f"{subscription.url}: {error or type(error).__name__}")
+            failure = Failure("WebhookUnreachable", f"{subscription.url}: {str(error) or type(error).__name__}")
+        except asyncio.CancelledError:
+            await engine.release([Release(job.id, job.worker_id, job.attempt)])
+            raise
         else:
             result = {
                 "status_code": answered.status,
