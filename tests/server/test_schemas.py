@@ -72,6 +72,8 @@ async def test_a_job_keeps_to_the_schema_of_its_version_or_the_latest(http: Http
     assert (kept["type"], kept["version"]) == ("email.send", "1.0")
     both = (await push(http, 1, type="email.send@1.0", version="2.0")).json()["job"]
     assert both["version"] == "2.0"
+    for wrong in ("email@send!", "email@", "@1.0", "email@1.0.0.0", "a@1@2"):
+        assert (await push(http, 1, type=wrong)).status_code in (400, 422)
 
 
 async def test_versions_are_listed_latest_first_whatever_the_order_they_came_in(http: Http) -> None:

@@ -35,6 +35,7 @@ PRIORITIES: Final = range(-100, 101)
 LONGEST_MILLISECONDS: Final = 100 * 365 * 24 * 3600 * 1000
 
 TYPE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
+VERSION_PATTERN: Final = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
 QUEUE_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 
 Members = dict[str, msgspec.Raw]
@@ -360,13 +361,15 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
 
 
 def _without_version(type: msgspec.Raw, members: Members) -> msgspec.Raw:
-    """Take the version from behind the ``@`` of a type; one that has its own attribute goes before it.
+    """Take the version, numbers with dots, from behind the ``@`` of a type; its own attribute goes before it.
 
     (ojs-job-versioning.md section 5.3)
     """
     if b"@" not in bytes(type) or bytes(type)[:1] != b'"':
         return type
     name, _, version = str(_decode(type, "type")).rpartition("@")
+    if not VERSION_PATTERN.fullmatch(version):
+        return type  # which is refused like any other that is none
     members.setdefault("version", msgspec.Raw(_encode(version)))
     return msgspec.Raw(_encode(name))
 
