@@ -106,3 +106,10 @@ async def test_what_was_handed_out_in_the_last_minute_is_told(http: Http) -> Non
         (one["name"], one["dispatch_count_1m"], one["dispatch_ratio_1m"], one["active_jobs"]) for one in shown["queues"]
     ] == [("a", 3, 0.75, 3), ("b", 1, 0.25, 1)]
     assert shown["stats"]["queues"] == shown["queues"]
+
+
+@pytest.mark.parametrize("name", ["%00", "x" * 129, "a%0Ab"])
+async def test_names_that_cannot_be_are_refused(http: Http, name: str) -> None:
+    assert (await http("PUT", f"{POOLS}/{name}", {"queues": ["a"]})).status_code in (400, 404, 422)
+    for method in ("GET", "DELETE"):
+        assert (await http(method, f"{POOLS}/{name}")).status_code in (400, 404, 422)

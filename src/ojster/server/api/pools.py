@@ -45,8 +45,8 @@ async def delete_pool(exchange: Exchange) -> Answer:
 
 
 def _pool(name: str, body: wire.PoolBody) -> Pool:
-    if len(name) > _LONGEST_NAME:
-        raise InvalidRequest(f"The name of a pool has at most {_LONGEST_NAME} characters.", field="name")
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise InvalidRequest(f"The name of a pool has at most {_LONGEST_NAME} printable characters.", field="name")
     if body.name is not None and body.name != name:
         raise InvalidRequest(f"The path says {name!r}, the body {body.name[:40]!r}.", field="name")
     queues = tuple(dict.fromkeys(check_queue_name(queue) for queue in body.queues))
