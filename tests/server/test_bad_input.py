@@ -65,10 +65,10 @@ async def test_no_bad_body_causes_a_failure_of_the_server(http: Http, route: Rou
 
 
 @pytest.mark.parametrize("route", WITH_PARAMETER, ids=lambda route: f"{route.method} {route.path}")
-@pytest.mark.parametrize("value", ["x", "%00", "a%2Fb", "%F0%9F%92%A9", "x" * 3000, "..", "'%20OR%201=1"])
-async def test_no_strange_path_causes_a_failure_of_the_server(http: Http, route: Route, value: str) -> None:
-    response = await http(route.method, path_of(route, value), b"{}" if route.method != "GET" else None)
-    assert response.status_code < 500, response.text
+async def test_no_strange_path_causes_a_failure_of_the_server(http: Http, route: Route) -> None:
+    for value in ("x", "%00", "a%2Fb", "%F0%9F%92%A9", "x" * 3000, "..", "'%20OR%201=1"):
+        response = await http(route.method, path_of(route, value), b"{}" if route.method != "GET" else None)
+        assert response.status_code < 500, (value, response.text)
 
 
 async def test_a_body_over_the_limit_is_refused_by_its_length_alone(http: Http) -> None:
