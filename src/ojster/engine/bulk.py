@@ -73,6 +73,10 @@ class NotDone(Conflict):
     status = 424
 
 
+def _not_done() -> NotDone:
+    return NotDone("Another job of the request was refused.")
+
+
 class Bulk(msgspec.Struct, frozen=True):
     """Something that is to be done to several jobs.
 
@@ -121,10 +125,7 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
         for outcome in outcomes:
             if isinstance(outcome, Later):
                 return outcome
-        outcomes = [
-            outcome if isinstance(outcome, OjsterError) else NotDone("Another job of the request was refused.")
-            for outcome in outcomes
-        ]
+        outcomes = [outcome if isinstance(outcome, OjsterError) else _not_done() for outcome in outcomes]
     try:
         reply = bulk.answer(outcomes)
     except OjsterError as refusal:
@@ -138,10 +139,8 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
 
 def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
     wanted = [(place, item) for place, item in enumerate(bulk.items) if not isinstance(item, OjsterError)]
-    outcomes: list[Outcome | Later] = [item if isinstance(item, OjsterError) else NotDone("") for item in bulk.items]
+    outcomes: list[Outcome | Later] = [item if isinstance(item, OjsterError) else _not_done() for item in bulk.items]
     if bulk.atomic and len(wanted) < len(bulk.items):
-        for place, _ in wanted:
-            outcomes[place] = NotDone("Another job of the request was refused.")
         return outcomes
     if bulk.action is Action.ENQUEUE:
         jobs = [item for _, item in wanted if isinstance(item, NewJob)]

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from ojster.database.transaction import Transaction
+from ojster.engine.inspect import no_job
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.model.states import FINISHED, JobState
@@ -69,7 +70,7 @@ def find_checkpoints(tx: Transaction, ids: Sequence[str]) -> list[Checkpoint | O
     for id in ids:
         job = jobs.get(id)
         if job is None:
-            results.append(_no_job(id))
+            results.append(no_job(id))
         elif not job.checkpoint_number:
             results.append(_nothing(id))
         else:
@@ -85,7 +86,7 @@ def clear(tx: Transaction, ids: Sequence[str]) -> list[bool | OjsterError]:
     for id in ids:
         job = jobs.get(id)
         if job is None:
-            results.append(_no_job(id))
+            results.append(no_job(id))
             continue
         results.append(job.checkpoint_number > 0)
         if job.checkpoint_number:
@@ -116,7 +117,7 @@ def _number(tx: Transaction, job: Job) -> None:
 
 def _refusal(job: Job | None, item: NewCheckpoint) -> OjsterError | None:
     if job is None:
-        return _no_job(item.job_id)
+        return no_job(item.job_id)
     if len(item.state) > LARGEST_CHECKPOINT:
         return PayloadTooLarge(
             f"The state takes {len(item.state)} bytes; a checkpoint has at most {LARGEST_CHECKPOINT}. "
@@ -139,7 +140,3 @@ def _refusal(job: Job | None, item: NewCheckpoint) -> OjsterError | None:
 
 def _nothing(id: str) -> NotFound:
     return NotFound(f"The job {id} has no checkpoint.", resource_type="checkpoint", resource_id=id)
-
-
-def _no_job(id: str) -> NotFound:
-    return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
+from ojster.engine.inspect import no_job
 from ojster.engine.transitions import cancel_job, lock_workflows, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
@@ -29,7 +30,7 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
     for id in ids:
         job = jobs.get(id)
         if job is None:
-            results.append(_no_job(id))
+            results.append(no_job(id))
         elif job.state in FINISHED:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
         else:
@@ -47,7 +48,7 @@ def activate(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]
     for id in ids:
         job = jobs.get(id)
         if job is None:
-            results.append(_no_job(id))
+            results.append(no_job(id))
         elif job.state != JobState.PENDING:
             results.append(_wrong_state(job, "activated", "only a pending job can be"))
         elif job.node is not None:
@@ -93,7 +94,7 @@ def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> lis
     for id in ids:
         job = jobs.get(id)
         if job is None:
-            results.append(_no_job(id))
+            results.append(no_job(id))
         elif job.state not in allowed:
             results.append(_wrong_state(job, "retried", f"only a {' or '.join(allowed)} one can be"))
         elif job.node is not None and job.state != JobState.RETRYABLE:
@@ -125,16 +126,37 @@ def _run_again(tx: Transaction, job: Job) -> None:
 
 def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
     """Delete finished jobs for good."""
+
+    def refusal(id: str, job: Job | None) -> OjsterError | None:
+        if job is None:
+            return no_job(id)
+        return None if job.state in FINISHED else _wrong_state(job, "deleted", "it is not finished")
+
+    return _delete(tx, ids, refusal)
+
+
+def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Delete discarded jobs for good."""
+
+    def refusal(id: str, job: Job | None) -> OjsterError | None:
+        return None if job is not None and job.state == JobState.DISCARDED else _no_dead_letter(id, job)
+
+    return _delete(tx, ids, refusal)
+
+
+def _delete(
+    tx: Transaction, ids: Sequence[str], refusal: Callable[[str, Job | None], OjsterError | None]
+) -> list[Job | OjsterError]:
     results: list[Job | OjsterError] = []
     jobs = tx.lock_jobs(ids)
     gone: list[Job] = []
     for id in ids:
         job = jobs.pop(id, None)
-        if job is None:
-            results.append(_no_job(id))
-        elif job.state not in FINISHED:
-            results.append(_wrong_state(job, "deleted", "it is not finished"))
-        elif job.node is not None:
+        if (refused := refusal(id, job)) is not None:
+            results.append(refused)
+            continue
+        assert job is not None
+        if job.node is not None:
             results.append(_of_a_workflow(job, "deleted"))
         else:
             gone.append(job)
@@ -145,24 +167,6 @@ def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
     return results
 
 
-def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
-    """Delete discarded jobs for good."""
-    results: list[Job | OjsterError] = []
-    jobs = tx.lock_jobs(ids)
-    for id in ids:
-        job = jobs.pop(id, None)
-        if job is None or job.state != JobState.DISCARDED:
-            results.append(_no_dead_letter(id, job))
-        elif job.node is not None:
-            results.append(_of_a_workflow(job, "deleted"))
-        else:
-            delete_jobs(tx, [(job.seq, job.queue, job.state)])
-            if job.dead:
-                tx.emit("dead_letter.deleted", job)
-            results.append(job)
-    return results
-
-
 def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str]]) -> None:
     """Delete jobs, given as ``(seq, queue, state)``, with their payloads, and keep the counts."""
     for _, queue, state in jobs:
@@ -170,10 +174,6 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str]]) -> None:
     tx.execute_many("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
     for table in ("payloads", "checkpoints"):
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
-
-
-def _no_job(id: str) -> NotFound:
-    return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
 
 
 def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:

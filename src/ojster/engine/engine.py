@@ -328,7 +328,7 @@ class Engine:
         """
         job = await self.database.read(inspect.find, job_id)
         if job is None:
-            raise NotFound(f"There is no job {job_id}.", resource_type="job", resource_id=job_id)
+            raise inspect.no_job(job_id)
         return job
 
     async def wait_for(self, job_id: str, wait: float) -> Job:

@@ -23,11 +23,6 @@ Event = tuple[str, int, str, str | None, str | None, dict[str, Any]]
 """Something that happened: its type, when, the subject's id or name, the queue, the job type, and more data."""
 
 
-def describe(event: Event, number: int, source: str) -> dict[str, Any]:
-    """Return the envelope of an event with a number."""
-    return describe_event(event, f"evt_{number}", source)
-
-
 def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
     """Return an event's envelope (ojs-events.md section 2)."""
     type, at, subject, queue, job_type, more = event
@@ -87,7 +82,7 @@ def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter, set
             continue
         if len(found) == chosen.limit:
             return EventPage(found, cursor, True)
-        found.append(describe(event, number, SOURCE))
+        found.append(describe_event(event, f"evt_{number}", SOURCE))
         if settled is None or number <= settled:
             cursor = f"evt_{number}"
     return EventPage(found, cursor, False)

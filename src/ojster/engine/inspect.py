@@ -10,6 +10,7 @@ import msgspec
 from ojster.database.transaction import JOB_COLUMNS_OF_J, Transaction
 from ojster.engine.selection import JobFilter, conditions
 from ojster.model.envelope import Job
+from ojster.model.errors import NotFound
 
 DEFAULT_PAGE: Final = 50
 LARGEST_PAGE: Final = 200
@@ -50,6 +51,11 @@ def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
     """Return the job of each id, or ``None``."""
     found = tx.find_jobs(ids)
     return [found.get(id) for id in ids]
+
+
+def no_job(id: str) -> NotFound:
+    """Return the refusal for a job that there is not."""
+    return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
 
 
 def list_jobs(tx: Transaction, requests: Sequence[tuple[JobFilter, Page]]) -> list[JobPage]:

@@ -124,6 +124,19 @@ def find_limit(tx: Transaction, key: str, lock: str = "") -> Limit | None:
     return _limit(rows[0]) if rows else None
 
 
+def _lock_limit(tx: Transaction, key: str) -> Limit:
+    """Return a limit, which is made known if it is not, and keep it from others until the transaction ends."""
+    known = find_limit(tx, key, tx.for_update)
+    if known is None:
+        tx.execute(
+            "INSERT INTO rate_limits (key, queues, on_limit) VALUES (:key, '[]', 'wait') ON CONFLICT (key) DO NOTHING",
+            {"key": key},
+        )
+        known = find_limit(tx, key, tx.for_update)
+    assert known is not None
+    return known
+
+
 def _limit(row: Sequence[Any]) -> Limit:
     key, queues, *rest = row
     return Limit(key, msgspec.json.decode(queues, type=list[str]), *rest)
@@ -140,13 +153,7 @@ def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, 
     known = find_limit(tx, key)
     if known is not None and not _is_news(known, limits, on_limit, queue):
         return
-    if known is None:
-        tx.execute(
-            "INSERT INTO rate_limits (key, queues, on_limit) VALUES (:key, '[]', 'wait') ON CONFLICT (key) DO NOTHING",
-            {"key": key},
-        )
-    known = find_limit(tx, key, tx.for_update)
-    assert known is not None
+    known = _lock_limit(tx, key)
     if limits is None:
         limits, on_limit = known.own, known.on_limit
     queues = sorted({*known.queues, queue})
@@ -213,18 +220,10 @@ def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | Ojs
     """Put other limits in the place of those of a key (section 10.2); a key that is not known yet is made known."""
     results: list[Limit | OjsterError] = []
     for one in overrides:
-        known = find_limit(tx, one.key, tx.for_update)
-        if known is None and one.limits is None:
+        if one.limits is None and find_limit(tx, one.key) is None:
             results.append(no_limit(one.key))
             continue
-        if known is None:
-            tx.execute(
-                "INSERT INTO rate_limits (key, queues, on_limit) VALUES (:key, '[]', 'wait') "
-                "ON CONFLICT (key) DO NOTHING",
-                {"key": one.key},
-            )
-            known = find_limit(tx, one.key, tx.for_update)
-            assert known is not None
+        known = _lock_limit(tx, one.key)
         known.override = None if one.limits is None else msgspec.json.encode(one.limits)
         known.override_until = one.until
         known.opens_at = one.until
@@ -400,21 +399,23 @@ class Head(msgspec.Struct, frozen=True):
     active: int
 
 
+_WAITS: Final = "FROM jobs WHERE queue = :queue AND state = 'available' AND limit_key"
+_HEADS: Final = (
+    f"SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, "
+    + ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
+    + " FROM (WITH RECURSIVE keys(name) AS ("
+    f"SELECT (SELECT min(limit_key) {_WAITS} > :after) "
+    f"UNION ALL SELECT (SELECT min(limit_key) {_WAITS} > keys.name) FROM keys WHERE keys.name IS NOT NULL"
+    ") SELECT name FROM keys WHERE name IS NOT NULL LIMIT :most) AS first "
+    f"JOIN jobs AS j ON j.seq = (SELECT seq {_WAITS} = first.name ORDER BY priority DESC, seq LIMIT 1) "
+    "LEFT JOIN rate_limits AS r ON r.key = first.name ORDER BY first.name"
+)
+"""Each key is looked up behind the one before it, so that the cost is that of the keys, not of their jobs."""
+
+
 def heads(tx: Transaction, queue: str, after: str) -> list[Head]:
     """Return the first job of each key behind ``after`` that has some in a queue, by key; at most ``MOST_KEYS``."""
-    # Each key is looked up behind the one before it, so that the cost is that of the keys, not of their jobs.
-    waits = "FROM jobs WHERE queue = :queue AND state = 'available' AND limit_key"
-    limit = ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
-    rows = tx.execute(
-        f"SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, {limit} "
-        "FROM (WITH RECURSIVE keys(name) AS ("
-        f"SELECT (SELECT min(limit_key) {waits} > :after) "
-        f"UNION ALL SELECT (SELECT min(limit_key) {waits} > keys.name) FROM keys WHERE keys.name IS NOT NULL"
-        ") SELECT name FROM keys WHERE name IS NOT NULL LIMIT :most) AS first "
-        f"JOIN jobs AS j ON j.seq = (SELECT seq {waits} = first.name ORDER BY priority DESC, seq LIMIT 1) "
-        "LEFT JOIN rate_limits AS r ON r.key = first.name ORDER BY first.name",
-        {"queue": queue, "after": after, "most": MOST_KEYS},
-    )
+    rows = tx.execute(_HEADS, {"queue": queue, "after": after, "most": MOST_KEYS})
     return [
         Head(priority, seq, Limit(name) if limit[0] is None else _limit(limit), active)
         for priority, seq, active, name, *limit in rows

@@ -11,6 +11,7 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
+from ojster.engine.inspect import no_job
 from ojster.engine.transitions import (
     fail_attempt,
     free,
@@ -21,7 +22,7 @@ from ojster.engine.transitions import (
 )
 from ojster.engine.workflows import grow
 from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
+from ojster.model.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure
 from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp
@@ -74,7 +75,6 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
-    pools = tx.configuration.pools(tx)
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
         if refusal := _refusal(job, ack):
@@ -106,8 +106,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         tally.ran += ran
         effects.finished.append(job.id)
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
-        if job.exclusive_key is not None or job.limit_key is not None or pools:
-            free(tx, job)
+    free(tx, completed)
     tx.complete_jobs(completed)
     effects.ended += [job for job in completed if job.node is not None]
     advance(tx)
@@ -150,7 +149,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             job.worker_id = None
             job.due_at = tx.now + item.delay
             tx.expect(job.due_at)
-            free(tx, job)
+            free(tx, [job])
             write_outcomes(tx, [job])
         else:
             make_available(tx, [job])
@@ -182,7 +181,7 @@ def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError
 def _refusal(job: Job | None, claim: Acknowledgement | FailureReport | Release | Progress) -> OjsterError | None:
     """Why this word about a job cannot be accepted: only the holder of its lease may speak."""
     if job is None:
-        return NotFound(f"There is no job {claim.job_id}.", resource_type="job", resource_id=claim.job_id)
+        return no_job(claim.job_id)
     if job.state != "active":
         return Conflict(
             f"The job {job.id} is {job.state}, not active.",

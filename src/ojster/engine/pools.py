@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.configuration import Pool, decode_pool
+from ojster.engine.limits import UNLIMITED
 from ojster.engine.sharing import Sharing, Turns
+from ojster.engine.statistics import MICROS_A_MINUTE, Work, work_by_queue
 from ojster.model.errors import NotFound, OjsterError
-
-_UNLIMITED: Final = 1_000_000
-
-_MICROS_A_MINUTE: Final = 60_000_000
 
 
 class PoolOverview(msgspec.Struct, frozen=True):
@@ -113,7 +111,7 @@ def count_active_jobs(tx: Transaction, workers: Collection[str]) -> dict[str, in
 def room_in(tx: Transaction, pool: Pool, turns: Turns) -> int:
     """Return how many more jobs may run in a pool. Until the transaction ends, nobody else finds that out."""
     if pool.concurrency is None:
-        return _UNLIMITED
+        return UNLIMITED
     tx.execute("SELECT name FROM pools WHERE name = :name" + tx.for_update, {"name": pool.name})
     active = _count_active_in(tx, pool)
     room = max(0, pool.concurrency - active)
@@ -175,16 +173,14 @@ def count_dispatched(tx: Transaction, requests: Sequence[None]) -> list[list[Dis
 
     Work is counted by the minute: of the minute before this one, as much counts as lies within the last sixty seconds.
     """
-    minute, elapsed = divmod(tx.now, _MICROS_A_MINUTE)
-    names = " + ".join(f"waits_{number}" for number in range(15))
+    elapsed = tx.now % MICROS_A_MINUTE / MICROS_A_MINUTE
+    two_minutes, this_one = work_by_queue(tx, 2), work_by_queue(tx, 1)
     started: dict[str, float] = {}
     waited: dict[str, float] = {}
-    for queue, at, starts, waits in tx.execute(
-        f"SELECT queue, minute, {names}, waited FROM queue_minutes WHERE minute >= :since", {"since": minute - 1}
-    ):
-        part = 1.0 if at == minute else 1 - elapsed / _MICROS_A_MINUTE
-        started[queue] = started.get(queue, 0.0) + part * starts
-        waited[queue] = waited.get(queue, 0.0) + part * waits
+    for queue, both in two_minutes.items():
+        present = this_one.get(queue, Work())
+        started[queue] = (1 - elapsed) * both.started + elapsed * present.started
+        waited[queue] = (1 - elapsed) * both.waited + elapsed * present.waited
     active: dict[str, int] = dict(tx.execute("SELECT queue, jobs FROM job_counts WHERE state = 'active' AND jobs > 0"))
     total = sum(started.values())
     found = [

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from ojster.database.transaction import Transaction
 from ojster.engine.configuration import Bound
 from ojster.engine.limits import limit_queue
+from ojster.engine.system import FORGOTTEN, drop
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -67,7 +68,7 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
                 "UPDATE queues SET config = :config WHERE name = :name",
                 {"name": change.queue, "config": msgspec.json.encode(msgspec.structs.replace(config, **news))},
             )
-            tx.execute("DELETE FROM system WHERE name = 'retention'")  # others may be forgotten now: look at all again
+            drop(tx, FORGOTTEN)  # others may be forgotten now: look at all again
             tx.effects.configured = True
         if change.limits:
             limit_queue(tx, change.queue, **change.limits)

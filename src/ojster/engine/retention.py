@@ -18,13 +18,11 @@ from ojster.engine.queue_config import Kept, configured_retention
 from ojster.engine.selection import JobFilter
 from ojster.engine.settings import Retention
 from ojster.engine.statistics import sum_up
+from ojster.engine.system import FORGOTTEN, note, recall
 from ojster.engine.workflows import forget_workflows
 from ojster.model.duration import HOUR
 
 BATCH: Final = 500
-
-FORGOTTEN: Final = "retention"
-"""The name of the row that says up to when jobs of queues without periods of their own are forgotten, by state."""
 
 
 def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
@@ -32,8 +30,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
     retention = tx.settings.retention
     (configured,) = configured_retention(tx, (None,))
     left_out = sorted(configured)
-    marks = {f"queue_{number}": name for number, name in enumerate(left_out)}
-    others = f"AND queue NOT IN (:{', :'.join(marks)}) " if marks else ""
+    others, marks = _without(left_out)
     position = _position(tx) if marks else {}
     room = BATCH
     for state, dead, period in (
@@ -47,7 +44,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
         since, before = position.get(f"{state}{dead}", 0), tx.now - period
         rows = tx.execute(
             "SELECT seq, queue, state FROM jobs WHERE state = :state AND dead = :dead AND finished_at < :before "
-            f"AND finished_at >= :since AND node IS NULL {others}"
+            f"AND finished_at >= :since AND node IS NULL{others} "
             "ORDER BY finished_at LIMIT :room" + tx.skip_locked,
             {"state": state, "dead": dead, "before": before, "since": since, "room": room} | marks,
         )
@@ -56,7 +53,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
             position[f"{state}{dead}"] = before - HOUR  # some may be locked at this moment
         room -= len(rows)
     if marks:
-        _note_position(tx, position)
+        note(tx, FORGOTTEN, position)
     if room:
         room -= _prune_dead_letters(tx, None, left_out, retention.most_dead_letters, room)
     if room:
@@ -67,17 +64,15 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
     return [BATCH - room for _ in requests]
 
 
+def _without(queues: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return a condition that leaves out queues, to stand behind others, and its parameters."""
+    marks = {f"queue_{number}": name for number, name in enumerate(queues)}
+    return (f" AND queue NOT IN (:{', :'.join(marks)})" if marks else ""), marks
+
+
 def _position(tx: Transaction) -> dict[str, int]:
-    rows = tx.execute("SELECT value FROM system WHERE name = :name", {"name": FORGOTTEN})
-    return msgspec.json.decode(rows[0][0], type=dict[str, int]) if rows else {}
-
-
-def _note_position(tx: Transaction, position: dict[str, int]) -> None:
-    tx.execute(
-        "INSERT INTO system (name, value) VALUES (:name, :value) "
-        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        {"name": FORGOTTEN, "value": msgspec.json.encode(position)},
-    )
+    known = recall(tx, FORGOTTEN)
+    return {} if known is None else msgspec.json.decode(known, type=dict[str, int])
 
 
 def own_retention(queue: str, kept: Kept, usual: Retention, now: int) -> list[JobFilter]:
@@ -105,10 +100,7 @@ def _prune_dead_letters(
     """Delete the oldest dead letters if there are too many (ojs-dead-letter.md section 8.1)."""
     if most is None:
         return 0
-    parameters: dict[str, object] = {f"queue_{number}": name for number, name in enumerate(left_out)}
-    where = f" AND queue NOT IN (:{', :'.join(parameters)})" if parameters else ""
-    if queue is not None:
-        where, parameters = " AND queue = :queue", {"queue": queue}
+    where, parameters = _without(left_out) if queue is None else (" AND queue = :queue", {"queue": queue})
     dead = f"FROM jobs WHERE dead = 1 AND node IS NULL{where}"
     ((count,),) = tx.execute(f"SELECT count(*) {dead}", parameters)
     if count <= most:

@@ -42,9 +42,14 @@ class Work(msgspec.Struct, frozen=True):
         """How many attempts have ended."""
         return self.completed + self.failed
 
+    @property
+    def started(self) -> int:
+        """How many attempts have begun."""
+        return sum(self.waits)
+
     def percentile(self, share: float) -> float:
         """Return how long at most this share of the jobs had waited, in milliseconds, as far as the buckets tell."""
-        left = share * sum(self.waits)
+        left = share * self.started
         below = 0
         for number, bound in zip(self.waits, (*WAITS, 4 * WAITS[-1]), strict=True):
             if number and left <= number:

@@ -1,9 +1,9 @@
-"""Is the whole system to stand still? Maintenance mode (ojs-admin-api.md section 12)."""
+"""What is noted of the whole system, by name? Above all, whether it stands still (ojs-admin-api.md section 12)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -11,6 +11,9 @@ from ojster.database.transaction import Transaction
 
 MAINTENANCE: Final = "maintenance"
 """The name of its row: while there is one, no job is handed out and none is made by the clock."""
+
+FORGOTTEN: Final = "retention"
+"""The name under which it is noted up to when jobs of queues without periods of their own are forgotten, by state."""
 
 
 class Maintenance(msgspec.Struct, frozen=True):
@@ -21,10 +24,30 @@ class Maintenance(msgspec.Struct, frozen=True):
     estimated_end: int | None = None
 
 
+def recall(tx: Transaction, name: str) -> bytes | None:
+    """Return what is noted under a name, as JSON."""
+    rows = tx.execute("SELECT value FROM system WHERE name = :name", {"name": name})
+    return rows[0][0] if rows else None
+
+
+def note(tx: Transaction, name: str, value: Any) -> None:
+    """Note something under a name, in the place of what was there."""
+    tx.execute(
+        "INSERT INTO system (name, value) VALUES (:name, :value) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        {"name": name, "value": msgspec.json.encode(value)},
+    )
+
+
+def drop(tx: Transaction, name: str) -> None:
+    """Forget what is noted under a name."""
+    tx.execute("DELETE FROM system WHERE name = :name", {"name": name})
+
+
 def find_maintenance(tx: Transaction, requests: Sequence[None]) -> list[Maintenance | None]:
     """Return why the system stands still, or ``None`` if it does not, for each request."""
-    rows = tx.execute("SELECT value FROM system WHERE name = :name", {"name": MAINTENANCE})
-    found = msgspec.json.decode(rows[0][0], type=Maintenance) if rows else None
+    known = recall(tx, MAINTENANCE)
+    found = None if known is None else msgspec.json.decode(known, type=Maintenance)
     return [found for _ in requests]
 
 
@@ -33,17 +56,13 @@ def maintain(tx: Transaction, wishes: Sequence[Maintenance | None]) -> list[Main
     for wish in wishes:
         (known,) = find_maintenance(tx, (None,))
         if wish is None:
-            tx.execute("DELETE FROM system WHERE name = :name", {"name": MAINTENANCE})
+            drop(tx, MAINTENANCE)
             tx.effects.opened.update(name for (name,) in tx.execute("SELECT name FROM queues"))
             tx.expect(tx.now)
         else:
             if known is not None:
                 wish = msgspec.structs.replace(wish, enabled_at=known.enabled_at)
-            tx.execute(
-                "INSERT INTO system (name, value) VALUES (:name, :value) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                {"name": MAINTENANCE, "value": msgspec.json.encode(wish)},
-            )
+            note(tx, MAINTENANCE, wish)
         if (wish is None) != (known is None):
             event = "system.maintenance_ended" if wish is None else "system.maintenance_started"
             tx.emit_about(event, MAINTENANCE, reason=wish.reason if wish else None)

@@ -66,7 +66,7 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     job.due_at = tx.now + job.retry_delay
     job.worker_id = None
     tx.expect(job.due_at)
-    free(tx, job)
+    free(tx, [job])
     write_outcomes(tx, [job])
     tx.emit("job.retrying", job, attempt=job.attempt, delay_ms=job.retry_delay // 1000)
 
@@ -76,9 +76,8 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
     moved = list(jobs)
     if stopped := stop_jobs(tx, moved):
         moved = [job for job in moved if job.id not in stopped]
+    free(tx, [job for job in moved if job.state == JobState.ACTIVE])
     for job in moved:
-        if job.state == JobState.ACTIVE:
-            free(tx, job)
         tx.move(job, JobState.AVAILABLE.value)
         job.enqueued_at = tx.now
         job.finished_at = None
@@ -136,7 +135,7 @@ def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None
 
 def put_off(tx: Transaction, job: Job) -> None:
     """Let a job of a workflow wait until the workflow is released."""
-    free(tx, job)
+    free(tx, [job])
     tx.move(job, JobState.PENDING.value)
     job.worker_id = None
     job.due_at = None
@@ -153,7 +152,7 @@ def cancel_job(tx: Transaction, job: Job) -> None:
 def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
     """Bring a job to a terminal state that is not ``completed``."""
     assert state in FINISHED
-    free(tx, job)
+    free(tx, [job])
     tx.move(job, state.value)
     job.finished_at = tx.now
     job.due_at = None
@@ -164,15 +163,13 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
     write_outcomes(tx, [job])
 
 
-def free(tx: Transaction, job: Job) -> None:
-    """Let those wait no longer who share the job's exclusive key, its limit, or the room of a pool."""
+def free(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Let those wait no longer who share an exclusive key, a limit, or the room of a pool with jobs that stop."""
     for pool in tx.configuration.pools(tx).values():
-        if pool.concurrency is not None and job.queue in pool.queues:
+        if pool.concurrency is not None and any(job.queue in pool.queues for job in jobs):
             tx.effects.opened.update(pool.queues)
-    if job.exclusive_key is not None:
-        tx.effects.opened.add(job.queue)
-    if job.limit_key is not None:
-        free_limits(tx, [job])
+    tx.effects.opened.update(job.queue for job in jobs if job.exclusive_key is not None)
+    free_limits(tx, jobs)
 
 
 def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:

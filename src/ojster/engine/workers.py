@@ -123,10 +123,7 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
             f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}",
             {"id": worker_id, "directive": directive},
         )
-        if not rows:
-            results.append(_no_worker(worker_id))
-            continue
-        results.append(_worker(rows[0]))
+        results.append(_worker(rows[0]) if rows else _no_worker(worker_id))
     return results
 
 
