@@ -17,9 +17,9 @@ import uvloop
 from benchmarks.figure import Figure
 from benchmarks.stores import Store
 from ojster.database.database import open_database
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement
+from ojster.engine.way import Claim
 from ojster.model.job import read_members
 from ojster.server.run import be_quick
 

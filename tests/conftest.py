@@ -157,7 +157,7 @@ class Bench:
         return pushed.job
 
     async def fetch(self, *queues: str, count: int = 1, **more: Any) -> list[Job]:
-        from ojster.engine.claim import Claim
+        from ojster.engine.way import Claim
 
         return await self.engine.fetch(Claim(queues or ("default",), count, **more))
 

@@ -34,6 +34,7 @@ from ojster.model.errors import InvalidRequest
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_job, read_options, read_type
 from ojster.model.states import FINISHED, JobState
+from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
 from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
@@ -482,6 +483,9 @@ class App:
     codecs:
         What is done to the arguments of jobs before the server sees them, the first first, and undone before a handler
         is called; for example ``[Gzip(), Encryption(keys)]``. See ``ojster.codec``.
+    tenant:
+        Whose jobs they are (ojs-multi-tenancy.md); nothing else is seen or made. ``None``: all are seen, and jobs may
+        say whose they are in their ``meta``, as ``tenant_id``.
     """
 
     def __init__(
@@ -493,7 +497,9 @@ class App:
         migrate: bool = False,
         headers: Mapping[str, str] | None = None,
         codecs: Sequence[Codec] = (),
+        tenant: str | None = None,
     ) -> None:
+        self.tenant = None if tenant is None else check_tenant(tenant)
         self.codecs = Codecs(codecs)
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
         self.settings = settings
@@ -599,12 +605,15 @@ class App:
     def client(self) -> Client:
         """Return the client for the running event loop, connected when it is first used."""
         if names_a_database(self.url):
-            return self.engine()
+            return self.engine() if self.tenant is None else self.engine().of(self.tenant)
         loop = asyncio.get_running_loop()
         client = self._http.get(loop)
         if client is None:
             self._http = {known: client for known, client in self._http.items() if not known.is_closed()}
-            client = self._http[loop] = HttpClient(self.url, headers=self._headers)
+            headers = (
+                self._headers if self.tenant is None else self._headers | {"X-OJS-Tenant": shown_tenant(self.tenant)}
+            )
+            client = self._http[loop] = HttpClient(self.url, headers=headers)
         return client
 
     def engine(self) -> Engine:
@@ -713,7 +722,13 @@ class App:
         return [await through_middleware(self.enqueue_middleware, members) for members in requests]
 
     def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
-        jobs = [read_job(members, tx.now, largest=self.settings.largest_job) for members in requests]
+        settings = self.settings
+        jobs = [
+            read_job(
+                members, tx.now, largest=settings.largest_job, tenant=self.tenant, otherwise=settings.default_tenant
+            )
+            for members in requests
+        ]
         (pushed,) = push(tx, [jobs])
         assert not isinstance(pushed, Later), "a guest waits for keys itself"
         return [one.job for one in accepted(pushed)]

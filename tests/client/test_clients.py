@@ -10,12 +10,12 @@ import pytest
 
 from ojster.client.http import HttpClient
 from ojster.client.interface import Client
-from ojster.engine.claim import Claim
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.inspect import Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.selection import JobFilter
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError

@@ -20,8 +20,8 @@ from django.conf import settings as django_settings
 from ojster import App, Duplicate, InvalidRequest, JobHandle, JobType, NotFound, NotInTransaction, Unique
 from ojster.database.database import open_database
 from ojster.database.postgres_url import parse_postgres_url
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
+from ojster.engine.way import Claim
 from tests.conftest import SERVER_VARIABLE
 
 pytestmark = pytest.mark.anyio

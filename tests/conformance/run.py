@@ -48,6 +48,7 @@ SUITES = (
     "ext-graceful-shutdown",
     "ext-job-versioning",
     "ext-middleware",
+    "ext-multi-tenancy",
     "ext-ml-resources",
     "ext-observability",
     "ext-progress",

@@ -15,8 +15,8 @@ import pytest
 from ojster.database.database import open_database
 from ojster.database.doorbell import Doorbell
 from ojster.database.sqlite import LARGEST_LOG_PAGES, migrate
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
+from ojster.engine.way import Claim
 from ojster.model.errors import BackendUnavailable, InvalidRequest
 from tests.conftest import request
 

@@ -18,9 +18,9 @@ import pytest
 from ojster.database.database import open_database
 from ojster.database.postgres import LISTEN_VARIABLE
 from ojster.database.postgres_url import parse_postgres_url
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement
+from ojster.engine.way import Claim
 from ojster.model.errors import BackendUnavailable
 from tests.conftest import SERVER_VARIABLE, request
 from tests.postgres import free_port

@@ -19,11 +19,11 @@ from ojster.database.pipeline import translate
 from ojster.database.postgres import PostgresDatabase
 from ojster.database.postgres_url import parse_postgres_url
 from ojster.database.transaction import Transaction, TryAgain
-from ojster.engine.claim import Claim
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.push import push
 from ojster.engine.upkeep import upkeep
+from ojster.engine.way import Claim
 from ojster.model.errors import BackendUnavailable, Duplicate, InvalidRequest
 from ojster.model.job import read_job
 from tests.conftest import SERVER_VARIABLE, request

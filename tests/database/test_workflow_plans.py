@@ -13,10 +13,10 @@ from ojster.database.database import open_database
 from ojster.database.pipeline import translate
 from ojster.database.postgres import PLANNER_SETTINGS, PostgresTransaction
 from ojster.database.postgres_url import parse_postgres_url
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport
 from ojster.engine.upkeep import upkeep
+from ojster.engine.way import Claim
 from ojster.model.failure import Failure
 from ojster.model.job import read_members
 from tests.conftest import Clock
@@ -138,6 +138,7 @@ def whole_scans(plan: dict[str, Any]) -> list[str]:
             "workflows_due",
             "jobs_exclusive",
             "jobs_limited",
+            "jobs_tenants",
         )  # few rows, or only the first is looked at
         if not limited and not partial:
             found.append(json.dumps({key: plan.get(key) for key in ("Node Type", "Relation Name", "Index Name")}))

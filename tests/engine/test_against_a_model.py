@@ -17,11 +17,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from ojster.database.database import Database, open_database
 from ojster.engine import control, inspect, outcome
-from ojster.engine.claim import Claim, claim
+from ojster.engine.claim import claim
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.engine.push import push
 from ojster.engine.queues import pause, resume
 from ojster.engine.upkeep import upkeep
+from ojster.engine.way import Claim
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.failure import Failure

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ojster.database.database import open_database
 from ojster.database.postgres_url import parse_postgres_url
 from ojster.engine import claim, limits
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.limits import Override
 from ojster.engine.outcome import Acknowledgement
+from ojster.engine.way import Claim
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.limit import Limits, Rate

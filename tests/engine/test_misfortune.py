@@ -13,12 +13,13 @@ import pytest
 from ojster.database.database import Database, open_database
 from ojster.database.dispatcher import Patience
 from ojster.database.transaction import Transaction
-from ojster.engine.claim import Claim, claim
+from ojster.engine.claim import claim
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.inspect import Page
 from ojster.engine.selection import JobFilter
 from ojster.engine.settings import Settings
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.model.errors import BackendError, BackendUnavailable
 from ojster.model.job import read_job

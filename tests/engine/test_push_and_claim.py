@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from ojster.engine.claim import Claim
 from ojster.engine.events import EventFilter
 from ojster.engine.outcome import Acknowledgement
+from ojster.engine.way import Claim
 from ojster.model.errors import Duplicate
 from ojster.model.ids import new_id
 from ojster.model.job import read_job

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ojster.database.database import open_database
 from ojster.engine import pools
-from ojster.engine.claim import Claim
 from ojster.engine.configuration import Pool
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement
 from ojster.engine.sharing import STRICT, Sharing, Strategy, Turns
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.model.duration import SECOND
 from ojster.model.errors import NotFound

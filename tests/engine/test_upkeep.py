@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.retention import BATCH, forget
 from ojster.engine.selection import JobFilter
 from ojster.engine.settings import Retention, Settings
 from ojster.engine.upkeep import MOST_AT_ONCE
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.model.duration import DAY, SECOND
 from ojster.model.errors import InvalidRequest, NotFound

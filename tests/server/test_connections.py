@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
+from ojster.engine.way import Claim
 from ojster.server.app import Application
 from ojster.server.protocol import QuickHttpProtocol
 from tests.conftest import request

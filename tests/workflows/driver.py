@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from ojster.database.transaction import Transaction
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport
 from ojster.engine.upkeep import upkeep
+from ojster.engine.way import Claim
 from ojster.engine.workflows import Review
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ojster.engine import retention
-from ojster.engine.claim import Claim
 from ojster.engine.engine import Engine
 from ojster.engine.events import EventFilter
 from ojster.engine.settings import Settings
+from ojster.engine.way import Claim
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound
 from ojster.model.ids import new_id

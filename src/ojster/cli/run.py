@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 import click
 from rich.logging import RichHandler
@@ -27,6 +27,8 @@ from ojster.engine.settings import Retention, Settings
 from ojster.engine.sharing import Sharing, Strategy
 from ojster.model.duration import parse_duration
 from ojster.model.errors import InvalidRequest
+from ojster.model.tenant import DEFAULT_TENANT, check_tenant
+from ojster.server.api.tenants import read_tenants
 from ojster.server.run import be_quick
 from ojster.server.run import serve as serve_forever
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
@@ -116,6 +118,21 @@ def ends_with_parent(command: Command) -> Command:
     show_default=True,
     help="FULL survives a power loss, NORMAL only a crash of this process, and is faster.",
 )
+@click.option(
+    "--tenants",
+    type=click.Choice(["optional", "required"]),
+    default="optional",
+    show_default=True,
+    help="Whether jobs must say whose they are.",
+)
+@click.option("--default-tenant", metavar="ID", default=DEFAULT_TENANT, show_default=True, help="Of jobs that do not.")
+@click.option(
+    "--tenant-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="OJSTER_TENANT_FILE",
+    show_envvar=True,
+    help="A JSON object {ID: what it may do} for tenants of whom nothing is said yet.",
+)
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @click.option(
@@ -140,6 +157,9 @@ def serve(
     keep_dead_letters: int | None,
     most_dead_letters: int,
     max_batch: int,
+    tenants: Literal["optional", "required"],
+    default_tenant: str,
+    tenant_file: Path | None,
     synchronous: str,
     migrate: bool,
     log_level: str,
@@ -158,6 +178,8 @@ def serve(
         heartbeat_timeout=heartbeat_timeout,
         largest_job=max_job_bytes,
         largest_batch=max_batch,
+        tenants=tenants,
+        default_tenant=check_tenant(default_tenant),
         retention=Retention(
             completed=keep_completed,
             cancelled=keep_cancelled,
@@ -178,6 +200,7 @@ def serve(
         log_level=log_level,
         hooks=conformance_hooks,
         trusting=trust_webhooks,
+        tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
 
 
@@ -186,6 +209,7 @@ def serve(
         "ojster worker myapp:app",
         "ojster worker myapp:app --queues critical,default --concurrency 50",
         "ojster worker myapp:app --queues critical=5,default=2,low=1",
+        "ojster worker myapp:app --tenant acme",
         "ojster worker myapp:app --url http://127.0.0.1:8080",
     )
 )
@@ -200,6 +224,7 @@ def serve(
 )
 @click.option("--strategy", type=click.Choice(STRATEGIES), help="How queues share the worker; by default strictly.")
 @click.option("--pool", metavar="NAME", help="The pool of workers that it is of.")
+@click.option("--tenant", metavar="ID", help="Run only this tenant's jobs; by default those of all, in turn.")
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
 @click.option("--grace", type=float, default=DEFAULT_GRACE, show_default=True, help="Seconds to finish on SIGTERM.")
 @click.option("--lease", type=float, default=DEFAULT_LEASE, show_default=True, help="Seconds until lost jobs rerun.")
@@ -214,6 +239,7 @@ def worker(
     queues: str,
     strategy: Strategy | None,
     pool: str | None,
+    tenant: str | None,
     concurrency: int,
     grace: float,
     lease: float,
@@ -234,6 +260,8 @@ def worker(
     if url is not None:
         loaded.url = url
     loaded.migrate = loaded.migrate or migrate
+    if tenant is not None:
+        loaded.tenant = check_tenant(tenant)
     names, sharing = _shared(queues, strategy)
     one = Worker(
         loaded,

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from ojster.engine.admission import Pushed
 from ojster.engine.checkpoints import NewCheckpoint
-from ojster.engine.claim import Claim
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
 from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.selection import JobFilter
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress

@@ -105,6 +105,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "exclusive_key": "text",
     "node": "bigint",
     "limit_key": "text",
+    "tenant": "text",
 }
 """What is written of a new job, beside its envelope."""
 
@@ -132,7 +133,7 @@ _WITH_ENVELOPE: Final = (
 )
 _FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
 _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
-    "WHERE j.queue = ? AND j.state = 'available' AND {limit} AND (j.due_at IS NULL OR j.due_at > ?) "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limit} AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "
     "AND other.state = 'active')) "
@@ -171,7 +172,8 @@ _FOLD_MINUTES: Final = (
 )
 _NEW_QUEUES: Final = (
     "INSERT INTO queues (name, created_at) SELECT DISTINCT queue, CAST(? AS bigint) FROM job_count_slots "
-    "WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = job_count_slots.queue) ON CONFLICT (name) DO NOTHING"
+    "WHERE queue >= '0' AND NOT EXISTS (SELECT 1 FROM queues WHERE name = job_count_slots.queue) "
+    "ON CONFLICT (name) DO NOTHING"
 )
 _RECORD: Final = "INSERT INTO event_batches (at, events) VALUES (?, ?)"
 _EVENTS: Final = (
@@ -290,11 +292,11 @@ class PostgresTransaction(Transaction):
         ids = [id for id in ids if _ID.fullmatch(id)]
         return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (uuids(ids),))} if ids else {}
 
-    def available_jobs(self, queue: str, limit: int) -> list[Job]:
-        return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
+    def available_jobs(self, queue: str, tenant: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, tenant, self.now, limit))]
 
-    def limited_jobs(self, queue: str, key: str, limit: int) -> list[Job]:
-        return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, key, self.now, limit))]
+    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, tenant, key, self.now, limit))]
 
     def envelopes(self, jobs: Sequence[Job]) -> None:
         found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (ints([job.seq for job in jobs]),)))

@@ -60,8 +60,8 @@ INSERT_SIZES: Final = (128, 32, 8, 1)
 _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key) VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
     )
     for size in INSERT_SIZES
 }
@@ -75,7 +75,7 @@ _COMPLETE_JOBS: Final = (
 )
 _SELECT_AVAILABLE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.state = 'available' AND {limit} AND (j.due_at IS NULL OR j.due_at > ?) "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limit} AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ?"
@@ -141,6 +141,7 @@ class SqliteTransaction(Transaction):
                 job.exclusive_key,
                 job.node,
                 job.limit_key,
+                job.tenant,
             )
         start, width = 0, len(values) // len(jobs)
         for size in INSERT_SIZES:
@@ -183,11 +184,11 @@ class SqliteTransaction(Transaction):
             return {}
         return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (apsw.carray(tuple(ids)),))}
 
-    def available_jobs(self, queue: str, limit: int) -> list[Job]:
-        return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, self.now, limit))]
+    def available_jobs(self, queue: str, tenant: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, tenant, self.now, limit))]
 
-    def limited_jobs(self, queue: str, key: str, limit: int) -> list[Job]:
-        return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, key, self.now, limit))]
+    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int) -> list[Job]:
+        return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, tenant, key, self.now, limit))]
 
     def envelopes(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

@@ -15,6 +15,7 @@ from ojster.engine.events import Event
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
+from ojster.model.tenant import EVERYBODY, called, qualify, split
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -22,7 +23,7 @@ Parameters = Mapping[str, Any] | Sequence[Any]
 JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
-    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key"
+    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -95,7 +96,9 @@ class Effects:
 
     def __init__(self) -> None:
         self.available: dict[str, set[str]] = defaultdict(set)
-        """The ids of jobs that became available, by queue, and were not handed out in the same transaction."""
+        """The ids of jobs that became available, by queue, and were not handed out in the same transaction.
+
+        Those of a tenant stand under its name for the queue, too."""
         self.opened: set[str] = set()
         """Queues that may hand out jobs now which they could not before: resumed, or no longer held up."""
         self.finished: list[str] = []
@@ -110,14 +113,18 @@ class Effects:
         """The earliest time at which something is now due."""
         self.events: list[Event] = []
         self.counts: dict[tuple[str, str], int] = defaultdict(int)
-        """By how much the number of jobs changed, by queue and state."""
+        """By how much the number of jobs changed, by queue and state.
+
+        Those of a tenant are also counted under its name for the queue."""
         self.tallies: dict[str, Tally] = defaultdict(Tally)
 
     @property
     def fetchable(self) -> dict[str, int]:
         """The queues from which jobs can be fetched that could not before, and how many at least."""
         queues = {queue: len(ids) for queue, ids in self.available.items() if ids}
-        return queues | dict.fromkeys(self.opened, EVERY_JOB)
+        for queue in self.opened:
+            queues[queue] = queues[qualify(EVERYBODY, queue)] = EVERY_JOB
+        return queues
 
 
 class Transaction(ABC):
@@ -158,18 +165,57 @@ class Transaction(ABC):
 
     def emit(self, type: str, job: Job, **data: Any) -> None:
         """Record an event of a job."""
-        self.effects.events.append((type, self.now, job.id, job.queue, job.type, data))
+        self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
 
-    def emit_about(self, type: str, subject: str, queue: str | None = None, **data: Any) -> None:
-        """Record an event of a queue, a worker or a cron job, named ``subject``."""
-        self.effects.events.append((type, self.now, subject, queue, None, data))
+    def emit_about(
+        self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
+    ) -> None:
+        """Record an event of a queue, a worker or a cron job, named ``subject``, whose name says whose it is."""
+        owner, name = split(subject)
+        data = {key: called(value) if isinstance(value, str) else value for key, value in data.items()}
+        self.effects.events.append((type, self.now, name, queue, None, data, owner if tenant is None else tenant))
 
     def move(self, job: Job, state: str) -> None:
         """Put ``job`` into another state, and keep the counts of its queue. The row is not written."""
         counts = self.effects.counts
         counts[job.queue, job.state] -= 1
         counts[job.queue, state] += 1
+        if job.tenant:
+            theirs = qualify(job.tenant, job.queue)
+            counts[theirs, job.state] -= 1
+            counts[theirs, state] += 1
         job.state = state
+
+    def count(self, queue: str, tenant: str, state: str, change: int) -> None:
+        """Note that there is a job more, or less, in a state."""
+        counts = self.effects.counts
+        counts[queue, state] += change
+        if tenant:
+            counts[qualify(tenant, queue), state] += change
+
+    def make_fetchable(self, job: Job) -> None:
+        """Note that a job has become available."""
+        available, tallies = self.effects.available, self.effects.tallies
+        available[job.queue].add(job.id)
+        tallies[job.queue].enqueued += 1
+        if job.tenant:
+            theirs = qualify(job.tenant, job.queue)
+            available[theirs].add(job.id)
+            tallies[theirs].enqueued += 1
+
+    def make_taken(self, job: Job) -> None:
+        """Note that a job is no longer available."""
+        available = self.effects.available
+        available[job.queue].discard(job.id)
+        if job.tenant:
+            available[qualify(job.tenant, job.queue)].discard(job.id)
+
+    def tallies_of(self, job: Job) -> Iterable[Tally]:
+        """Return where it is to be noted what a job amounts to."""
+        tallies = self.effects.tallies
+        if not job.tenant:
+            return (tallies[job.queue],)
+        return (tallies[job.queue], tallies[qualify(job.tenant, job.queue)])
 
     def expect(self, moment: int | None) -> None:
         """Say that something is due at ``moment``."""
@@ -257,14 +303,14 @@ class Transaction(ABC):
         """Return the jobs of these ids that exist, with envelopes."""
 
     @abstractmethod
-    def available_jobs(self, queue: str, limit: int) -> list[Job]:
+    def available_jobs(self, queue: str, tenant: str, limit: int) -> list[Job]:
         """Return the jobs without a limit to hand out next, locked, with envelopes: the most urgent, then the oldest.
 
         Left out are expired jobs and those whose ``exclusive_key`` is taken by an active job.
         """
 
     @abstractmethod
-    def limited_jobs(self, queue: str, key: str, limit: int) -> list[Job]:
+    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int) -> list[Job]:
         """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without."""
 
     @abstractmethod

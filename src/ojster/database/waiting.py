@@ -3,6 +3,9 @@
 Several transactions run at once, so a call may have looked just before another transaction made available what it
 wants, and be kept just after that one told those who waited. The room therefore notes when each queue last had news:
 a call that looked before the news is not kept, but tried again.
+
+Who waits for the jobs of one tenant waits under its name for the queue (``ojster.model.tenant``). There may be news for
+all tenants of a queue; what is nobody's is news of the queue itself.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from ojster.model.tenant import DEFAULT_TENANT, EVERYBODY, NOBODY, qualify, split
 
 if TYPE_CHECKING:
     from ojster.database.dispatcher import Call, Patience
@@ -56,7 +61,7 @@ class WaitingRoom:
                     continue
                 if self._gave_up_at > since or call.patience.is_over:
                     given_up.append(call)
-                elif any(self._news.get(queue, 0) > since for queue in call.patience.queues):
+                elif any(self._has_news(queue, since) for queue in call.patience.queues):
                     again.append(call)
                 else:
                     waiting.append(call)
@@ -75,11 +80,12 @@ class WaitingRoom:
         taken: list[Call] = []
         if self._calls:
             with self._lock:
-                for queue, count in wanted.items():
-                    chosen = [call for call, _ in zip(self._calls.get(queue, ()), range(count), strict=False)]
-                    for call in chosen:
-                        self._remove(call)
-                    taken += chosen
+                for news, count in wanted.items():
+                    for queue in self._concerned(news):
+                        chosen = [call for call, _ in zip(self._calls.get(queue, ()), range(count), strict=False)]
+                        for call in chosen:
+                            self._remove(call)
+                        taken += chosen
         return taken
 
     def announce(self, queues: Iterable[str]) -> list[str]:
@@ -88,7 +94,24 @@ class WaitingRoom:
             self._moment += 1
             for queue in queues:
                 self._news[queue] = self._moment
-            return [queue for queue in queues if queue in self._calls]
+            return [queue for queue in queues if self._concerned(queue)]
+
+    def _has_news(self, queue: str, since: int) -> bool:
+        tenant, name = split(queue)
+        sources = [queue]
+        if tenant != NOBODY:
+            sources.append(qualify(EVERYBODY, name))
+        if tenant == DEFAULT_TENANT:
+            sources.append(name)
+        return any(self._news.get(source, 0) > since for source in sources)
+
+    def _concerned(self, news: str) -> list[str]:
+        """Return under which names somebody waits whom the news of a queue concern."""
+        tenant, queue = split(news)
+        if tenant == EVERYBODY:
+            return [name for name in self._calls if name != queue and split(name)[1] == queue]
+        names = [news, qualify(DEFAULT_TENANT, queue)] if tenant == NOBODY else [news]
+        return [name for name in names if name in self._calls]
 
     def give_up(self) -> list[Call]:
         """Let nobody wait on who looks now or waits already; return those who waited."""

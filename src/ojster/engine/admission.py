@@ -79,6 +79,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     job.cron_name = new.cron_name
     job.exclusive_key = new.exclusive_key
     job.node = new.node
+    job.tenant = new.tenant
     job.envelope = new.envelope
     if new.pending:
         job.state = "pending"
@@ -101,14 +102,12 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
     if not jobs:
         return
     tx.insert_jobs(jobs)
-    effects = tx.effects
     for job in jobs:
-        effects.counts[job.queue, job.state] += 1
+        tx.count(job.queue, job.tenant, job.state, 1)
         if job.due_at is not None:
             tx.expect(job.due_at)
         if job.state == "available":
-            effects.available[job.queue].add(job.id)
-            effects.tallies[job.queue].enqueued += 1
+            tx.make_fetchable(job)
             tx.emit("job.enqueued", job)
         elif job.state == "scheduled":
             tx.emit("job.scheduled", job, scheduled_at=job.due_at)

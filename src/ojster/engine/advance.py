@@ -308,7 +308,7 @@ class Advance:
                 self.end(node, NodeState.COMPLETED, result=node.result or b"null")
                 return
             case Kind.JOB:
-                job = self.graph.jobs.pop(node.id, None) or self._job(spec, values)
+                job = self.graph.jobs.pop(node.id, None) or self._job(node, spec, values)
                 job.node = node.id
                 if node.job_id is not None:
                     job.envelope = job.envelope[:-1] + b',"supersedes":"%b"}' % node.job_id.encode()
@@ -334,13 +334,14 @@ class Advance:
             workflow.state = WorkflowState.COMPENSATING
             self.graph.change(workflow)
 
-    def _job(self, spec: Spec, values: _Values) -> NewJob:
+    def _job(self, node: Node, spec: Spec, values: _Values) -> NewJob:
         """Return the job of a node, its arguments put together."""
         assert spec.request is not UNSET
         members = read_members(spec.request, "The step")
         if spec.has_references:
             members["args"] = msgspec.Raw(resolve(members["args"], values.look_up))
-        return read_job(members, self.tx.now, largest=self.tx.settings.largest_job)
+        tenant = self.graph.workflow_of(node).tenant
+        return read_job(members, self.tx.now, largest=self.tx.settings.largest_job, tenant=tenant)
 
     def _expand(self, node: Node, spec: Spec, values: _Values) -> None:
         """Make the children of a map."""
@@ -365,6 +366,7 @@ class Advance:
                 self.tx.now,
                 self.tx.settings.largest_job,
                 workflow_id=workflow.id,
+                tenant=workflow.tenant,
                 first=first,
                 outer=spec.names.get,
                 bindings=spec.bindings | {spec.item: element, INDEX: msgspec.Raw(b"%d" % index)},
@@ -469,6 +471,7 @@ def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
     tx.emit_about(
         type,
         workflow.id,
+        tenant=workflow.tenant,
         workflow_id=workflow.id,
         workflow_type=workflow.type,
         workflow_name=workflow.name,

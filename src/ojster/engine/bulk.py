@@ -17,10 +17,9 @@ from ojster.database.transaction import Later, Transaction
 from ojster.engine import control
 from ojster.engine.admission import Pushed, admit
 from ojster.engine.advance import advance
-from ojster.engine.backpressure import make_room
 from ojster.engine.control import Steered
 from ojster.engine.idempotency import Key, Reply, recall, remember
-from ojster.engine.push import push
+from ojster.engine.push import find_room, push
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.job import NewJob
@@ -159,7 +158,7 @@ def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
 
 def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Sequence[Pushed] | OjsterError | Later]:
     """Push jobs. A queue takes all of an atomic request, or nothing (ojs-backpressure.md section 9.3)."""
-    if atomic and (full := make_room(tx, [jobs])[0]) is not None:
+    if atomic and (full := find_room(tx, [jobs])[0]) is not None:
         return [copy(full) for _ in jobs]
     groups = [(job,) for job in jobs]
     return admit(tx, groups) if atomic else push(tx, groups)

@@ -15,6 +15,7 @@ from ojster.engine.inspect import no_job
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.model.states import FINISHED, JobState
+from ojster.model.tenant import called
 
 LARGEST_CHECKPOINT: Final = 1_048_576
 """How many bytes a state may take as JSON (section 9.1)."""
@@ -134,7 +135,7 @@ def _refusal(job: Job | None, item: NewCheckpoint) -> OjsterError | None:
     if item.worker_id is None:
         return None
     if job.state != JobState.ACTIVE or job.worker_id not in (None, item.worker_id):
-        return Conflict(f"The worker {item.worker_id} does not hold the job {job.id}.", current_state=job.state)
+        return Conflict(f"The worker {called(item.worker_id)} does not hold the job {job.id}.", current_state=job.state)
     return None
 
 

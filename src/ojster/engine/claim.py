@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
-
-import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
-from ojster.engine.configuration import Pool
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
-from ojster.engine.limits import (
-    MOST_KEYS,
-    TRY_AGAIN,
-    UNLIMITED,
-    Gate,
-    Head,
-    Limit,
-    count_active,
-    find_limit,
-    heads,
-    key_of_queue,
-)
-from ojster.engine.pools import count_active_jobs, is_starved, room_in
+from ojster.engine.limits import MOST_KEYS, TRY_AGAIN, UNLIMITED, Gate, Head, heads
+from ojster.engine.pools import is_starved
 from ojster.engine.results import give_inputs
-from ojster.engine.sharing import STRICT, Sharing, Turns
 from ojster.engine.transitions import finish, stop_jobs, write_outcomes
+from ojster.engine.way import Claim, Share, Way
 from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
 from ojster.model.states import JobState
+from ojster.model.tenant import NOBODY, called
 
 MOST_CLAIMED: Final = 1_000
 
 
 MOST_WINDOWS: Final = 20
 """How often a claim looks at some more of the keys of a queue, as long as there is no room in those before."""
-
-MOST_SHARES: Final = 1_000
-"""Of how many sets of queues that share it is remembered whose turn it is."""
 
 MOST_TURNED_AWAY: Final = 100
 """How many jobs that are not to wait a claim drops, or puts off, of each key."""
@@ -51,46 +35,14 @@ class Nobody(list[Job]):
     """What a worker gets that is to be given nothing: it is not worth waiting for more."""
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """A worker's request for jobs.
-
-    Parameters
-    ----------
-    queues:
-        Where to look, the first first.
-    count:
-        The most jobs to hand out.
-    worker_id:
-        Who will hold the lease.
-    lease:
-        How long, in microseconds, where the job does not say; ``None``: the server's default.
-    sharing:
-        How the queues share what the worker has room for, unless its pool says otherwise.
-    """
-
-    queues: tuple[str, ...]
-    count: int = 1
-    worker_id: str | None = None
-    lease: int | None = None
-    sharing: Sharing = STRICT
-
-
-class _Share(msgspec.Struct, frozen=True):
-    """Which queues a worker gets jobs from, and how these share: the same for claims that are served together."""
-
-    queues: tuple[str, ...]
-    sharing: Sharing
-    pool: str | None
-
-
 def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     """Hand out available jobs, by priority, then first in, first out; queues from left to right, or as they share.
 
     Requests for the same queues are served together, in their order.
     """
-    way = _Way(tx)
+    way = Way(tx)
     results: dict[int, list[Job]] = {}
-    alike: dict[_Share, list[int]] = {}
+    alike: dict[Share, list[int]] = {}
     for index, request in enumerate(claims):
         if request.worker_id in way.idle:
             results[index] = Nobody()
@@ -99,7 +51,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
         else:
             alike.setdefault(way.share(request), []).append(index)
     way.enter_pools(alike)
-    way.approach({queue for share in alike for queue in share.queues})
+    way.approach(alike)
     for share, indices in alike.items():
         room = {index: min(claims[index].count, MOST_CLAIMED) for index in indices}
         results |= {index: [] for index in indices}
@@ -125,13 +77,16 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
     return [results[index] for index in range(len(claims))]
 
 
-def _batches(tx: Transaction, share: _Share, wanted: int, way: _Way) -> Iterator[list[Job]]:
+def _batches(tx: Transaction, share: Share, wanted: int, way: Way) -> Iterator[list[Job]]:
     """Find jobs to hand out, some at a time; each batch is to be started before the next is asked for."""
     sharing = share.sharing
     if share.pool is not None:
         wanted = min(wanted, way.room[share.pool])
+    is_mixed = share.tenant is None and way.has_tenants
     if sharing.is_plain:
-        yield _take(tx, share.queues, wanted, way)
+        while wanted and (jobs := _take(tx, share.queues, wanted, way, share.tenant)):
+            yield jobs
+            wanted = wanted - len(jobs) if is_mixed else 0
         return
     turns = way.turns(share)
     queues = [queue for queue in dict.fromkeys(share.queues) if queue not in way.paused]
@@ -140,8 +95,8 @@ def _batches(tx: Transaction, share: _Share, wanted: int, way: _Way) -> Iterator
         starved = list(islice((queue for queue in queues if is_starved(tx, queue, sharing, turns)), wanted))
         plan = turns.plan(queues, wanted, sharing, backlog, starved)
         parts = Counter(plan)
-        found = {queue: _take(tx, (queue,), part, way) for queue, part in parts.items()}
-        queues = [queue for queue in queues if len(found.get(queue, ())) == parts[queue]]
+        found = {queue: _take(tx, (queue,), part, way, share.tenant) for queue, part in parts.items()}
+        queues = [queue for queue in queues if len(some := found.get(queue, ())) == parts[queue] or (is_mixed and some)]
         left = {queue: iter(jobs) for queue, jobs in found.items()}
         jobs = [job for queue in plan if (job := next(left[queue], None)) is not None]
         for job in jobs:
@@ -155,19 +110,19 @@ def _backlog(tx: Transaction) -> dict[str, int]:
     return dict(tx.execute("SELECT queue, jobs FROM job_counts WHERE state = 'available'"))
 
 
-def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: _Way) -> list[Job]:
+def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: Way, tenant: str | None) -> list[Job]:
     taken: list[Job] = []
     for queue in dict.fromkeys(queues):
         if len(taken) == wanted or queue in way.paused:
             continue
-        if queue not in way.limited and not way.has_keys:
-            taken += _available(tx, queue, wanted - len(taken))
-            continue
         gate = way.gates.get(queue)
         room = min(wanted - len(taken), gate.enter() if gate else UNLIMITED)
-        jobs = _available(tx, queue, room) if room else []
-        if room and way.has_keys:
-            jobs = _with_limited(tx, queue, room, jobs, way)
+        if not room:
+            continue
+        if tenant is None and way.has_tenants:
+            jobs = _of_all(tx, queue, room, way)
+        else:
+            jobs = _of_one(tx, queue, tenant or NOBODY, room, way)
         if gate is not None:
             gate.start(jobs)
             if gate.counts_active:
@@ -176,11 +131,48 @@ def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: _Way) -> lis
     return taken
 
 
-def _available(tx: Transaction, queue: str, limit: int) -> list[Job]:
+def _of_all(tx: Transaction, queue: str, wanted: int, way: Way) -> list[Job]:
+    """The jobs to hand out next whosever they are: the tenants take turns (ojs-multi-tenancy.md section 7).
+
+    Each is asked once, for as many as are its turn, so more may be left if they are wanted.
+    """
+    jobs: list[Job] = []
+    asked: set[str] = set()
+    while len(jobs) < wanted and (tenants := way.next_tenants(queue, asked)):
+        sharing = way.weights_of(tenants)
+        plan = way.tenants_turns.plan(tenants, wanted - len(jobs), sharing, {})
+        left = {}
+        for tenant, part in Counter(plan).items():
+            found = _of_one(tx, queue, tenant, part, way)
+            left[tenant] = iter(found)
+            if len(found) < part:
+                way.exhausted.add((queue, tenant))
+        asked |= left.keys()
+        chosen = [job for tenant in plan if (job := next(left[tenant], None)) is not None]
+        for job in chosen:
+            way.tenants_turns.note(job.tenant, sharing, tx.now)
+        jobs += chosen
+    return jobs
+
+
+def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way) -> list[Job]:
+    """The jobs of a tenant to hand out next."""
+    room = min(wanted, way.tenants_room.get(tenant, UNLIMITED))
+    if not room:
+        return []
+    jobs = _available(tx, queue, tenant, room)
+    if way.has_keys:
+        jobs = _with_limited(tx, queue, tenant, room, jobs, way)
+    if tenant in way.tenants_room:
+        way.tenants_room[tenant] -= len(jobs)
+    return jobs
+
+
+def _available(tx: Transaction, queue: str, tenant: str, limit: int) -> list[Job]:
     """The jobs to hand out next of those without a limit, one at most of those that share an exclusive key."""
     asked = limit
     while True:
-        found = tx.available_jobs(queue, asked)
+        found = tx.available_jobs(queue, tenant, asked)
         chosen = _one_of_each(tx, queue, found)
         if len(chosen) >= limit or len(found) < asked or len(chosen) == len(found):
             return chosen[:limit]
@@ -198,18 +190,18 @@ def _one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
     return chosen
 
 
-def _with_limited(tx: Transaction, queue: str, room: int, unlimited: list[Job], way: _Way) -> list[Job]:
+def _with_limited(tx: Transaction, queue: str, tenant: str, room: int, unlimited: list[Job], way: Way) -> list[Job]:
     """Return the jobs to hand out next, those with limits among them where it is their turn."""
     found = list(unlimited)
-    for some in _windows(tx, queue):
+    for some in _windows(tx, queue, tenant):
         for head in sorted(some, key=lambda head: (-head.priority, head.seq)):
             if len(found) >= room and _turn(sorted(found, key=_turn)[room - 1]) < (-head.priority, head.seq):
                 break
             gate = way.gate(head)
             if gate.enter():
-                found += tx.limited_jobs(queue, gate.limit.key, min(room, gate.room))
+                found += tx.limited_jobs(queue, tenant, gate.limit.key, min(room, gate.room))
             elif gate.strategy is not None and gate.limit.on_limit != "wait":
-                _turn_away(tx, tx.limited_jobs(queue, gate.limit.key, MOST_TURNED_AWAY), gate)
+                _turn_away(tx, tx.limited_jobs(queue, tenant, gate.limit.key, MOST_TURNED_AWAY), gate)
         if len(found) >= room:
             break
     chosen = _one_of_each(tx, queue, sorted(found, key=_turn))[:room]
@@ -224,23 +216,23 @@ def _with_limited(tx: Transaction, queue: str, room: int, unlimited: list[Job], 
     return chosen
 
 
-def _windows(tx: Transaction, queue: str) -> Iterator[list[Head]]:
+def _windows(tx: Transaction, queue: str, tenant: str) -> Iterator[list[Head]]:
     """The keys that have jobs in a queue, some at a time; where there are many, from where the last claim ended."""
-    places = tx.configuration.places
-    start = after = places.get(queue, "")
+    places, here = tx.configuration.places, (queue, tenant)
+    start = after = places.get(here, "")
     wrapped = False
     for _ in range(MOST_WINDOWS):
-        some = heads(tx, queue, after)
+        some = heads(tx, queue, tenant, after)
         is_last = len(some) < MOST_KEYS
         if wrapped:
             is_last = is_last or some[-1].limit.key >= start
             some = [head for head in some if head.limit.key <= start]  # those behind were looked at
         if some:
-            places[queue] = after = some[-1].limit.key
+            places[here] = after = some[-1].limit.key
             yield some
         if is_last:
             if wrapped or not start:
-                places.pop(queue, None)
+                places.pop(here, None)
                 return
             after, wrapped = "", True
 
@@ -290,7 +282,8 @@ def _without_stopped(tx: Transaction, jobs: list[Job]) -> list[Job]:
 
 
 def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
-    now, settings, effects = tx.now, tx.settings, tx.effects
+    now, settings = tx.now, tx.settings
+    shown = called(request.worker_id) if request.worker_id else None
     for job in jobs:
         tx.move(job, "active")
         job.attempt += 1
@@ -299,9 +292,10 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         due = lease_end(job, now, request.lease or settings.default_lease, settings.default_timeout)
         job.due_at = due
         tx.expect(due)
-        effects.available[job.queue].discard(job.id)
-        effects.tallies[job.queue].count_wait(now - (job.enqueued_at or now))
-        tx.emit("job.started", job, attempt=job.attempt, worker_id=request.worker_id)
+        tx.make_taken(job)
+        for tally in tx.tallies_of(job):
+            tally.count_wait(now - (job.enqueued_at or now))
+        tx.emit("job.started", job, attempt=job.attempt, worker_id=shown)
 
 
 def _begin_workflows(tx: Transaction, jobs: list[Job]) -> None:
@@ -333,120 +327,3 @@ def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> in
     if timeout is not None and job.started_at is not None:
         end = min(end, job.started_at + timeout)
     return end
-
-
-class _Way:
-    """What stands between jobs and those who claim them.
-
-    Attributes
-    ----------
-    paused, limited:
-        Queues that hand out nothing, and those that have limits.
-    gates:
-        The limits of the queues that are looked into.
-    idle:
-        Workers that are to be given nothing.
-    is_closed:
-        Whether nothing at all is handed out.
-    has_keys:
-        Whether jobs with limits of their own wait in some queue.
-    keys:
-        The limits of jobs that were looked at.
-    room:
-        How many more jobs may run in each pool that is looked into.
-    """
-
-    def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
-        self.paused: set[str] = set()
-        self.limited: set[str] = set()
-        self.idle: set[str | None] = set()
-        self.is_closed = False
-        self.has_keys = False
-        self.gates: dict[str, Gate] = {}
-        self.keys: dict[str, Gate] = {}
-        self.room: dict[str, int] = {}
-        self._pools = tx.configuration.pools(tx)
-        self._members: dict[str, str] = {}
-        if self._pools:
-            self._members = dict(tx.execute("SELECT id, pool FROM workers WHERE pool IS NOT NULL"))
-        for kind, name in tx.execute(_OBSTACLES):
-            if kind == "worker":
-                self.idle.add(name)
-            elif kind == "maintenance":
-                self.is_closed = True
-            elif kind == "limits":
-                self.has_keys = True
-            elif kind == "paused":
-                self.paused.add(name)
-            else:
-                self.limited.add(name)
-
-    def share(self, request: Claim) -> _Share:
-        """Return from which queues a worker gets jobs, and how they share: as its pool has it, if it is of one."""
-        pool = self._pool_of(request)
-        if pool is not None:
-            return _Share(tuple(queue for queue in pool.queues if queue in request.queues), pool.sharing, pool.name)
-        queues = request.queues
-        if self._pools:
-            shut = {queue for pool in self._pools.values() if pool.isolated for queue in pool.queues}
-            queues = tuple(queue for queue in queues if queue not in shut)
-        return _Share(queues, request.sharing, None)
-
-    def _pool_of(self, request: Claim) -> Pool | None:
-        name = self._members.get(request.worker_id or "")
-        return None if name is None else self._pools.get(name)
-
-    def enter_pools(self, shares: Iterable[_Share]) -> None:
-        """Find out how much room there is in pools; where that is limited, one claim at a time."""
-        for name in sorted({share.pool for share in shares if share.pool is not None}):
-            self.room[name] = room_in(self._tx, self._pools[name], self._turns_of(name))
-
-    def turns(self, share: _Share) -> Turns:
-        """Return what the queues that share have got so far."""
-        return self._turns_of(share.pool or share)
-
-    def _turns_of(self, key: object) -> Turns:
-        known = self._tx.configuration.turns
-        if key not in known:
-            while len(known) >= MOST_SHARES:
-                del known[next(iter(known))]
-            known[key] = Turns()
-        return known[key]
-
-    def spare(self, claims: Sequence[Claim], room: dict[int, int]) -> dict[int, int]:
-        """Return how many jobs each of some claims may get where the load is balanced, the least loaded first."""
-        active = count_active_jobs(self._tx, [worker for index in room if (worker := claims[index].worker_id)])
-        places: dict[str, int] = dict(
-            self._tx.execute("SELECT id, concurrency FROM workers WHERE concurrency IS NOT NULL")
-        )
-        left = {}
-        for index in sorted(room, key=lambda index: active.get(claims[index].worker_id or "", 0)):
-            worker = claims[index].worker_id or ""
-            left[index] = min(room[index], max(0, places.get(worker, UNLIMITED) - active.get(worker, 0)))
-        return left
-
-    def approach(self, queues: Iterable[str]) -> None:
-        """Look at the limits of the queues that are looked into."""
-        for queue in sorted(queues):
-            if queue in self.limited:
-                key = key_of_queue(queue)
-                self.gates[queue] = Gate(self._tx, find_limit(self._tx, key) or Limit(key), count_active(self._tx, key))
-
-    def gate(self, head: Head) -> Gate:
-        """Return the limit of a job with a key: the same for all queues, so that all is counted."""
-        key = head.limit.key
-        if key not in self.keys:
-            self.keys[key] = Gate(self._tx, head.limit, head.active)
-        return self.keys[key]
-
-
-_OBSTACLES: Final = (
-    "SELECT 'paused' AS kind, name FROM queues WHERE paused_at IS NOT NULL "
-    "UNION ALL SELECT 'worker', id FROM workers WHERE state <> 'running' OR directive <> 'running' "
-    "UNION ALL SELECT 'limited', substr(key, 8) FROM rate_limits WHERE key >= '/queue/' AND key < '/queue0' "
-    "UNION ALL SELECT 'maintenance', name FROM system WHERE name = 'maintenance' "
-    "UNION ALL SELECT 'limits', '' WHERE EXISTS "
-    "(SELECT 1 FROM jobs WHERE state = 'available' AND limit_key IS NOT NULL)"
-)
-"""All that keeps jobs from being handed out, in one statement: every claim asks it."""

@@ -1,4 +1,4 @@
-"""What have operators set, as this process knows it? Bounds of queues, pools, and who wants to hear of events.
+"""What have operators set, as this process knows it? Bounds of queues, pools, tenants, who wants to hear of events.
 
 It is looked at in every transaction that pushes jobs or makes something happen, and hardly ever changes: so it is read
 once, and again when the process hears that it has changed.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from ojster.engine.sharing import STRICT, Sharing, Turns
+from ojster.model.limit import Rate
 
 if TYPE_CHECKING:
     from ojster.database.transaction import Transaction
@@ -60,9 +61,13 @@ class Subscription(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
     former_secret: str | None = None
     former_until: int = 0
+    tenant: str | None = None
+    """Whose events it hears of; ``None``: of all."""
 
-    def wants(self, type: str, queue: str | None, job_type: str | None) -> bool:
+    def wants(self, type: str, queue: str | None, job_type: str | None, tenant: str = "") -> bool:
         """Whether it wants to hear of an event."""
+        if self.tenant not in (None, tenant):
+            return False
         if self.queues and queue not in self.queues:
             return False
         if self.job_types and job_type not in self.job_types:
@@ -94,6 +99,44 @@ class Pool(msgspec.Struct, frozen=True):
     updated_at: int = 0
 
 
+class Tenant(msgspec.Struct, frozen=True):
+    """What a tenant may do (ojs-multi-tenancy.md section 8.1). Times are microseconds since the epoch.
+
+    Parameters
+    ----------
+    max_concurrency:
+        How many of its jobs may be active at a time, in all queues together.
+    max_enqueue_rate:
+        How many it may push in a window, which begins with the first of them.
+    max_queue_depth:
+        How many of its jobs may be available or scheduled, in all queues together.
+    max_scheduled:
+        How many may be scheduled.
+    weight:
+        Its share of those who work, beside the weights of others.
+    boost:
+        Tenants with a greater one go before those with a smaller one.
+    quota:
+        What becomes of a push that is too much: ``hard`` refuses it, ``soft`` only tells of it.
+    """
+
+    id: str
+    max_concurrency: int | None = None
+    max_enqueue_rate: Rate | None = None
+    max_queue_depth: int | None = None
+    max_scheduled: int | None = None
+    weight: float = 1
+    boost: int = 0
+    quota: Literal["hard", "soft"] = "hard"
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def limits_pushes(self) -> bool:
+        """Whether it must be counted what it pushes."""
+        return (self.max_enqueue_rate, self.max_queue_depth, self.max_scheduled) != (None, None, None)
+
+
 class Configuration:
     """What operators have set, remembered.
 
@@ -105,18 +148,19 @@ class Configuration:
 
     def __init__(self) -> None:
         self.version = 0
-        self.places: dict[str, str] = {}
-        """At which key of a limit the last claim has ended, by queue: see ``ojster.engine.claim``."""
+        self.places: dict[object, str] = {}
+        """At which key of a limit, or at which tenant, the last claim has ended: see ``ojster.engine.claim``."""
         self.turns: dict[object, Turns] = {}
         """What queues that share workers have got so far, by the pool, or by how a worker wants them to share."""
         self._bounds: Mapping[str, Bound] | None = None
         self._pools: Mapping[str, Pool] | None = None
         self._subscriptions: Sequence[Subscription] | None = None
+        self._tenants: Mapping[str, Tenant] | None = None
 
     def forget(self) -> None:
         """Something may have changed."""
         self.version += 1
-        self._bounds = self._subscriptions = self._pools = None
+        self._bounds = self._subscriptions = self._pools = self._tenants = None
 
     def may_bound(self, queue: str) -> bool:
         """Whether a queue has a bound, as far as this process knows."""
@@ -142,6 +186,16 @@ class Configuration:
                 self._pools = known
         return known
 
+    def tenants(self, tx: Transaction) -> Mapping[str, Tenant]:
+        """Return what tenants may do of whom something is said."""
+        known = self._tenants
+        if known is None:
+            rows = tx.execute("SELECT body FROM tenants")
+            known = {tenant.id: tenant for (body,) in rows if (tenant := decode_tenant(body))}
+            if tx.configuration_version == self.version:
+                self._tenants = known
+        return known
+
     def subscriptions(self, tx: Transaction) -> Sequence[Subscription]:
         """Return the subscriptions to events that are active."""
         known = self._subscriptions
@@ -164,6 +218,10 @@ class FreeRein(Configuration):
         """There are none."""
         return {}
 
+    def tenants(self, tx: Transaction) -> Mapping[str, Tenant]:
+        """There are none."""
+        return {}
+
     def subscriptions(self, tx: Transaction) -> Sequence[Subscription]:
         """There are none."""
         return ()
@@ -175,4 +233,5 @@ class _Bounded(msgspec.Struct):
 
 _bounded: Final = msgspec.json.Decoder(_Bounded).decode
 decode_pool: Final = msgspec.json.Decoder(Pool).decode
+decode_tenant: Final = msgspec.json.Decoder(Tenant).decode
 decode_subscription: Final = msgspec.json.Decoder(Subscription).decode

@@ -163,17 +163,16 @@ def _delete(
             results.append(job)
             if job.dead:
                 tx.emit("dead_letter.deleted", job)
-    delete_jobs(tx, [(job.seq, job.queue, job.state) for job in gone])
+    delete_jobs(tx, [(job.seq, job.queue, job.tenant, job.state) for job in gone])
     return results
 
 
-def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str]]) -> None:
-    """Delete jobs, given as ``(seq, queue, state)``, with their payloads, and keep the counts."""
-    for _, queue, state in jobs:
-        tx.effects.counts[queue, state] -= 1
-    tx.execute_many("DELETE FROM jobs WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
-    for table in ("payloads", "checkpoints"):
-        tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, _, _ in jobs])
+def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> None:
+    """Delete jobs, given as ``(seq, queue, tenant, state)``, with their payloads, and keep the counts."""
+    for _, queue, tenant, state in jobs:
+        tx.count(queue, tenant, state, -1)
+    for table in ("jobs", "payloads", "checkpoints"):
+        tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, *_ in jobs])
 
 
 def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:

@@ -19,6 +19,7 @@ from ojster.model.cron import CronSchedule
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.job import NewJob, read_job, read_members
+from ojster.model.tenant import called, split
 from ojster.model.timestamps import format_timestamp
 
 log = logging.getLogger(__name__)
@@ -189,10 +190,12 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     members = read_members(cron.template, "The cron job's template")
     given = members.get("meta", msgspec.Raw(b"{}"))
     meta: dict[str, Any] = {} if bytes(given) == b"null" else dict(read_members(given, "meta"))
-    meta |= {"cron_name": cron.name, "cron_triggered_at": format_timestamp(scheduled_for)}
+    meta |= {"cron_name": called(cron.name), "cron_triggered_at": format_timestamp(scheduled_for)}
     members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
     members.pop("id", None)
-    job = read_job(members, tx.now, largest=2 * tx.settings.largest_job)
+    tenant = split(cron.name)[0] or None
+    otherwise = tx.settings.default_tenant
+    job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)
     job.cron_name = cron.name
     if cron.overlap_policy == "enqueue":
         job.exclusive_key = "cron:" + cron.name
@@ -233,4 +236,5 @@ def _cron(row: tuple[Any, ...]) -> Cron:
 
 
 def _no_cron(name: str) -> NotFound:
+    name = called(name)
     return NotFound(f"There is no cron job {name!r}.", resource_type="cron_job", resource_id=name)

@@ -1,7 +1,7 @@
 """What can be asked of Ojster? Every operation, as one awaitable call on top of a database.
 
 The HTTP server, the in-process client and the worker all use this. It adds to the transaction functions what does not
-belong into a transaction: middleware, waiting, and refusals as exceptions.
+belong into a transaction: middleware, waiting, refusals as exceptions, and what a tenant may see (``Engine.of``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,7 @@ from ojster.engine import (
     queues,
     retention,
     schemas,
+    tenants,
     workers,
     workflow_views,
     workflows,
@@ -37,7 +39,8 @@ from ojster.engine import (
 from ojster.engine.admission import Pushed
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
-from ojster.engine.claim import Claim, Nobody, claim
+from ojster.engine.claim import Nobody, claim
+from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.idempotency import Key, Reply
 from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
@@ -47,13 +50,24 @@ from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.schemas import Catalogue, Mode
 from ojster.engine.selection import JobFilter, Step, walk
 from ojster.engine.upkeep import upkeep
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.envelope import Job
-from ojster.model.errors import BackendUnavailable, Conflict, InvalidRequest, NotFound, OjsterError, SchemaViolation
+from ojster.model.errors import (
+    BackendUnavailable,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    OjsterError,
+    SchemaViolation,
+    TenantMissing,
+)
 from ojster.model.job import Members, NewJob, check_queue_name, read_job, read_members
 from ojster.model.states import FINISHED as FINISHED_STATES
+from ojster.model.tenant import DEFAULT_TENANT, NOBODY, qualify, split
 from ojster.model.workflow import NewWorkflow, read_workflow
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
@@ -61,6 +75,7 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 R = TypeVar("R")
+W = TypeVar("W", Acknowledgement, FailureReport, Release, Progress, NewCheckpoint)
 
 JobRequest = dict[str, Any]
 Enqueue = Callable[[JobRequest], Awaitable[JobRequest]]
@@ -100,6 +115,9 @@ LOOK_AGAIN: Final = 0.1
 AT_ONCE: Final = 200
 """To how many jobs something is done in one transaction, if a filter has chosen them: a few milliseconds' worth."""
 
+RESERVED: Final = "ojster."
+"""How the names of queues begin that Ojster uses itself."""
+
 MOST_SHOWN: Final = 1_000
 """Of how many jobs that a filter has chosen it is told what became of each."""
 
@@ -134,6 +152,14 @@ class Sweep:
         self.items += list(zip(dealt.ids[:room], dealt.refusals[:room], strict=True))
 
 
+class _Life:
+    """What all views of an engine have in common."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.catalogue: tuple[int, Catalogue | None] = (0, None)
+
+
 class Engine:
     """Every operation on jobs, queues, workers and cron jobs of one database.
 
@@ -145,6 +171,12 @@ class Engine:
         Wraps every push, the first outermost.
     directives:
         Asked in turn what a worker is to be told; the first that has an answer wins.
+
+    Attributes
+    ----------
+    tenant:
+        Whose view it is: it sees and makes only what is theirs; ``None``: it sees all, and what it makes is nobody's
+        unless it says whose it is.
     """
 
     def __init__(
@@ -157,15 +189,61 @@ class Engine:
         self.database = database
         self.middleware = list(middleware)
         self.directives = list(directives)
+        self.tenant: str | None = None
         self._chores: list[asyncio.Task[None]] = []
-        self._catalogue: tuple[int, Catalogue | None] = (0, None)
-        self.draining = False
+        self._life = _Life()
+
+    def of(self, tenant: str) -> Engine:
+        """Return the engine as a tenant sees it (ojs-multi-tenancy.md); the empty string: what is nobody's."""
+        view = copy(self)
+        view.tenant = tenant
+        return view
+
+    def named(self, name: str) -> str:
+        """Return under which name something is kept that its tenant calls so."""
+        return qualify(self.tenant or NOBODY, name)
+
+    def sees(self, tenant: str) -> bool:
+        """Whether what is this tenant's is to be seen."""
+        return self.tenant is None or self.tenant == tenant
+
+    def for_all(self, what: str) -> None:
+        """Let only those do something that concerns all tenants who are none of them.
+
+        Raises
+        ------
+        Forbidden
+            It is the view of a tenant.
+        """
+        if self.tenant is not None:
+            raise Forbidden(f"{what} concerns all tenants, and is not for one of them.")
+
+    async def check_jobs(self, ids: Sequence[str]) -> list[OjsterError | None]:
+        """Return for each id whether there is no such job, as far as the tenant is concerned."""
+        if self.tenant is None or not ids:
+            return [None for _ in ids]
+        owners = await self.database.read(inspect.find_owners, tuple(ids))
+        return [None if owners.get(id) == self.tenant else inspect.no_job(id) for id in ids]
+
+    async def _check_job(self, job_id: str) -> None:
+        for refusal in await self.check_jobs((job_id,)):
+            if refusal is not None:
+                raise refusal
+
+    async def _check_workflow(self, workflow_id: str) -> None:
+        if self.tenant is not None:
+            await self._workflow(WorkflowRequest(workflow_id, steps=False))
 
     # Lifecycle
 
+    @property
+    def draining(self) -> bool:
+        """Whether nobody is to wait any more."""
+        return self._life.draining
+
     def drain(self) -> None:
         """Answer those who wait, now, with what there is; from now on nobody waits. The first step of a shutdown."""
-        self.draining = True
+        self._life.draining = True
         self.database.let_nobody_wait()
         self.database.wakeups.wake_all()
 
@@ -210,18 +288,35 @@ class Engine:
         members = await through_middleware(self.middleware, members)
         catalogue = await self._schemas()
         args = members.get("args", msgspec.Raw(b"null"))
-        job = read_job(members, self.database.clock(), largest=self.database.settings.largest_job)
+        settings = self.database.settings
+        job = read_job(
+            members,
+            self.database.clock(),
+            largest=settings.largest_job,
+            tenant=self.tenant,
+            otherwise=settings.default_tenant,
+        )
+        self._check_tenant(job.tenant)
+        if self.tenant is not None and job.queue.startswith(RESERVED):
+            raise Forbidden(f"Queues whose names begin with {RESERVED!r} are not for tenants.")
         if catalogue:
             job.warnings = _check_args(catalogue, job, args)
         return job
 
+    def _check_tenant(self, tenant: str) -> None:
+        if not tenant and self.database.settings.tenants == "required":
+            raise TenantMissing(
+                "It is not said whose it is: name the tenant with the header X-OJS-Tenant or in 'meta.tenant_id'.",
+                field="meta.tenant_id",
+            )
+
     async def _schemas(self) -> Catalogue:
         """Return the schemas that are registered, as far as this process has heard."""
-        configuration, catalogue = self._catalogue
+        configuration, catalogue = self._life.catalogue
         if catalogue is None or configuration != self.database.configuration.version:
             configuration = self.database.configuration.version
             catalogue = Catalogue(await self.database.read(schemas.list_schemas, None))
-            self._catalogue = (configuration, catalogue)
+            self._life.catalogue = (configuration, catalogue)
         return catalogue
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
@@ -241,7 +336,12 @@ class Engine:
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH); if there are none, wait for one, at most ``wait`` seconds."""
         waits = wait > 0 and not self.draining
-        patience = Patience(request.queues if waits else (), _in_vain if waits else _never, self.give_back)
+        queues = request.queues
+        if self.tenant is not None:
+            worker_id = self.named(request.worker_id) if request.worker_id else None
+            request = msgspec.structs.replace(request, tenant=self.tenant, worker_id=worker_id)
+            queues = tuple(qualify(self.tenant or DEFAULT_TENANT, queue) for queue in queues)
+        patience = Patience(queues if waits else (), _in_vain if waits else _never, self.give_back)
         call = self.database.run_patiently(claim, request, patience)
         try:
             if waits:
@@ -266,15 +366,28 @@ class Engine:
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
         """Complete jobs (ACK); for each return it, or why its acknowledgement was refused."""
-        return list(await self.database.run_many(outcome.acknowledge, items))
+        return await self._word(outcome.acknowledge, items)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """End failed attempts (FAIL); for each return the job, or why the report was refused."""
-        return list(await self.database.run_many(outcome.fail, items))
+        return await self._word(outcome.fail, items)
 
     async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
         """Take back jobs that a worker could not finish; their attempt does not count."""
-        return list(await self.database.run_many(outcome.release, items))
+        return await self._word(outcome.release, items)
+
+    async def _word(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
+        """Pass on what workers say of jobs, as far as these are to be seen."""
+        if self.tenant is None:
+            return list(await self.database.run_many(operation, items))
+        refusals = await self.check_jobs([item.job_id for item in items])
+        accepted = [self._by(item) for item, refusal in zip(items, refusals, strict=True) if refusal is None]
+        outcomes = iter(await self.database.run_many(operation, accepted) if accepted else ())
+        return [refusal or next(outcomes) for refusal in refusals]
+
+    def _by(self, item: W) -> W:
+        """Name the worker as it is kept."""
+        return msgspec.structs.replace(item, worker_id=self.named(item.worker_id)) if item.worker_id else item
 
     async def report(self, item: Progress) -> Job:
         """Note how far a job is.
@@ -284,7 +397,8 @@ class Engine:
         NotFound, Conflict
             There is no such job, or the caller does not hold its lease.
         """
-        return accepted(await self.database.run(outcome.report, item))
+        (found,) = await self._word(outcome.report, (item,))
+        return accepted(found)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:
         """Save how far a job has got, in the place of what was saved before.
@@ -296,7 +410,8 @@ class Engine:
         PayloadTooLarge
             The state is larger than 1 MiB.
         """
-        return accepted(await self.database.run(checkpoints.save, item))
+        await self._check_job(item.job_id)
+        return accepted(await self.database.run(checkpoints.save, self._by(item)))
 
     async def find_checkpoint(self, job_id: str) -> Checkpoint:
         """Return what a job has saved.
@@ -306,6 +421,7 @@ class Engine:
         NotFound
             There is no such job, or it has saved nothing.
         """
+        await self._check_job(job_id)
         return accepted(await self.database.read(checkpoints.find_checkpoints, job_id))
 
     async def clear_checkpoint(self, job_id: str) -> bool:
@@ -316,6 +432,7 @@ class Engine:
         NotFound
             There is no such job.
         """
+        await self._check_job(job_id)
         return accepted(await self.database.run(checkpoints.clear, job_id))
 
     async def find(self, job_id: str) -> Job:
@@ -327,7 +444,7 @@ class Engine:
             There is no such job.
         """
         job = await self.database.read(inspect.find, job_id)
-        if job is None:
+        if job is None or not self.sees(job.tenant):
             raise inspect.no_job(job_id)
         return job
 
@@ -358,6 +475,7 @@ class Engine:
         NotFound, Conflict
             There is no such job, or it is finished.
         """
+        await self._check_job(job_id)
         return accepted(await self.database.run(control.cancel, job_id))
 
     async def activate(self, job_id: str) -> control.Steered:
@@ -368,15 +486,22 @@ class Engine:
         NotFound, Conflict
             There is no such job, or it is not pending.
         """
+        await self._check_job(job_id)
         return accepted(await self.database.run(control.activate, job_id))
 
     async def list_jobs(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
         """Return a page of the jobs that match, newest first unless the page says otherwise."""
-        return await self.database.read(inspect.list_jobs, (chosen, page))
+        return await self.database.read(inspect.list_jobs, (self._theirs(chosen), page))
 
     async def count_jobs(self, queue: str | None = None) -> dict[str, dict[str, int]]:
         """Return the number of jobs by queue and state."""
+        if self.tenant:
+            counts = await self.database.read(tenants.count_jobs, self.tenant)
+            return counts if queue is None else {name: states for name, states in counts.items() if name == queue}
         return await self.database.read(inspect.count_jobs, queue)
+
+    def _theirs(self, chosen: JobFilter) -> JobFilter:
+        return chosen if self.tenant is None else msgspec.structs.replace(chosen, tenant=self.tenant)
 
     async def retry_dead(self, job_id: str) -> Job:
         """Run a discarded job again as if it were new.
@@ -386,6 +511,7 @@ class Engine:
         NotFound, Conflict
             There is no such job, or it is no dead letter.
         """
+        await self._check_job(job_id)
         return accepted(await self.database.run(control.retry_dead, job_id))
 
     async def delete_dead(self, job_id: str) -> Job:
@@ -396,6 +522,7 @@ class Engine:
         NotFound, Conflict
             There is no such job, or it is no dead letter.
         """
+        await self._check_job(job_id)
         return accepted(await self.database.run(control.delete_dead, job_id))
 
     async def perform(self, bulk: Bulk) -> Reply:
@@ -406,7 +533,15 @@ class Engine:
         Conflict
             The idempotency key was given to another request.
         """
+        if self.tenant is not None:
+            ids = [item for item in bulk.items if isinstance(item, str)]
+            refusals = dict(zip(ids, await self.check_jobs(ids), strict=True))
+            items = [(refusals[item] or item) if isinstance(item, str) else item for item in bulk.items]
+            bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key))
         return accepted(await self.database.run(bulks.perform, bulk))
+
+    def _key(self, key: Key | None) -> Key | None:
+        return None if key is None else msgspec.structs.replace(key, operation=self.named(key.operation))
 
     async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the answer to a request, or, if it was made before under the same key, what was answered then.
@@ -418,7 +553,7 @@ class Engine:
         Conflict
             The key was given to another request, or its answer takes too long.
         """
-        if key is None:
+        if (key := self._key(key)) is None:
             return await answer()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LONGEST_WAIT
@@ -455,7 +590,7 @@ class Engine:
                 field="state",
             )
         found = Sweep(action)
-        step: Step | None = Step(msgspec.structs.replace(chosen, states=states))
+        step: Step | None = Step(msgspec.structs.replace(self._theirs(chosen), states=states))
         while step is not None:
             stretch = await self.database.read(walk, step)
             for start in range(0, len(stretch.ids), AT_ONCE):
@@ -476,9 +611,18 @@ class Engine:
         InvalidWorkflow
             The request breaks a rule.
         """
-        read = partial(read_workflow, members, self.database.clock(), largest=self.database.settings.largest_job)
+        settings = self.database.settings
+        read = partial(
+            read_workflow,
+            members,
+            self.database.clock(),
+            largest=settings.largest_job,
+            tenant=self.tenant,
+            otherwise=settings.default_tenant,
+        )
         size = sum(map(len, members.values()))
         new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
+        self._check_tenant(new.tenant)
         if self.middleware:
             await self._wrap_jobs(new)
         return new
@@ -489,7 +633,8 @@ class Engine:
             if spec.request is not msgspec.UNSET:
                 members = await through_middleware(self.middleware, read_members(spec.request, "The step"))
                 spec.request = msgspec.Raw(msgspec.json.encode(members))
-                job = read_job(members, self.database.clock(), largest=self.database.settings.largest_job)
+                largest = self.database.settings.largest_job
+                job = read_job(members, self.database.clock(), largest=largest, tenant=new.tenant)
                 if node.id in new.plan.jobs:
                     new.plan.jobs[node.id] = job
 
@@ -546,6 +691,7 @@ class Engine:
                 await waiter.wait(left)
 
     async def _workflow(self, request: WorkflowRequest) -> WorkflowInfo:
+        request = msgspec.structs.replace(request, tenant=self.tenant)
         found = await self.database.read(workflow_views.show_workflows, request)
         if found is None:
             raise workflows.no_workflow(request.id)
@@ -553,6 +699,7 @@ class Engine:
 
     async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows, newest first, without their steps."""
+        chosen = msgspec.structs.replace(chosen, tenant=self.tenant)
         return await self.database.read(workflow_views.list_workflows, chosen)
 
     async def count_workflows(self) -> WorkflowCounts:
@@ -622,14 +769,19 @@ class Engine:
         return await self._steered(workflows.cancel_steps, address, address.workflow_id)
 
     async def _steered(self, operation: Any, argument: Any, workflow_id: str | None = None) -> WorkflowInfo:
+        await self._check_workflow(workflow_id or argument)
         accepted(await self.database.run(operation, argument))
         return await self._workflow(WorkflowRequest(workflow_id or argument))
 
     # Queues
 
     async def queues(self) -> list[Queue]:
-        """Return all queues by name."""
-        return await self.database.read(queues.list_queues, None)
+        """Return all queues by name; a tenant's view has those in which it has had jobs."""
+        found = await self.database.read(queues.list_queues, None)
+        if self.tenant:
+            theirs = await self.count_jobs()
+            return [queue for queue in found if queue.name in theirs]
+        return found
 
     async def queue_statistics(self, name: str) -> QueueStatistics:
         """Return how a queue does.
@@ -639,7 +791,7 @@ class Engine:
         NotFound
             There is no such queue.
         """
-        found = await self.database.read(queues.statistics, name)
+        found = await self.database.read(queues.statistics, self.named(name))
         if found is None:
             raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
         return found
@@ -652,16 +804,21 @@ class Engine:
         InvalidRequest
             It is no name of a queue.
         """
+        self.for_all("Pausing a queue")
         return await self.database.run(queues.pause, check_queue_name(name))
 
     async def resume(self, name: str) -> Queue:
         """Hand out jobs of a queue again."""
+        self.for_all("Resuming a queue")
         return await self.database.run(queues.resume, check_queue_name(name))
 
     # Workers
 
     async def beat(self, heartbeat: Heartbeat) -> Pulse:
         """Note that a worker is alive, extend its leases, and tell it what is wanted of it (BEAT)."""
+        if self.tenant is not None:
+            worker_id = self.named(heartbeat.worker_id)
+            heartbeat = msgspec.structs.replace(heartbeat, worker_id=worker_id, tenant=self.tenant)
         pulse = await self.database.run(workers.beat, heartbeat)
         for directive in self.directives:
             if (answer := await directive(heartbeat, pulse)) is not None:
@@ -671,7 +828,7 @@ class Engine:
 
     async def leave(self, worker_id: str) -> None:
         """Forget a worker that stopped; jobs that it still holds are given to others."""
-        await self.database.run(workers.leave, worker_id)
+        await self.database.run(workers.leave, self.named(worker_id))
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Tell a worker, with its next heartbeat, to be ``running``, ``quiet`` or ``terminate``.
@@ -685,7 +842,7 @@ class Engine:
         """
         if directive not in ("running", "quiet", "terminate"):
             raise InvalidRequest(f"A worker can be told 'running', 'quiet' or 'terminate', not {directive!r}.")
-        return accepted(await self.database.run(workers.direct, (worker_id, directive)))
+        return accepted(await self.database.run(workers.direct, (self.named(worker_id), directive)))
 
     async def find_worker(self, worker_id: str) -> Worker:
         """Return a worker.
@@ -695,16 +852,18 @@ class Engine:
         NotFound
             There is no such worker.
         """
-        return accepted(await self.database.read(workers.find_workers, worker_id))
+        return accepted(await self.database.read(workers.find_workers, self.named(worker_id)))
 
     async def workers(self) -> list[Worker]:
         """Return all workers, those seen last first."""
-        return await self.database.read(workers.list_workers, None)
+        found = await self.database.read(workers.list_workers, None)
+        return [worker for worker in found if self.sees(split(worker.id)[0])]
 
     # Cron jobs
 
     async def register_cron(self, item: cron.Cron) -> tuple[cron.Cron, bool]:
         """Register or update a cron job; return it, and whether it is new."""
+        item = msgspec.structs.replace(item, name=self.named(item.name))
         return await self.database.run(cron.register, item)
 
     async def switch_cron(self, name: str, enabled: bool) -> cron.Cron:
@@ -715,7 +874,7 @@ class Engine:
         NotFound
             There is no such cron job.
         """
-        return accepted(await self.database.run(cron.switch, (name, enabled)))
+        return accepted(await self.database.run(cron.switch, (self.named(name), enabled)))
 
     async def unregister_cron(self, name: str) -> cron.Cron:
         """Remove a cron job.
@@ -725,7 +884,7 @@ class Engine:
         NotFound
             There is no such cron job.
         """
-        return accepted(await self.database.run(cron.unregister, name))
+        return accepted(await self.database.run(cron.unregister, self.named(name)))
 
     async def find_cron(self, name: str) -> cron.Cron:
         """Return a cron job.
@@ -735,11 +894,18 @@ class Engine:
         NotFound
             There is no such cron job.
         """
-        return accepted(await self.database.read(cron.find_cron, name))
+        return accepted(await self.database.read(cron.find_cron, self.named(name)))
 
     async def crons(self) -> list[cron.Cron]:
         """Return all cron jobs by name."""
-        return await self.database.read(cron.list_crons, None)
+        found = await self.database.read(cron.list_crons, None)
+        return [item for item in found if self.sees(split(item.name)[0])]
+
+    # Events
+
+    async def select_events(self, chosen: EventFilter) -> EventPage:
+        """Return a page of what has happened lately, oldest first."""
+        return await self.database.select_events(msgspec.structs.replace(chosen, tenant=self.tenant))
 
     # Inside
 
@@ -815,7 +981,8 @@ def _check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[s
     SchemaViolation
         It does.
     """
-    schema = catalogue.schema_of(job.type, None if job.version is None else msgspec.json.decode(job.version))
+    version = None if job.version is None else msgspec.json.decode(job.version)
+    schema = catalogue.schema_of(qualify(job.tenant, job.type), version) or catalogue.schema_of(job.type, version)
     if schema is None:
         return ()
     wrong = catalogue.violations(schema, msgspec.json.decode(args))

@@ -19,14 +19,16 @@ SOURCE: Final = "ojs://ojster"
 MOST_EVENTS: Final = 1_000
 
 
-Event = tuple[str, int, str, str | None, str | None, dict[str, Any]]
-"""Something that happened: its type, when, the subject's id or name, the queue, the job type, and more data."""
+Event = tuple[str, int, str, str | None, str | None, dict[str, Any], str]
+"""What happened: its type, when, the subject's id or name, the queue, the job type, more data, and whose it is."""
 
 
 def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
     """Return an event's envelope (ojs-events.md section 2)."""
-    type, at, subject, queue, job_type, more = event
+    type, at, subject, queue, job_type, more, tenant = event
     data = dict(more)
+    if tenant:
+        data["tenant_id"] = tenant
     if job_type is not None:
         data |= {"job_id": subject, "job_type": job_type}
     if queue is not None:
@@ -58,6 +60,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()
     job_types: tuple[str, ...] = ()
     limit: int = 100
+    tenant: str | None = None
 
 
 def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter, settled: int | None = None) -> EventPage:
@@ -72,9 +75,10 @@ def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter, set
     found: list[dict[str, Any]] = []
     cursor = None
     for number, event in events:
-        type, _, _, queue, job_type, _ = event
+        type, _, _, queue, job_type, _, tenant = event
         if (
             number <= chosen.after
+            or chosen.tenant not in (None, tenant)
             or (chosen.types and type not in chosen.types)
             or (chosen.queues and queue not in chosen.queues)
             or (chosen.job_types and job_type not in chosen.job_types)

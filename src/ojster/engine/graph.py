@@ -64,6 +64,7 @@ class Workflow(msgspec.Struct, gc=False):
     params: bytes
     metadata: bytes
     error: bytes | None
+    tenant: str
 
     @property
     def root(self) -> int:

@@ -11,6 +11,7 @@ from ojster.database.transaction import JOB_COLUMNS_OF_J, Transaction
 from ojster.engine.selection import JobFilter, conditions
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound
+from ojster.model.tenant import BEYOND, NOBODYS, names_of, qualify
 
 DEFAULT_PAGE: Final = 50
 LARGEST_PAGE: Final = 200
@@ -53,6 +54,11 @@ def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
     return [found.get(id) for id in ids]
 
 
+def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
+    """Return whose jobs are, by id, as far as there are any; for each request."""
+    return [{id: job.tenant for id, job in tx.find_jobs(ids).items()} for ids in requests]
+
+
 def no_job(id: str) -> NotFound:
     """Return the refusal for a job that there is not."""
     return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
@@ -84,11 +90,22 @@ def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
 
 def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str, Any]) -> int:
     """How many jobs match: from the counts that are kept, where they know it."""
-    if chosen == JobFilter(states=chosen.states, queue=chosen.queue):
-        query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {where}"
+    if chosen == JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant) and chosen.tenant != "":
+        where, parameters = conditions(JobFilter(states=chosen.states))
+        names, bounds = _names_of_counts(chosen)
+        query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {names} AND {where}"
+        parameters |= bounds
     else:
         query = f"SELECT count(*) FROM jobs WHERE {where}"
     return int(tx.execute(query, parameters)[0][0])
+
+
+def _names_of_counts(chosen: JobFilter) -> tuple[str, dict[str, str]]:
+    """Return a condition of the names under which it is counted how many jobs match, and its parameters."""
+    if chosen.queue is not None:
+        return "queue = :name", {"name": qualify(chosen.tenant or "", chosen.queue)}
+    first, end = names_of(chosen.tenant) if chosen.tenant else (NOBODYS, BEYOND)
+    return "queue >= :first AND queue < :end", {"first": first, "end": end}
 
 
 def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:
@@ -97,9 +114,8 @@ def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, 
     for queue in queues:
         counts: dict[str, dict[str, int]] = {}
         for name, state, jobs in tx.execute(
-            "SELECT queue, state, jobs FROM job_counts WHERE CAST(:queue AS TEXT) IS NULL OR queue = :queue "
-            "ORDER BY queue, state",
-            {"queue": queue},
+            "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue <= :last ORDER BY queue, state",
+            {"first": queue or NOBODYS, "last": queue or BEYOND},
         ):
             counts.setdefault(name, {})[state] = jobs
         results.append(counts)

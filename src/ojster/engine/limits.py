@@ -19,6 +19,7 @@ from ojster.model.duration import DAY, SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.limit import Limits, Rate, RateLimitPolicy
+from ojster.model.tenant import BEYOND, NOBODYS, called, names_of
 from ojster.model.timestamps import format_timestamp
 
 _ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
@@ -399,7 +400,7 @@ class Head(msgspec.Struct, frozen=True):
     active: int
 
 
-_WAITS: Final = "FROM jobs WHERE queue = :queue AND state = 'available' AND limit_key"
+_WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND limit_key"
 _HEADS: Final = (
     f"SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, "
     + ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
@@ -413,9 +414,12 @@ _HEADS: Final = (
 """Each key is looked up behind the one before it, so that the cost is that of the keys, not of their jobs."""
 
 
-def heads(tx: Transaction, queue: str, after: str) -> list[Head]:
-    """Return the first job of each key behind ``after`` that has some in a queue, by key; at most ``MOST_KEYS``."""
-    rows = tx.execute(_HEADS, {"queue": queue, "after": after, "most": MOST_KEYS})
+def heads(tx: Transaction, queue: str, tenant: str, after: str) -> list[Head]:
+    """Return the first job of a tenant of each key behind ``after`` that has some in a queue, by key.
+
+    At most ``MOST_KEYS``.
+    """
+    rows = tx.execute(_HEADS, {"queue": queue, "tenant": tenant, "after": after, "most": MOST_KEYS})
     return [
         Head(priority, seq, Limit(name) if limit[0] is None else _limit(limit), active)
         for priority, seq, active, name, *limit in rows
@@ -462,7 +466,7 @@ class LimitState(msgspec.Struct, frozen=True):
     def to_wire(self) -> dict[str, Any]:
         """Return it as JSON has it (section 10.1)."""
         limit, now, allowed = self.limit, self.now, self.limit.in_force(self.now)
-        wire: dict[str, Any] = {"key": limit.key, "on_limit": limit.on_limit, "waiting_count": self.waiting}
+        wire: dict[str, Any] = {"key": called(limit.key), "on_limit": limit.on_limit, "waiting_count": self.waiting}
         if allowed.concurrency is not None:
             available = max(0, allowed.concurrency - self.active)
             wire["concurrency"] = {"limit": allowed.concurrency, "active": self.active, "available": available}
@@ -531,20 +535,26 @@ def limit_headers(tx: Transaction, keys: Sequence[str]) -> list[dict[str, str]]:
     return results
 
 
-def list_limits(tx: Transaction, pages: Sequence[tuple[int, int]]) -> list[tuple[list[LimitState], int]]:
-    """Return a page of the limits that jobs have named, by key: ``(limit, offset)``; and how many there are."""
+def list_limits(tx: Transaction, pages: Sequence[tuple[str, int, int]]) -> list[tuple[list[LimitState], int]]:
+    """Return a page of the limits that a tenant's jobs have named, by key, and how many there are.
+
+    A page is ``(tenant, limit, offset)``.
+    """
     results = []
-    for size, offset in pages:
-        # Names of queues begin with a slash, and keys with what stands behind it.
+    for tenant, size, offset in pages:
+        first, end = names_of(tenant) if tenant else (NOBODYS, BEYOND)
+        bounds: dict[str, Any] = {"first": first, "end": end}
         rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM rate_limits WHERE key >= '0' ORDER BY key LIMIT :size OFFSET :offset",
-            {"size": size, "offset": offset},
+            f"SELECT {_COLUMNS} FROM rate_limits WHERE key >= :first AND key < :end "
+            "ORDER BY key LIMIT :size OFFSET :offset",
+            bounds | {"size": size, "offset": offset},
         )
-        ((total,),) = tx.execute("SELECT count(*) FROM rate_limits WHERE key >= '0'")
+        ((total,),) = tx.execute("SELECT count(*) FROM rate_limits WHERE key >= :first AND key < :end", bounds)
         results.append(([_state(tx, _limit(row)) for row in rows], int(total)))
     return results
 
 
 def no_limit(key: str) -> NotFound:
     """Return the refusal for a key that no job has named."""
+    key = called(key)
     return NotFound(f"There is no rate limit {key!r}.", resource_type="rate_limit", resource_id=key)

@@ -25,6 +25,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure
 from ojster.model.states import JobState
+from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp
 
 
@@ -100,10 +101,10 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         job.result = ack.result
         completed.append(job)
         results.append(job)
-        tally = effects.tallies[job.queue]
-        tally.completed += 1
         ran = now - (job.started_at or now)
-        tally.ran += ran
+        for tally in tx.tallies_of(job):
+            tally.completed += 1
+            tally.ran += ran
         effects.finished.append(job.id)
         tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
     free(tx, completed)
@@ -197,6 +198,7 @@ def _refusal(job: Job | None, claim: Acknowledgement | FailureReport | Release |
         )
     if claim.worker_id is not None and job.worker_id is not None and claim.worker_id != job.worker_id:
         return Conflict(
-            f"The job {job.id} is leased to the worker {job.worker_id}, not to {claim.worker_id}.", job_id=job.id
+            f"The job {job.id} is leased to the worker {called(job.worker_id)}, not to {called(claim.worker_id)}.",
+            job_id=job.id,
         )
     return None

@@ -12,6 +12,7 @@ from ojster.engine.inspect import count_jobs
 from ojster.engine.queue_config import QueueConfig, read_config
 from ojster.engine.queues import Queue, find_queue, list_queues
 from ojster.engine.statistics import Work, work_by_queue
+from ojster.engine.tenants import oldest_waiting
 
 RECENT: Final = 5
 """Over how many minutes throughput is averaged."""
@@ -72,17 +73,8 @@ def show_queues(tx: Transaction, names: Sequence[str]) -> list[QueueDetail | Non
             continue
         (counts,) = count_jobs(tx, (name,))
         recent, hour = work_by_queue(tx, RECENT, name), work_by_queue(tx, HOUR, name)
-        rows = [
-            row
-            for limited, order in (("limit_key IS NULL", "priority DESC"), ("limit_key IS NOT NULL", "limit_key"))
-            for row in tx.execute(
-                f"SELECT enqueued_at FROM jobs WHERE queue = :name AND state = 'available' AND {limited} "
-                f"ORDER BY {order}, seq LIMIT 1",
-                {"name": name},
-            )
-        ]
         overview = QueueOverview(queue, counts.get(name, {}), recent.get(name, Work()), hour.get(name, Work()))
-        results.append(QueueDetail(overview, read_config(tx, name), min((at for (at,) in rows), default=None)))
+        results.append(QueueDetail(overview, read_config(tx, name), oldest_waiting(tx, name)))
     return results
 
 
@@ -96,22 +88,27 @@ class DeadLetters(msgspec.Struct, frozen=True):
     newest_at: int | None
 
 
-def count_dead_letters(tx: Transaction, requests: Sequence[None]) -> list[DeadLetters]:
-    """Return the dead letters in numbers, for each request (ojs-dead-letter.md section 10.1)."""
+def count_dead_letters(tx: Transaction, tenants: Sequence[str | None]) -> list[DeadLetters]:
+    """Return the dead letters of each tenant, or (``None``) of all, in numbers (ojs-dead-letter.md section 10.1)."""
+    return [_count_dead_letters(tx, tenant) for tenant in tenants]
+
+
+def _count_dead_letters(tx: Transaction, tenant: str | None) -> DeadLetters:
+    where = "" if tenant is None else "AND tenant = :tenant "
     rows: list[Any] = tx.execute(
         "SELECT queue, coalesce(error_type, 'Unknown'), count(*), min(finished_at), max(finished_at) FROM jobs "
-        "WHERE dead = 1 GROUP BY 1, 2 ORDER BY 1, 2"
+        f"WHERE dead = 1 {where}GROUP BY 1, 2 ORDER BY 1, 2",
+        {"tenant": tenant},
     )
     by_queue: dict[str, int] = {}
     by_error: dict[str, int] = {}
     for queue, error, jobs, _, _ in rows:
         by_queue[queue] = by_queue.get(queue, 0) + jobs
         by_error[error] = by_error.get(error, 0) + jobs
-    found = DeadLetters(
+    return DeadLetters(
         sum(by_queue.values()),
         by_queue,
         by_error,
         min((row[3] for row in rows), default=None),
         max((row[4] for row in rows), default=None),
     )
-    return [found for _ in requests]

@@ -12,6 +12,7 @@ from ojster.engine.configuration import Pool, decode_pool
 from ojster.engine.limits import UNLIMITED
 from ojster.engine.sharing import Sharing, Turns
 from ojster.engine.statistics import MICROS_A_MINUTE, Work, work_by_queue
+from ojster.engine.tenants import oldest_waiting
 from ojster.model.errors import NotFound, OjsterError
 
 
@@ -129,15 +130,11 @@ def is_starved(tx: Transaction, queue: str, sharing: Sharing, turns: Turns) -> b
     served_at = turns.served_at.setdefault(queue, tx.now)
     if tx.now - served_at <= sharing.rotation or not turns.was_passed_over(queue):
         return False
-    rows = tx.execute(
-        "SELECT enqueued_at FROM jobs WHERE queue = :queue AND state = 'available' AND limit_key IS NULL "
-        "ORDER BY priority DESC, seq LIMIT 1",
-        {"queue": queue},
-    )
-    if not rows:
+    oldest_at = oldest_waiting(tx, queue)
+    if oldest_at is None:
         turns.served_at[queue] = tx.now
         return False
-    waited = tx.now - max(served_at, rows[0][0] or 0)
+    waited = tx.now - max(served_at, oldest_at)
     if waited <= sharing.rotation:
         return False
     turns.served_at[queue] = tx.now
@@ -181,7 +178,9 @@ def count_dispatched(tx: Transaction, requests: Sequence[None]) -> list[list[Dis
         present = this_one.get(queue, Work())
         started[queue] = (1 - elapsed) * both.started + elapsed * present.started
         waited[queue] = (1 - elapsed) * both.waited + elapsed * present.waited
-    active: dict[str, int] = dict(tx.execute("SELECT queue, jobs FROM job_counts WHERE state = 'active' AND jobs > 0"))
+    active: dict[str, int] = dict(
+        tx.execute("SELECT queue, jobs FROM job_counts WHERE state = 'active' AND jobs > 0 AND queue >= '0'")
+    )
     total = sum(started.values())
     found = [
         Dispatched(

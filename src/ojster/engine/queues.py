@@ -10,6 +10,7 @@ import msgspec
 from ojster.database.transaction import Row, Transaction
 from ojster.engine.limits import Limit
 from ojster.model.limit import Limits
+from ojster.model.tenant import called
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -62,17 +63,17 @@ def _queue(row: Row) -> Queue:
 
 
 def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
-    """Return how each queue does; ``None`` if there is no such queue."""
+    """Return how each queue does; ``None`` if there is no such queue. Names may be those of tenants for queues."""
     hour_ago = tx.now // 60_000_000 - 60
     results: list[QueueStatistics | None] = []
     for name in names:
-        queue = find_queue(tx, name)
-        if queue is None:
-            results.append(None)
-            continue
+        queue = find_queue(tx, called(name))
         counts: dict[str, int] = dict(
             tx.execute("SELECT state, jobs FROM job_counts WHERE queue = :name", {"name": name})
         )
+        if queue is None or (not counts and called(name) != name):
+            results.append(None)
+            continue
         (sums,) = tx.execute(
             f"SELECT {_SUMS} FROM queue_minutes WHERE queue = :name AND minute > :hour_ago",
             {"name": name, "hour_ago": hour_ago},

@@ -43,12 +43,12 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[int]:
             continue
         since, before = position.get(f"{state}{dead}", 0), tx.now - period
         rows = tx.execute(
-            "SELECT seq, queue, state FROM jobs WHERE state = :state AND dead = :dead AND finished_at < :before "
-            f"AND finished_at >= :since AND node IS NULL{others} "
+            "SELECT seq, queue, tenant, state FROM jobs WHERE state = :state AND dead = :dead "
+            f"AND finished_at < :before AND finished_at >= :since AND node IS NULL{others} "
             "ORDER BY finished_at LIMIT :room" + tx.skip_locked,
             {"state": state, "dead": dead, "before": before, "since": since, "room": room} | marks,
         )
-        delete_jobs(tx, [(seq, queue, state) for seq, queue, state in rows])
+        delete_jobs(tx, [(seq, queue, tenant, state) for seq, queue, tenant, state in rows])
         if len(rows) < room and marks:
             position[f"{state}{dead}"] = before - HOUR  # some may be locked at this moment
         room -= len(rows)
@@ -106,10 +106,10 @@ def _prune_dead_letters(
     if count <= most:
         return 0
     rows = tx.execute(
-        f"SELECT seq, queue, state {dead} ORDER BY seq LIMIT :surplus{tx.skip_locked}",
+        f"SELECT seq, queue, tenant, state {dead} ORDER BY seq LIMIT :surplus{tx.skip_locked}",
         parameters | {"surplus": min(room, count - most)},
     )
-    delete_jobs(tx, [(seq, name, state) for seq, name, state in rows])
+    delete_jobs(tx, [(seq, name, tenant, state) for seq, name, tenant, state in rows])
     if rows:
         tx.emit_about("dead_letter.pruned", queue or "all", queue, count=len(rows))
     return len(rows)

@@ -20,6 +20,8 @@ class JobFilter(msgspec.Struct, frozen=True):
     ----------
     states:
         The states that a job may be in; none: any.
+    tenant:
+        Whose it is; the empty string: nobody's.
     type:
         A job type, or a prefix that ends in ``*``.
     dead:
@@ -34,6 +36,7 @@ class JobFilter(msgspec.Struct, frozen=True):
 
     states: tuple[str, ...] = ()
     queue: str | None = None
+    tenant: str | None = None
     type: str | None = None
     dead: bool | None = None
     error_type: str | None = None
@@ -64,7 +67,9 @@ def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
         parameters |= dict(zip(names, chosen.states, strict=True))
     if chosen.dead is not None:
         parts.append(f"dead = {int(chosen.dead)}")
-    for name in ("queue", "priority"):
+    if chosen.tenant:
+        parts.append("tenant <> ''")  # for the index of those that are somebody's
+    for name in ("queue", "tenant", "priority"):
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{name} = :{name}")
             parameters[name] = value

@@ -38,6 +38,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         refuses them, ``warn`` tells of it in the answer, ``off`` does nothing.
     largest_batch:
         About how many jobs one request may be.
+    tenants:
+        Whether jobs must say whose they are: ``required``, or ``optional``.
+    default_tenant:
+        Whose jobs are that do not say so; the empty string: nobody's, as ``_default`` is kept.
     retention:
         How long finished jobs are kept.
     """
@@ -47,5 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout: int = 30 * SECOND
     largest_job: int = 1_048_576
     largest_batch: int = 1_000
+    tenants: Literal["optional", "required"] = "optional"
+    default_tenant: str = ""
     schema_mode: Literal["strict", "warn", "off"] = "warn"
     retention: Retention = Retention()

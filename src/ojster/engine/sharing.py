@@ -34,7 +34,7 @@ class Sharing(msgspec.Struct, frozen=True):
     """
 
     strategy: Strategy = "strict"
-    weights: tuple[tuple[str, int], ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
     least_share: float = 0.0
     rotation: int | None = None
 
@@ -43,7 +43,7 @@ class Sharing(msgspec.Struct, frozen=True):
         """Whether the first queue that has a job is served: nothing is to be remembered for that."""
         return self.strategy == "strict" and not self.least_share and self.rotation is None
 
-    def weight(self, queue: str) -> int:
+    def weight(self, queue: str) -> float:
         """Return the weight of a queue."""
         if self.strategy != "weighted":
             return 1
@@ -138,12 +138,19 @@ class Turns:
         """Whether jobs of others were handed out since the queue was served last."""
         return self.last.get(queue, 0) < self.given
 
+    def forget_old(self, most: int) -> None:
+        """Forget queues whose turn has long ended, if there are more than so many."""
+        if len(self.ends) > most:
+            self.ends = {queue: end for queue, end in self.ends.items() if end > self.clock}
+            self.last = {queue: self.last[queue] for queue in self.ends}
+            self.served_at = {queue: self.served_at[queue] for queue in self.ends}
+
     def note(self, queue: str, sharing: Sharing, now: int) -> None:
         """Note that a job of a queue was handed out."""
         self._move_on(queue, sharing.weight(queue))
         self.served_at[queue] = now
 
-    def _move_on(self, queue: str, weight: int) -> None:
+    def _move_on(self, queue: str, weight: float) -> None:
         self.clock = self._begins(queue)
         self.ends[queue] = self.clock + 1 / weight
         self.given += 1

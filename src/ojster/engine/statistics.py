@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import SUMS, WAITS, Transaction
+from ojster.model.tenant import BEYOND, NOBODYS
 
 MINUTES_KEPT: Final = 2 * 24 * 60
 """How long the statistics of each minute are kept, in minutes."""
@@ -20,6 +21,9 @@ HOURS_KEPT: Final = 60 * 24
 """How long those of each hour are kept, in hours: sixty days."""
 
 MICROS_A_MINUTE: Final = 60_000_000
+
+_OF_QUEUES: Final = f"queue >= '{NOBODYS}' AND "
+"""Leaves out what is counted for tenants: it is counted for their queues too."""
 
 _ADDED: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in SUMS)
 
@@ -36,6 +40,22 @@ class Work(msgspec.Struct, frozen=True):
     waited: int = 0
     ran: int = 0
     waits: tuple[int, ...] = (0,) * (len(WAITS) + 1)
+
+    def __add__(self, other: Work) -> Work:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Work) -> Work:
+        return self._with(other, -1)
+
+    def _with(self, other: Work, sign: int) -> Work:
+        return Work(
+            self.enqueued + sign * other.enqueued,
+            self.completed + sign * other.completed,
+            self.failed + sign * other.failed,
+            self.waited + sign * other.waited,
+            self.ran + sign * other.ran,
+            tuple(a + sign * b for a, b in zip(self.waits, other.waits, strict=True)),
+        )
 
     @property
     def processed(self) -> int:
@@ -66,24 +86,22 @@ def _work(row: Sequence[Any]) -> Work:
 
 def work_by_queue(tx: Transaction, minutes: int, queue: str | None = None) -> dict[str, Work]:
     """Return what the last minutes amounted to in each queue, or in one; the one that is under way is included."""
-    where = "" if queue is None else "queue = :queue AND "
+    return work_of_names(tx, minutes, (NOBODYS, BEYOND) if queue is None else (queue, f"{queue}\x01"))
+
+
+def work_of_names(tx: Transaction, minutes: int, names: tuple[str, str]) -> dict[str, Work]:
+    """Return what the last minutes amounted to under each of the names between two, the end excluded."""
     rows = tx.execute(
-        f"SELECT queue, {_ADDED} FROM queue_minutes WHERE {where}minute > :after GROUP BY queue",
-        {"queue": queue, "after": tx.now // MICROS_A_MINUTE - minutes},
+        f"SELECT queue, {_ADDED} FROM queue_minutes WHERE queue >= :first AND queue < :end AND minute > :after "
+        "GROUP BY queue",
+        {"first": names[0], "end": names[1], "after": tx.now // MICROS_A_MINUTE - minutes},
     )
     return {name: _work(sums) for name, *sums in rows}
 
 
 def recent_work(tx: Transaction, spans: Sequence[int]) -> list[Work]:
     """Return what the last minutes amounted to in all queues together, for each number of minutes."""
-    results = []
-    for minutes in spans:
-        (row,) = tx.execute(
-            f"SELECT {_ADDED} FROM queue_minutes WHERE minute > :after",
-            {"after": tx.now // MICROS_A_MINUTE - minutes},
-        )
-        results.append(_work(row))
-    return results
+    return [sum(work_by_queue(tx, minutes).values(), Work()) for minutes in spans]
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -102,7 +120,7 @@ def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work
 
 def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
     first, last = span.since // MICROS_A_MINUTE, span.until // MICROS_A_MINUTE + 1
-    where = "" if span.queue is None else "queue = :queue AND "
+    where = _OF_QUEUES if span.queue is None else "queue = :queue AND "
     steps: dict[int, Work] = {}
     for table, column, unit in (("queue_hours", "hour", 60), ("queue_minutes", "minute", 1)):
         rows = tx.execute(
@@ -113,19 +131,8 @@ def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
         for at, *sums in rows:
             step = at * unit // span.step
             work = _work(sums)
-            steps[step] = work if step not in steps else _add(steps[step], work)
+            steps[step] = steps[step] + work if step in steps else work
     return [(step * span.step * MICROS_A_MINUTE, steps[step]) for step in sorted(steps)]
-
-
-def _add(one: Work, other: Work) -> Work:
-    return Work(
-        one.enqueued + other.enqueued,
-        one.completed + other.completed,
-        one.failed + other.failed,
-        one.waited + other.waited,
-        one.ran + other.ran,
-        tuple(a + b for a, b in zip(one.waits, other.waits, strict=True)),
-    )
 
 
 def sum_up(tx: Transaction) -> None:

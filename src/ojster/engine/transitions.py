@@ -12,6 +12,7 @@ from typing import Final
 
 from ojster.database.transaction import Transaction
 from ojster.engine.limits import block, free_limits, unmark
+from ojster.engine.tenants import free_tenants
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure, append_failure, clean
 from ojster.model.node import NUMBER_BITS
@@ -44,7 +45,8 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
         retryable=failure.retryable,
     )
     job.errors = append_failure(job.errors, failure, job.attempt, tx.now)
-    tx.effects.tallies[job.queue].failed += 1
+    for tally in tx.tallies_of(job):
+        tally.failed += 1
     job.error_type = clean(failure.type).replace("\0", "")[:LONGEST_ERROR_TYPE]
     error = {"type": clean(failure.type), "message": clean(failure.message[:1000]), "code": clean(failure.code)}
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
@@ -84,8 +86,7 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         job.worker_id = None
         job.due_at = job.expires_at
         tx.expect(job.due_at)
-        tx.effects.available[job.queue].add(job.id)
-        tx.effects.tallies[job.queue].enqueued += 1
+        tx.make_fetchable(job)
         tx.emit("job.enqueued", job, attempt=job.attempt)
     write_outcomes(tx, moved)
     unmark(tx, moved)
@@ -170,6 +171,8 @@ def free(tx: Transaction, jobs: Sequence[Job]) -> None:
             tx.effects.opened.update(pool.queues)
     tx.effects.opened.update(job.queue for job in jobs if job.exclusive_key is not None)
     free_limits(tx, jobs)
+    if tenants := {job.tenant for job in jobs if job.tenant}:
+        free_tenants(tx, tenants)
 
 
 def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:

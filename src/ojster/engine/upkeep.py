@@ -21,6 +21,7 @@ from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure
 from ojster.model.states import JobState
+from ojster.model.tenant import called
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def _end_overdue(tx: Transaction, jobs: list[Job]) -> None:
             failure = Failure("timeout", f"The job ran longer than {timeout / 1e6:g} seconds.", code="timeout")
             fail_attempt(tx, job, failure)
         else:
-            holder = f"The worker {job.worker_id}" if job.worker_id else "The worker"
+            holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
             failure = Failure("visibility_timeout", f"{holder} was not heard of until its lease ended.")
             fail_attempt(tx, job, failure, immediately=True)
 

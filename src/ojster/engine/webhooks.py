@@ -57,7 +57,7 @@ def tell_subscribers(tx: Transaction, since: int = 0) -> int:
             for event in events[since:]
             if event[3] != QUEUE and not event[0].startswith(_SILENT)
             for subscription in subscriptions
-            if subscription.wants(event[0], event[3], event[4])
+            if subscription.wants(event[0], event[3], event[4], event[6])
         ]
         if deliveries:
             admit(tx, [deliveries])
@@ -73,7 +73,7 @@ def delivery(tx: Transaction, subscription: Subscription, event: dict[str, Any])
         "options": {"queue": QUEUE, "retry": RETRY, "timeout": 120},
     }
     raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in members.items()}
-    return read_job(raw, tx.now, largest=4 * tx.settings.largest_job)
+    return read_job(raw, tx.now, largest=4 * tx.settings.largest_job, tenant=subscription.tenant or "")
 
 
 def subscribe(tx: Transaction, subscriptions: Sequence[Subscription]) -> list[Subscription]:

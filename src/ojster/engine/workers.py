@@ -14,6 +14,7 @@ from ojster.engine.transitions import fail_attempt, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.failure import Failure
+from ojster.model.tenant import called
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -29,6 +30,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     concurrency: int | None = None
     pool: str | None = None
+    tenant: str | None = None
+    """Whose jobs only it may be at; ``None``: anybody's."""
 
 
 class Pulse(msgspec.Struct):
@@ -101,6 +104,8 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     rows = []
     for id in one.active_jobs:
         job = jobs.get(id)
+        if job is not None and one.tenant not in (None, job.tenant):
+            job = None
         if job is not None and job.state == "active" and job.worker_id in (None, one.worker_id):
             lease = one.lease or tx.settings.default_lease
             job.due_at = lease_end(job, now, lease, tx.settings.default_timeout)
@@ -150,8 +155,8 @@ def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError |
         elif rows[0][0] > tx.now - tx.settings.heartbeat_timeout:
             results.append(
                 Conflict(
-                    f"The worker {worker_id} was heard of lately; only one that has missed its heartbeats can be "
-                    "deregistered. Quiet it instead.",
+                    f"The worker {called(worker_id)} was heard of lately; only one that has missed its heartbeats can "
+                    "be deregistered. Quiet it instead.",
                     worker_id=worker_id,
                 )
             )
@@ -201,7 +206,7 @@ def reap_silent_workers(tx: Transaction) -> int | None:
 
 def _lose(tx: Transaction, worker_id: str) -> None:
     """Forget a worker that fell silent, and give its jobs to others."""
-    failure = Failure("worker_death", f"The worker {worker_id} held the job and fell silent.")
+    failure = Failure("worker_death", f"The worker {called(worker_id)} held the job and fell silent.")
     for job in _jobs_held_by(tx, worker_id):
         fail_attempt(tx, job, failure, immediately=True)
     advance(tx)
@@ -230,4 +235,5 @@ def _worker(row: tuple[Any, ...]) -> Worker:
 
 
 def _no_worker(worker_id: str) -> NotFound:
-    return NotFound(f"There is no worker {worker_id}.", resource_type="worker", resource_id=worker_id)
+    id = called(worker_id)
+    return NotFound(f"There is no worker {id}.", resource_type="worker", resource_id=id)

@@ -33,10 +33,11 @@ _LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
 
 
 class WorkflowRequest(msgspec.Struct, frozen=True):
-    """Which workflow to show, and whether with its steps."""
+    """Which workflow to show, and whether with its steps; of one tenant, or (``None``) of any."""
 
     id: str
     steps: bool = True
+    tenant: str | None = None
 
 
 class WorkflowFilter(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ class WorkflowFilter(msgspec.Struct, frozen=True):
     before: int | None = None
     limit: int = DEFAULT_PAGE
     offset: int = 0
+    tenant: str | None = None
 
 
 class WorkflowCounts(msgspec.Struct, frozen=True):
@@ -80,7 +82,7 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
     found: list[WorkflowInfo | None] = []
     for request in requests:
         rows = _rows(tx, "id = :id", {"id": request.id}) if is_job_id(request.id) else []
-        if not rows:
+        if not rows or request.tenant not in (None, Workflow(*rows[0]).tenant):
             found.append(None)
             continue
         workflow = Workflow(*rows[0])
@@ -96,7 +98,9 @@ def list_workflows(tx: Transaction, filters: Sequence[WorkflowFilter]) -> list[W
 def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     conditions = ["TRUE"]
     parameters: dict[str, Any] = {}
-    for name in ("state", "type", "name"):
+    if chosen.tenant:
+        conditions.append("tenant <> ''")  # for the index of those that are somebody's
+    for name in ("state", "type", "name", "tenant"):
         if (value := getattr(chosen, name)) is not None:
             conditions.append(f"{name} = :{name}")
             parameters[name] = value

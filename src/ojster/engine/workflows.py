@@ -25,6 +25,7 @@ from ojster.engine.graph import (
     delete_nodes,
     live_nodes,
 )
+from ojster.engine.tenants import refuse_too_many
 from ojster.engine.transitions import cancel_job, make_available, put_off
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
@@ -85,6 +86,10 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
             message = f"A workflow with the id {new.id} exists already."
             results.append(Duplicate(message, existing_workflow_id=new.id))
             continue
+        (refusal,) = refuse_too_many(tx, [list(new.plan.jobs.values())])
+        if refusal is not None:
+            results.append(refusal)
+            continue
         workflow = _insert(tx, new)
         graph.workflows[workflow.seq] = workflow
         graph.plant(new.plan, workflow)
@@ -110,11 +115,12 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         "timeout": new.timeout,
         "params": new.params,
         "metadata": new.metadata,
+        "tenant": new.tenant,
     }
     ((seq,),) = tx.execute(
         "INSERT INTO workflows (id, type, name, state, created_at, due_at, scheduled_at, expires_at, timeout, nodes, "
-        "jobs, params, metadata) VALUES (:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, :expires_at, "
-        ":timeout, 0, 0, :params, :metadata) RETURNING seq",
+        "jobs, params, metadata, tenant) VALUES (:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, "
+        ":expires_at, :timeout, 0, 0, :params, :metadata, :tenant) RETURNING seq",
         values,
     )
     return Workflow(
@@ -142,6 +148,7 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         params=new.params,
         metadata=new.metadata,
         error=None,
+        tenant=new.tenant,
     )
 
 
@@ -499,6 +506,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         tx.now,
         tx.settings.largest_job,
         workflow_id=workflow.id,
+        tenant=workflow.tenant,
         first=workflow.nodes,
         outer=partial(_look_outside, graph, container),
     )
@@ -654,10 +662,10 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> int:
     low, high = workflow.numbers
     tx.execute(f"UPDATE workflows SET state = '{_FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
     jobs = tx.execute(
-        "SELECT seq, queue, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
+        "SELECT seq, queue, tenant, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
         {"low": low, "high": high, "room": room},
     )
-    delete_jobs(tx, [(seq, queue, state) for seq, queue, state in jobs])
+    delete_jobs(tx, [(seq, queue, tenant, state) for seq, queue, tenant, state in jobs])
     left = room - len(jobs)
     nodes = tx.execute(
         "SELECT id FROM nodes WHERE id BETWEEN :low AND :high ORDER BY id DESC LIMIT :left",

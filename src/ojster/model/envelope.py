@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.states import JobState
+from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 
 
@@ -48,6 +49,7 @@ class Job(msgspec.Struct, gc=False):
     error_type: str | None = None
     checkpoint_number: int = 0
     limit_key: str | None = None
+    tenant: str = ""
     envelope: bytes = b"{}"
     parent_results: bytes | None = None
     """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""
@@ -126,10 +128,10 @@ class Job(msgspec.Struct, gc=False):
             if self.state == JobState.RETRYABLE and self.due_at is not None:
                 tail += f',"next_attempt_at":"{format_timestamp(self.due_at)}"'
         if self.cron_name is not None:
-            tail += f',"cron_name":"{self.cron_name}"'
+            tail += f',"cron_name":"{called(self.cron_name)}"'
         body = self.envelope[:-1] + tail.encode()
         if self.worker_id is not None:
-            body += b',"worker_id":' + msgspec.json.encode(self.worker_id)
+            body += b',"worker_id":' + msgspec.json.encode(called(self.worker_id))
         if self.progress is not None:
             body += b',"progress":' + self.progress
         if self.errors is not None:

@@ -168,6 +168,40 @@ class QueueFull(OjsterError):
         }
 
 
+class TenantLimitExceeded(OjsterError):
+    """A tenant has more than it may have (ojs-multi-tenancy.md section 8.2)."""
+
+    code = "TENANT_LIMIT_EXCEEDED"
+    status = 429
+
+    def __init__(self, message: str, *, wait_micros: int | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self._wait = -(-(wait_micros or 1_000_000) // 1_000_000)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """When to try again."""
+        return {"Retry-After": str(self._wait)}
+
+    def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
+        """Return the ``error`` object; the specification has the details in it, and not in an object of their own."""
+        return super().to_wire(request_id) | self.details
+
+
+class TenantMissing(InvalidRequest):
+    """It is not said whose a job is, and must be (ojs-multi-tenancy.md section 5.1)."""
+
+    status = 422
+
+
+class Forbidden(OjsterError):
+    """It is not for this caller."""
+
+    code = "forbidden"
+    status = 403
+    retryable = False
+
+
 class BackendUnavailable(OjsterError):
     """The server or its database cannot be reached or is shutting down; nothing is known to have happened."""
 

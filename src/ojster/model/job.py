@@ -22,6 +22,7 @@ from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge,
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.limit import RateLimitPolicy, parse_policy
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
+from ojster.model.tenant import check_tenant, qualify, shown_tenant
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.model.unique import UniquePolicy, fingerprint, parse_unique_policy
 
@@ -142,6 +143,7 @@ class NewJob(msgspec.Struct, gc=False):
     cron_name: str | None = None
     exclusive_key: str | None = None
     node: int | None = None
+    tenant: str = ""
     version: msgspec.Raw | None = None
     warnings: tuple[str, ...] = ()
     """What the schema of its type has against its arguments."""
@@ -262,7 +264,15 @@ def _check_names_and_surrogates(raw: bytes, what: str) -> None:
         ) from None
 
 
-def read_job(members: Members, now: int, *, largest: int, options: JobOptions | None = None) -> NewJob:
+def read_job(
+    members: Members,
+    now: int,
+    *,
+    largest: int,
+    options: JobOptions | None = None,
+    tenant: str | None = None,
+    otherwise: str = "",
+) -> NewJob:
     """Return the job that an enqueue request describes (ojs-http-binding.md section 9.1).
 
     Options may stand under ``options`` or at the top; ``options`` wins. Unknown attributes are kept as they are.
@@ -277,11 +287,15 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
         The most bytes that the job may take as JSON.
     options:
         Options that are already parsed; those in ``members`` are then not looked at.
+    tenant:
+        Whose the job is; ``None``: as its ``meta`` says (ojs-multi-tenancy.md section 5).
+    otherwise:
+        Whose it is if its ``meta`` does not say so, either.
 
     Raises
     ------
     InvalidRequest
-        An attribute is missing or malformed.
+        An attribute is missing or malformed, or ``meta`` names another tenant.
     InvalidPolicy
         The retry policy breaks a rule.
     PayloadTooLarge
@@ -313,6 +327,7 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
         check_names(meta, "'meta'")
     if len(meta) > LARGEST_META:
         raise PayloadTooLarge(f"'meta' takes {len(meta)} bytes; at most {LARGEST_META} are allowed.", field="meta")
+    owner, meta = read_owner(meta, tenant, otherwise)
     if (version := members.pop("specversion", None)) is not None:
         _check_version(bytes(version))
     options_raw = members.pop("options", None)
@@ -338,7 +353,10 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
     unique_key = None
     if options.unique is not None:
-        unique_key = _unique_key(options.unique, type, options.queue, args_raw, meta)
+        unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))
+    limit = options.limit
+    if owner and limit is not None:
+        limit = msgspec.structs.replace(limit, key=qualify(owner, limit.key))
     return NewJob(
         id=id,
         type=type,
@@ -355,9 +373,43 @@ def read_job(members: Members, now: int, *, largest: int, options: JobOptions | 
         unique=options.unique,
         unique_key=unique_key,
         queue_rate=options.queue_rate,
-        limit=options.limit,
+        limit=limit,
+        tenant=owner,
         version=members.get("version"),
     )
+
+
+def read_owner(meta: bytes, tenant: str | None, otherwise: str) -> tuple[str, bytes]:
+    """Return whose a job or a workflow is, and its ``meta``, which then says so.
+
+    Parameters
+    ----------
+    tenant:
+        Whose it is; ``None``: as it says itself.
+    otherwise:
+        Whose it is if it does not say so, either.
+
+    Raises
+    ------
+    InvalidRequest
+        It names another tenant, or something that is none.
+    """
+    owner = otherwise if tenant is None else tenant
+    if not owner and b'"tenant_id"' not in meta and b"\\u" not in meta:
+        return "", meta
+    named = read_members(meta, "'meta'").get("tenant_id")
+    if named is None:
+        if not owner:
+            return "", meta
+        separator = b"" if meta[1:].strip() == b"}" else b","
+        return owner, b'{"tenant_id":"%b"%b%b' % (owner.encode(), separator, meta[1:])
+    owner = check_tenant(_string(bytes(named), "meta.tenant_id"))
+    if tenant is not None and owner != tenant:
+        raise InvalidRequest(
+            f"'meta.tenant_id' is {shown_tenant(owner)!r}, but what it stands in is for {shown_tenant(tenant)!r}.",
+            field="meta.tenant_id",
+        )
+    return owner, meta
 
 
 def _without_version(type: msgspec.Raw, members: Members) -> msgspec.Raw:

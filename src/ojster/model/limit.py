@@ -117,10 +117,17 @@ def parse_limits(given: Mapping[str, Any], where: str) -> Limits:
         rate = {"limit": given["limit"], "period": given.get("period", "second")}
     if concurrency is not None:
         concurrency = _whole(concurrency, f"{where}.concurrency", least=0)
-    return Limits(concurrency, _rate(rate, f"{where}.rate"), _rate(throttle, f"{where}.throttle"))
+    return Limits(concurrency, parse_rate(rate, f"{where}.rate"), parse_rate(throttle, f"{where}.throttle"))
 
 
-def _rate(given: Any, where: str) -> Rate | None:
+def parse_rate(given: Any, where: str) -> Rate | None:
+    """Return the rate that an object with ``limit`` and ``period`` describes; ``where`` is what errors call it.
+
+    Raises
+    ------
+    InvalidRequest
+        It is malformed.
+    """
     if given is None:
         return None
     if not isinstance(given, dict):

@@ -18,7 +18,17 @@ from msgspec import UNSET, UnsetType
 from ojster.model.condition import InvalidCondition, check_condition
 from ojster.model.errors import InvalidWorkflow, OjsterError
 from ojster.model.ids import is_job_id, new_id
-from ojster.model.job import PRIORITIES, Members, NewJob, read_job, read_members, read_moment, read_options, read_span
+from ojster.model.job import (
+    PRIORITIES,
+    Members,
+    NewJob,
+    read_job,
+    read_members,
+    read_moment,
+    read_options,
+    read_owner,
+    read_span,
+)
 from ojster.model.node import MOST_NODES, TWO_PART, Inputs, Kind, Node, Rule, note_before
 from ojster.model.reference import (
     INDEX,
@@ -198,6 +208,7 @@ class NewWorkflow(msgspec.Struct):
     timeout: int | None = None
     scheduled_at: int | None = None
     expires_at: int | None = None
+    tenant: str = ""
 
 
 class Problem(Exception):
@@ -209,7 +220,9 @@ class Problem(Exception):
         self.message = message
 
 
-def read_workflow(members: Members, now: int, *, largest: int) -> NewWorkflow:
+def read_workflow(
+    members: Members, now: int, *, largest: int, tenant: str | None = None, otherwise: str = ""
+) -> NewWorkflow:
     """Return the workflow that a request describes.
 
     Parameters
@@ -220,6 +233,10 @@ def read_workflow(members: Members, now: int, *, largest: int) -> NewWorkflow:
         The time at which the request was accepted; relative times count from it.
     largest:
         The most bytes that a job may take as JSON.
+    tenant:
+        Whose it is, and with it all its jobs; ``None``: as its ``metadata`` says (ojs-multi-tenancy.md section 15.2).
+    otherwise:
+        Whose it is if its ``metadata`` does not say so, either.
 
     Raises
     ------
@@ -228,7 +245,7 @@ def read_workflow(members: Members, now: int, *, largest: int) -> NewWorkflow:
     """
     problems: list[Problem] = []
     try:
-        return _read_workflow(members, now, largest, problems)
+        return _read_workflow(members, now, largest, tenant, otherwise, problems)
     except Problem as problem:
         problems.append(problem)
     except msgspec.DecodeError as error:
@@ -245,7 +262,9 @@ def refusal_of(problems: Sequence[Problem]) -> InvalidWorkflow:
     )
 
 
-def _read_workflow(members: Members, now: int, largest: int, problems: list[Problem]) -> NewWorkflow:
+def _read_workflow(
+    members: Members, now: int, largest: int, tenant: str | None, otherwise: str, problems: list[Problem]
+) -> NewWorkflow:
     type = _type_of_workflow(members)
     _refuse_unknown(members, _WORKFLOW_MEMBERS | _OWN_MEMBERS[type], "$", f"A workflow of type {type!r}")
     given_id = _text(members, "id", "$")
@@ -267,7 +286,12 @@ def _read_workflow(members: Members, now: int, largest: int, problems: list[Prob
     except OjsterError as error:
         place = str(error.details.get("field", "options")).replace("options", "$", 1)
         raise Problem(place, error.message) from None
-    planner = Planner(now, largest, workflow_id=id, problems=problems)
+    name = "metadata" if "metadata" in members else "meta"
+    try:
+        owner, metadata = read_owner(_object(members, name), tenant, otherwise)
+    except OjsterError as error:
+        raise Problem(f"$.{name}.tenant_id", error.message) from None
+    planner = Planner(now, largest, workflow_id=id, tenant=owner, problems=problems)
     inherited = _inherit({}, members, "$")
     if "priority" in members:
         inherited = _adjusted(inherited | {"priority": members["priority"]}, members, "$")
@@ -281,10 +305,11 @@ def _read_workflow(members: Members, now: int, largest: int, problems: list[Prob
         plan=planner.plan,
         name=_text(members, "name", "$"),
         params=params,
-        metadata=_object(members, "metadata" if "metadata" in members else "meta"),
+        metadata=metadata,
         timeout=timeout,
         scheduled_at=None if scheduled_at is None else scheduled_at.at(now),
         expires_at=None if expires_at is None else expires_at.at(now),
+        tenant=owner,
     )
 
 
@@ -359,6 +384,8 @@ class Planner:
     ----------
     workflow_id:
         What jobs are told of their workflow.
+    tenant:
+        Whose the workflow is.
     first:
         The number of the first node that is made.
     outer:
@@ -373,6 +400,7 @@ class Planner:
         largest: int,
         *,
         workflow_id: str,
+        tenant: str = "",
         first: int = 0,
         outer: Callable[[str], int | None] = lambda name: None,
         bindings: Mapping[str, msgspec.Raw] | None = None,
@@ -382,6 +410,7 @@ class Planner:
         self.problems = [] if problems is None else problems
         self._now = now
         self._largest = largest
+        self._tenant = tenant
         self._workflow_id = msgspec.Raw(_encode(workflow_id))
         self._first = first
         self._outer = outer
@@ -542,7 +571,7 @@ class Planner:
         node = self._node(Kind.JOB, here.parent, here.position, spec, here.path, here.place)
         _refuse_misspelt(request, here.path)
         spec.has_references = self._refer(node, spec, request.get("args", b""), here.path)
-        job = read_job(request, self._now, largest=self._largest)
+        job = read_job(request, self._now, largest=self._largest, tenant=self._tenant)
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; with 'manual' it waits for an approval.")
         if not spec.has_references:

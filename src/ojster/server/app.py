@@ -17,6 +17,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ojster.engine.engine import Engine
+from ojster.engine.tenant_admin import TenantChange, introduce_tenants, list_tenants
 from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError
 from ojster.server import openapi
 from ojster.server.api import ROUTES
@@ -62,6 +63,8 @@ class Application:
     largest_body:
         The most bytes that the body of a batch may have; by default room for 32 of the largest jobs. Other bodies may
         have as many as the largest job, and a little more.
+    tenants:
+        What tenants may do of whom nothing is said yet; it is said when the application starts.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class Application:
         cors_origins: Sequence[str] = (),
         trusting: bool = False,
         largest_body: int | None = None,
+        tenants: Sequence[TenantChange] = (),
     ) -> None:
         self.engine = engine
+        self._tenants = tenants
         self.metrics = Metrics()
         self.deliverer = Deliverer(engine, Sender(trusting=trusting))
         self._largest_body = largest_body or max(
@@ -99,7 +104,16 @@ class Application:
                 app,
                 allow_origins=list(cors_origins),
                 allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
-                allow_headers=["Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version"],
+                allow_headers=[
+                    "Content-Type",
+                    "Accept",
+                    "Authorization",
+                    "X-Request-Id",
+                    "OJS-Version",
+                    "X-OJS-Tenant",
+                    "Idempotency-Key",
+                    "OJS-Block-Timeout",
+                ],
                 expose_headers=list(EXPOSED_HEADERS),
                 max_age=86_400,
             )
@@ -119,7 +133,14 @@ class Application:
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + ROOM_FOR_OPTIONS
         largest = self._largest_body if route.large else min(single, self._largest_body)
-        return Endpoint(route.handler, self.engine, self.metrics, largest, self.deliverer.sender)
+        return Endpoint(
+            route.handler,
+            self.engine,
+            self.metrics,
+            largest,
+            self.deliverer.sender,
+            is_for_tenants=route.is_for_tenants,
+        )
 
     def _plain_routes(self) -> list[Route]:
         """What is served beside the specification's endpoints."""
@@ -132,6 +153,8 @@ class Application:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        for tenant in self._tenants:
+            await self.engine.do(introduce_tenants, tenant)
         self.engine.start_chores()
         self.deliverer.start()
         try:
@@ -154,15 +177,15 @@ class Application:
 
     async def _show_metrics(self, exchange: Exchange) -> Answer:
         engine = self.engine
-        counts, workers, workflows = await asyncio.gather(
-            engine.count_jobs(), engine.workers(), engine.count_workflows()
+        counts, workers, workflows, tenants = await asyncio.gather(
+            engine.count_jobs(), engine.workers(), engine.count_workflows(), engine.look(list_tenants, None)
         )
         queues = await engine.queues()
         statistics = await asyncio.gather(*(engine.queue_statistics(queue.name) for queue in queues))
         by_state: dict[str, int] = {}
         for worker in workers:
             by_state[worker.state] = by_state.get(worker.state, 0) + 1
-        text = self.metrics.render(counts, statistics, by_state, workflows, time.monotonic() - STARTED)
+        text = self.metrics.render(counts, statistics, by_state, workflows, tenants, time.monotonic() - STARTED)
         return Answer(text, content_type=b"text/plain")
 
     async def _show_openapi(self, exchange: Exchange) -> Answer:

@@ -21,10 +21,10 @@ import httpx
 import msgspec
 
 from ojster.engine import webhooks
-from ojster.engine.claim import Claim
 from ojster.engine.configuration import Subscription
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.engine.way import Claim
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from ojster.engine.engine import Engine
 from ojster.model.errors import (
     BackendError,
+    Forbidden,
     InvalidPayload,
     InvalidRequest,
     OjsterError,
@@ -28,6 +29,7 @@ from ojster.model.errors import (
 )
 from ojster.model.ids import new_id
 from ojster.model.job import SPEC_VERSION, Members, read_members
+from ojster.model.tenant import check_tenant
 from ojster.server.deliveries import Sender
 from ojster.server.metrics import Metrics
 
@@ -84,6 +86,7 @@ class Exchange:
         "largest_body",
         "path",
         "request_id",
+        "tenant",
         "version",
     )
 
@@ -107,6 +110,7 @@ class Exchange:
         self.content_type = b""
         self.content_length = b""
         self.version = b""
+        self.tenant: bytes | None = None
         request_id = b""
         for name, value in headers:
             if name == b"content-type":
@@ -117,6 +121,8 @@ class Exchange:
                 request_id = value
             elif name == b"ojs-version":
                 self.version = value
+            elif name == b"x-ojs-tenant":
+                self.tenant = value
         usable = (
             0 < len(request_id) <= _LONGEST_REQUEST_ID and request_id.isascii() and request_id.decode().isprintable()
         )
@@ -140,6 +146,22 @@ class Exchange:
                 f"OJS-Version {self.version.decode('latin-1')[:32]!r} is not supported; this server speaks "
                 f"{SPEC_VERSION!r}."
             )
+
+    def confine(self, is_for_tenants: bool) -> None:
+        """Let a request for a tenant see nothing of what is others' (ojs-multi-tenancy.md section 5.3).
+
+        Raises
+        ------
+        InvalidRequest
+            What it names is no tenant.
+        Forbidden
+            It concerns all tenants.
+        """
+        if self.tenant is not None:
+            tenant = check_tenant(self.tenant.decode("latin-1"))
+            if not is_for_tenants:
+                raise Forbidden("This concerns all tenants, and is not for one of them; leave out X-OJS-Tenant.")
+            self.engine = self.engine.of(tenant)
 
     async def body(self) -> bytes:
         """Return the request's body.
@@ -233,12 +255,22 @@ class Endpoint:
         The most bytes that a request body may have.
     sender:
         Calls the endpoints of those who are told of events.
+    is_for_tenants:
+        Whether it answers requests for a tenant.
     """
 
     def __init__(
-        self, handler: Handler, engine: Engine, metrics: Metrics, largest_body: int, sender: Sender | None = None
+        self,
+        handler: Handler,
+        engine: Engine,
+        metrics: Metrics,
+        largest_body: int,
+        sender: Sender | None = None,
+        *,
+        is_for_tenants: bool = True,
     ) -> None:
         self._handler = handler
+        self._is_for_tenants = is_for_tenants
         self._sender = sender
         self._engine = engine
         self._metrics = metrics
@@ -264,6 +296,8 @@ class Endpoint:
         try:
             if exchange.version:
                 exchange.check_version()
+            if exchange.tenant is not None:
+                exchange.confine(self._is_for_tenants)
             answer = await self._handler(exchange)
         except OjsterError as error:
             answer = refuse(error, exchange.request_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,8 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ojster.engine.queues import QueueStatistics
+from ojster.engine.tenant_admin import TENANTS_SHOWN, TenantOverview
+from ojster.engine.tenants import DEPTH
 from ojster.engine.workflow_views import WorkflowCounts
 from ojster.model.states import JobState
+from ojster.model.tenant import NOBODY, shown_tenant
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
@@ -46,11 +49,12 @@ class Metrics:
         statistics: Iterable[QueueStatistics],
         workers: Mapping[str, int],
         workflows: WorkflowCounts,
+        tenants: Sequence[TenantOverview],
         uptime: float,
     ) -> bytes:
         """Return the text that Prometheus reads."""
         registry = CollectorRegistry()
-        registry.register(_Snapshot(self._families(counts, statistics, workers, workflows, uptime)))
+        registry.register(_Snapshot(self._families(counts, statistics, workers, workflows, tenants, uptime)))
         return generate_latest(registry)
 
     def _families(
@@ -59,6 +63,7 @@ class Metrics:
         statistics: Iterable[QueueStatistics],
         workers: Mapping[str, int],
         workflows: WorkflowCounts,
+        tenants: Sequence[TenantOverview],
         uptime: float,
     ) -> Iterator[Metric]:
         jobs = GaugeMetricFamily("ojs_jobs", "Jobs by queue and state.", labels=["queue", "state"])
@@ -86,6 +91,8 @@ class Metrics:
             for name, number in numbers.items():
                 family.add_metric([name], number)
             yield family
+        if any(one.tenant.id != NOBODY for one in tenants):
+            yield from _of_tenants(tenants)
         requests = CounterMetricFamily("ojs_http_requests", "Requests answered.", labels=["endpoint", "status"])
         duration = HistogramMetricFamily("ojs_http_request_seconds", "Time to answer.", labels=["endpoint", "status"])
         for (endpoint, status), seen in self._requests.items():
@@ -99,6 +106,29 @@ class Metrics:
         yield requests
         yield duration
         yield GaugeMetricFamily("ojs_uptime_seconds", "Time since the server started.", value=uptime)
+
+
+def _of_tenants(tenants: Sequence[TenantOverview]) -> Iterator[Metric]:
+    """What tenants have and do; those beyond the first ``TENANTS_SHOWN`` are told of together (multi-tenancy 15.4)."""
+    names = ["tenant_id", "queue"]
+    families = {
+        "active": GaugeMetricFamily("ojs_tenant_jobs_active", "Active jobs of a tenant.", labels=names),
+        "depth": GaugeMetricFamily("ojs_tenant_queue_depth", "Jobs of a tenant that wait in a queue.", labels=names),
+        "share": GaugeMetricFamily("ojs_tenant_fairness_share", "A tenant's share of the work.", labels=["tenant_id"]),
+        "day": GaugeMetricFamily("ojs_tenant_last_day", "What a tenant did in a day.", labels=["tenant_id", "what"]),
+    }
+    numbers: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+    for place, one in enumerate(tenants):
+        name = shown_tenant(one.tenant.id) if place < TENANTS_SHOWN else "_other"
+        for queue, states in one.queues.items():
+            numbers["active", (name, queue)] += states.get("active", 0)
+            numbers["depth", (name, queue)] += sum(states.get(state, 0) for state in DEPTH)
+        numbers["share", (name,)] += one.actual_share
+        for what in ("enqueued", "completed", "failed"):
+            numbers["day", (name, what)] += getattr(one.day, what)
+    for (family, labels), number in numbers.items():
+        families[family].add_metric(labels, number)
+    yield from families.values()
 
 
 class _Snapshot(Collector):

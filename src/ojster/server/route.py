@@ -17,6 +17,10 @@ NUMBERED_PAGE: Final = ("page", "per_page")
 """The parameters of an operator's lists."""
 
 
+FOR_ALL: Final = (f"{BASE}/admin/", "/metrics")
+"""How the paths of endpoints begin that concern all tenants."""
+
+
 class Route(msgspec.Struct, frozen=True):
     """An endpoint: where it is, what it does, and the types that document it."""
 
@@ -30,3 +34,8 @@ class Route(msgspec.Struct, frozen=True):
     query: tuple[str, ...] = ()
     large: bool = False
     """Whether its body may be that of many jobs."""
+
+    @property
+    def is_for_tenants(self) -> bool:
+        """Whether a request for a tenant is answered; else it is refused, as it concerns all of them."""
+        return not self.path.startswith(FOR_ALL)

@@ -15,6 +15,7 @@ import uvicorn
 from ojster.database.database import open_database
 from ojster.engine.engine import Engine
 from ojster.engine.settings import Settings
+from ojster.engine.tenant_admin import TenantChange
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
 from ojster.server.protocol import QuickHttpProtocol
@@ -69,6 +70,7 @@ def serve(
     log_level: str = "info",
     hooks: bool = False,
     trusting: bool = False,
+    tenants: Sequence[TenantChange] = (),
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -82,6 +84,8 @@ def serve(
         Whether events may be delivered over plain HTTP, and to addresses that are not public.
     hooks:
         Add the two hooks that only the conformance suite wants.
+    tenants:
+        What tenants may do of whom nothing is said yet.
 
     Raises
     ------
@@ -93,7 +97,7 @@ def serve(
     if hooks:
         conformance_hooks.install(engine)
     config = uvicorn.Config(
-        Application(engine, cors_origins=cors_origins, trusting=trusting),
+        Application(engine, cors_origins=cors_origins, trusting=trusting, tenants=tenants),
         host=host,
         port=port,
         log_level=log_level,

@@ -359,6 +359,9 @@ class StarvationPreventionBody(Struct):
     min_dispatch_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
 
 
+TenantWeight = Annotated[float, Meta(gt=0, le=1_000_000)]
+
+
 class PoolBody(Struct):
     """Workers that share queues, and how these share them (ojs-fair-scheduling.md section 6)."""
 
@@ -372,6 +375,27 @@ class PoolBody(Struct):
     weights: dict[str, Weight] = {}
     isolated: bool = False
     starvation_prevention: StarvationPreventionBody | None = None
+
+
+class TenantLimitsBody(Struct):
+    """What a tenant may have at a time, in all queues together (ojs-multi-tenancy.md section 8.1)."""
+
+    max_concurrency: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    max_enqueue_rate: dict[str, Any] | UnsetType | None = UNSET
+    max_queue_depth: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    max_scheduled: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    fairness_weight: TenantWeight | UnsetType = UNSET
+    reason: str | None = None
+
+
+class TenantBody(Struct):
+    """What a tenant may do, and its share (ojs-multi-tenancy.md section 8.1)."""
+
+    tenant_id: str | None = None
+    limits: TenantLimitsBody = msgspec.field(default_factory=TenantLimitsBody)
+    fairness_weight: TenantWeight = 1.0
+    priority_boost: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    quota: Literal["hard", "soft"] = "hard"
 
 
 class BackpressureBody(Struct):
@@ -555,6 +579,8 @@ RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
 POOL: Final = msgspec.json.Decoder(PoolBody)
+TENANT: Final = msgspec.json.Decoder(TenantBody)
+TENANT_LIMITS: Final = msgspec.json.Decoder(TenantLimitsBody)
 QUEUE_LIMIT: Final = msgspec.json.Decoder(QueueLimitBody)
 PURGE: Final = msgspec.json.Decoder(PurgeBody)
 CONFIRMED_FILTER: Final = msgspec.json.Decoder(ConfirmedFilterBody)

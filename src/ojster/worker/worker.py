@@ -20,11 +20,11 @@ import msgspec
 
 from ojster.app import App
 from ojster.client.interface import Client
-from ojster.engine.claim import Claim
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.sharing import STRICT, Sharing
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.job import JobContext
 from ojster.model.envelope import Job

@@ -15,6 +15,7 @@ from ojster.server.api import (
     rate_limits,
     schemas,
     service,
+    tenants,
     webhooks,
     workers,
     workflows,
@@ -35,4 +36,5 @@ ROUTES: Final[tuple[Route, ...]] = (
     *service.ROUTES,
     *admin.ROUTES,
     *pools.ROUTES,
+    *tenants.ROUTES,
 )

@@ -423,7 +423,7 @@ async def show_dead_letter(exchange: Exchange) -> Answer:
 
 async def count_dead_letters(exchange: Exchange) -> Answer:
     """Show the dead letters in numbers."""
-    found = await exchange.engine.look(overview.count_dead_letters, None)
+    found = await exchange.engine.look(overview.count_dead_letters, exchange.engine.tenant)
     retention = exchange.engine.database.settings.retention
     shown = {
         "total": found.total,

@@ -8,6 +8,7 @@ from ojster.engine.cron import Cron
 from ojster.model.cron import CronSchedule
 from ojster.model.errors import InvalidRequest
 from ojster.model.job import Members, read_job, read_members
+from ojster.model.tenant import called, shown_tenant, split
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode, page_of, pagination
@@ -44,7 +45,7 @@ async def register_cron(exchange: Exchange) -> Answer:
             template=_template(body, exchange),
         )
     )
-    location = (b"location", f"/ojs/v1/cron/{cron.name}".encode())
+    location = (b"location", f"/ojs/v1/cron/{called(cron.name)}".encode())
     return Answer(_cron_answer(cron), 201 if is_new else 200, (location,))
 
 
@@ -61,7 +62,8 @@ def _template(body: wire.CronBody, exchange: Exchange) -> bytes:
         meta |= read_members(options.pop("meta"), "options.meta")
     template = encode({"type": job.type, "args": job.args, "meta": meta, "options": options})
     database = exchange.engine.database
-    read_job(read_members(template), database.clock(), largest=database.settings.largest_job)
+    largest = database.settings.largest_job
+    read_job(read_members(template), database.clock(), largest=largest, tenant=exchange.engine.tenant)
     return template
 
 
@@ -79,7 +81,7 @@ async def switch_cron(exchange: Exchange) -> Answer:
 async def unregister_cron(exchange: Exchange) -> Answer:
     """Remove a cron job; jobs that it made stay."""
     cron = await exchange.engine.unregister_cron(exchange.path["name"])
-    return Answer(encode({"deleted": True, "name": cron.name, "cron": _cron(cron)}))
+    return Answer(encode({"deleted": True, "name": called(cron.name), "cron": _cron(cron)}))
 
 
 def _cron_answer(cron: Cron) -> bytes:
@@ -94,7 +96,8 @@ def _cron(cron: Cron) -> dict[str, Any]:
         return None if at is None else format_timestamp(at)
 
     return {
-        "name": cron.name,
+        "name": called(cron.name),
+        "tenant_id": shown_tenant(split(cron.name)[0]),
         "expression": cron.expression,
         "cron": cron.expression,
         "timezone": cron.timezone,

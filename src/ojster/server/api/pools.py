@@ -110,9 +110,9 @@ async def show_dispatched(exchange: Exchange) -> Answer:
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/admin/pools", list_pools, "Admin"),
-    Route("GET", f"{BASE}/admin/pools/{{name}}", show_pool, "Admin"),
-    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Admin", wire.PoolBody),
-    Route("DELETE", f"{BASE}/admin/pools/{{name}}", delete_pool, "Admin"),
-    Route("GET", f"{BASE}/admin/scheduling/stats", show_dispatched, "Admin"),
+    Route("GET", f"{BASE}/admin/pools", list_pools, "Operators"),
+    Route("GET", f"{BASE}/admin/pools/{{name}}", show_pool, "Operators"),
+    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Operators", wire.PoolBody),
+    Route("DELETE", f"{BASE}/admin/pools/{{name}}", delete_pool, "Operators"),
+    Route("GET", f"{BASE}/admin/scheduling/stats", show_dispatched, "Operators"),
 )

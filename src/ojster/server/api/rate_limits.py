@@ -19,7 +19,9 @@ from ojster.server.route import BASE, NUMBERED_PAGE, Route
 async def list_rate_limits(exchange: Exchange) -> Answer:
     """List the rate limits that jobs have named, by key, with what is used of each."""
     page = numbered_page(exchange.query)
-    found, total = await exchange.engine.look(limits.list_limits, (page.size, page.offset))
+    found, total = await exchange.engine.look(
+        limits.list_limits, (exchange.engine.tenant or "", page.size, page.offset)
+    )
     items = [state.to_wire() for state in found]
     return Answer(encode({"items": items, "pagination": numbered_pagination(page, total)}))
 
@@ -39,18 +41,18 @@ async def override_rate_limit(exchange: Exchange) -> Answer:
     until = None if body.expires_at is None else parse_timestamp(body.expires_at)
     if until is not None and until <= exchange.engine.database.clock():
         raise InvalidRequest("'expires_at' is over already.", field="expires_at")
-    await exchange.engine.do(limits.override, Override(key, given, until))
+    await exchange.engine.do(limits.override, Override(exchange.engine.named(key), given, until))
     return await _shown(exchange, key)
 
 
 async def restore_rate_limit(exchange: Exchange) -> Answer:
     """Let the limits of a key be again what its jobs say."""
-    await exchange.engine.do(limits.override, Override(exchange.path["key"], None))
+    await exchange.engine.do(limits.override, Override(exchange.engine.named(exchange.path["key"]), None))
     return await _shown(exchange, exchange.path["key"])
 
 
 async def _shown(exchange: Exchange, key: str) -> Answer:
-    state = await exchange.engine.look(limits.show_limits, key)
+    state = await exchange.engine.look(limits.show_limits, exchange.engine.named(key))
     shown: dict[str, Any] = state.to_wire()
     return Answer(encode(shown))
 

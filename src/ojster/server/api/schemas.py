@@ -14,6 +14,7 @@ from ojster.engine.schemas import Mode, Schema, no_schema
 from ojster.model.errors import InvalidRequest
 from ojster.model.job import read_type
 from ojster.model.schema import compile_schema, parse_version
+from ojster.model.tenant import called, split
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode
@@ -43,13 +44,13 @@ async def _register(exchange: Exchange, body: wire.SchemaBody, type: str | None,
     name = read_type(encode(type))
     compile_schema(msgspec.json.decode(given))
     mode = exchange.engine.database.settings.schema_mode if body.mode is None else body.mode
-    schema = Schema(name, parse_version(version), str(version), Mode(mode), bytes(given))
+    schema = Schema(exchange.engine.named(name), parse_version(version), str(version), Mode(mode), bytes(given))
     return await exchange.engine.do(schemas.register_schemas, schema)
 
 
 async def show_latest_schema(exchange: Exchange) -> Answer:
     """Show the latest schema of a job type."""
-    found = await exchange.engine.look(schemas.list_schemas, exchange.path["type"])
+    found = await _versions(exchange)
     if not found:
         raise no_schema(exchange.path["type"])
     return Answer(encode(_shown(found[0])))
@@ -58,7 +59,7 @@ async def show_latest_schema(exchange: Exchange) -> Answer:
 async def show_schema(exchange: Exchange) -> Answer:
     """Show a version of the schema of a job type."""
     version = parse_version(exchange.path["version"])
-    found = await exchange.engine.look(schemas.list_schemas, exchange.path["type"])
+    found = await _versions(exchange)
     for schema in found:
         if schema.version == version:
             return Answer(encode(_shown(schema)))
@@ -67,7 +68,7 @@ async def show_schema(exchange: Exchange) -> Answer:
 
 async def list_schema_versions(exchange: Exchange) -> Answer:
     """List the versions of the schema of a job type, the latest first."""
-    found = await exchange.engine.look(schemas.list_schemas, exchange.path["type"])
+    found = await _versions(exchange)
     if not found:
         raise no_schema(exchange.path["type"])
     versions = [
@@ -79,15 +80,24 @@ async def list_schema_versions(exchange: Exchange) -> Answer:
 
 async def list_schemas(exchange: Exchange) -> Answer:
     """List all schemas, by job type, the latest version first."""
-    found = await exchange.engine.look(schemas.list_schemas, None)
+    engine = exchange.engine
+    found = [one for one in await engine.look(schemas.list_schemas, None) if engine.sees(split(one.type)[0])]
     return Answer(encode({"schemas": [_members(one) for one in found]}))
 
 
 async def delete_schema(exchange: Exchange) -> Answer:
     """Delete a version of the schema of a job type."""
     version = parse_version(exchange.path["version"])
-    found = await exchange.engine.do(schemas.delete_schemas, (exchange.path["type"], version))
-    return Answer(encode({"deleted": True, "type": found.type, "version": _version(found)}))
+    found = await exchange.engine.do(schemas.delete_schemas, (_type(exchange), version))
+    return Answer(encode({"deleted": True, "type": called(found.type), "version": _version(found)}))
+
+
+def _type(exchange: Exchange) -> str:
+    return exchange.engine.named(exchange.path["type"])
+
+
+async def _versions(exchange: Exchange) -> list[Schema]:
+    return await exchange.engine.look(schemas.list_schemas, _type(exchange))
 
 
 def _shown(schema: Schema) -> dict[str, Any]:
@@ -98,8 +108,8 @@ def _shown(schema: Schema) -> dict[str, Any]:
 
 def _members(schema: Schema) -> dict[str, Any]:
     return {
-        "type": schema.type,
-        "job_type": schema.type,
+        "type": called(schema.type),
+        "job_type": called(schema.type),
         "version": _version(schema),
         "mode": schema.mode,
         "schema": msgspec.Raw(schema.body),

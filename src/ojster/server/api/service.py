@@ -19,13 +19,14 @@ from ojster.version import __version__
 
 async def list_events(exchange: Exchange) -> Answer:
     """List what has been done lately, oldest first, by ``types``, ``queues`` and ``job_types``."""
-    query, database = exchange.query, exchange.engine.database
+    query = exchange.query
     limit, _, _ = page_of(query, default=100, largest=MOST_EVENTS)
     after = query.get("after", "evt_0").removeprefix("evt_")
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
-    page = await database.select_events(EventFilter(after=int(after), limit=limit, **filters))
+    chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
+    page = await exchange.engine.select_events(chosen)
     return Answer(encode(page))
 
 
@@ -77,6 +78,7 @@ async def manifest(exchange: Exchange) -> Answer:
         "max_batch_size": settings.largest_batch,
         "checkpoints": {"max_bytes": LARGEST_CHECKPOINT},
         "webhooks": True,
+        "multi_tenancy": {"isolation": "shared queues with turns", "tenants": settings.tenants},
         "schema_validation": importlib.util.find_spec("jsonschema_rs") is not None,
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
         "workflows": {
@@ -124,6 +126,7 @@ _EXTENSIONS: Final = [
         "dead-letter",
         "durable-execution",
         "fair-scheduling",
+        "multi-tenancy",
         "rate-limiting",
         "schema-registry",
         "webhooks",

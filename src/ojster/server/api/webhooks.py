@@ -40,6 +40,7 @@ async def create_subscription(exchange: Exchange) -> Answer:
         queues=tuple(chosen.queues),
         job_types=tuple(chosen.job_types),
         metadata=body.metadata,
+        tenant=exchange.engine.tenant,
     )
     await exchange.engine.do(webhooks.subscribe, subscription)
     return _answer(_shown(subscription) | {"secret": subscription.secret}, 201)
@@ -47,18 +48,21 @@ async def create_subscription(exchange: Exchange) -> Answer:
 
 async def list_subscriptions(exchange: Exchange) -> Answer:
     """List the subscriptions, the oldest first."""
-    found = await exchange.engine.look(webhooks.list_subscriptions, None)
-    return Answer(encode({"subscriptions": [_shown(one) for one in found]}))
+    engine = exchange.engine
+    found = await engine.look(webhooks.list_subscriptions, None)
+    shown = [_shown(one) for one in found if engine.tenant in (None, one.tenant)]
+    return Answer(encode({"subscriptions": shown}))
 
 
 async def show_subscription(exchange: Exchange) -> Answer:
     """Show a subscription, without its secret."""
-    return _answer(_shown(await exchange.engine.look(webhooks.find_subscriptions, exchange.path["id"])))
+    return _answer(_shown(await _find(exchange)))
 
 
 async def change_subscription(exchange: Exchange) -> Answer:
     """Change a subscription; what is not mentioned stays."""
     body = await exchange.read(wire.SUBSCRIPTION_PATCH)
+    await _find(exchange)
     members: dict[str, Any] = {}
     if body.url is not UNSET:
         await exchange.sender.check(body.url)
@@ -78,12 +82,14 @@ async def change_subscription(exchange: Exchange) -> Answer:
 
 async def delete_subscription(exchange: Exchange) -> Answer:
     """Delete a subscription; what is still to be delivered to it is dropped."""
+    await _find(exchange)
     gone = await exchange.engine.do(webhooks.unsubscribe, exchange.path["id"])
     return Answer(encode({"deleted": True, "id": gone.id}))
 
 
 async def rotate_secret(exchange: Exchange) -> Answer:
     """Give a subscription a new secret; for a day, deliveries are signed with both."""
+    await _find(exchange)
     changed = await exchange.engine.do(webhooks.change_subscriptions, Change(exchange.path["id"], rotate=True))
     shown = _shown(changed) | {"secret": changed.secret}
     return _answer(shown | {"former_secret_expires_at": format_timestamp(changed.former_until)})
@@ -92,8 +98,9 @@ async def rotate_secret(exchange: Exchange) -> Answer:
 async def test_subscription(exchange: Exchange) -> Answer:
     """Send the event ``webhook.test`` now, and tell what the endpoint answered."""
     engine = exchange.engine
-    subscription = await engine.look(webhooks.find_subscriptions, exchange.path["id"])
-    event = ("webhook.test", engine.database.clock(), subscription.id, None, None, {"subscription_id": subscription.id})
+    subscription = await _find(exchange)
+    data = {"subscription_id": subscription.id}
+    event = ("webhook.test", engine.database.clock(), subscription.id, None, None, data, subscription.tenant or "")
     described = describe_event(event, f"evt_{new_id()}", SOURCE)
     try:
         answered = await exchange.sender.send(subscription, described, f"del_{new_id()}")
@@ -106,6 +113,14 @@ async def test_subscription(exchange: Exchange) -> Answer:
         "response_body": answered.body,
     }
     return Answer(encode(shown))
+
+
+async def _find(exchange: Exchange) -> Subscription:
+    id, engine = exchange.path["id"], exchange.engine
+    found = await engine.look(webhooks.find_subscriptions, id)
+    if engine.tenant not in (None, found.tenant):
+        raise webhooks.no_subscription(id)
+    return found
 
 
 async def list_deliveries(exchange: Exchange) -> Answer:

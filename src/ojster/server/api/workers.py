@@ -9,15 +9,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from ojster.engine.claim import Claim
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.engine.sharing import MOST_SHARING, STRICT, Sharing
+from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Worker
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.failure import parse_failure
 from ojster.model.job import check_queue_name
 from ojster.model.states import JobState
+from ojster.model.tenant import NOBODY, called, split
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode
@@ -239,7 +240,9 @@ async def remove_worker(exchange: Exchange) -> Answer:
 
 def _worker(worker: Worker) -> dict[str, Any]:
     shown = msgspec.structs.asdict(worker)
-    shown["worker_id"] = shown.pop("id")
+    shown["worker_id"] = called(worker.id)
+    if (tenant := split(shown.pop("id"))[0]) != NOBODY:
+        shown["tenant_id"] = tenant
     shown["started_at"] = format_timestamp(worker.started_at)
     shown["last_heartbeat_at"] = format_timestamp(shown.pop("last_seen_at"))
     return shown
