@@ -190,7 +190,7 @@ class Bench:
         return await self.engine.database.run(upkeep, None)
 
     async def events(self) -> list[str]:
-        page = await self.engine.database.select_events(EventFilter(limit=10_000))
+        page = await self.engine.select_events(EventFilter(limit=10_000))
         return [event["type"] for event in page.events]
 
 

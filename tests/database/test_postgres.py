@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from ojster import App, Unique
+from ojster.database import postgres
 from ojster.database.database import migrate_database, open_database, without_password
 from ojster.database.pipeline import translate
 from ojster.database.postgres import PostgresDatabase
@@ -22,11 +23,12 @@ from ojster.database.transaction import Transaction, TryAgain
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.push import push
+from ojster.engine.retention import forget
 from ojster.engine.upkeep import upkeep
 from ojster.engine.way import Claim
 from ojster.model.errors import BackendUnavailable, Duplicate, InvalidRequest
 from ojster.model.job import read_job
-from tests.conftest import SERVER_VARIABLE, request
+from tests.conftest import SERVER_VARIABLE, Clock, request
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -404,3 +406,22 @@ async def test_the_whole_of_a_push_is_one_transaction(postgres_url: str) -> None
         await database.run(push_and_fail, None)
     assert await Engine(database).count_jobs() == {}
     database.close()
+
+
+async def test_events_that_were_forgotten_before_anybody_asked_leave_a_gap(
+    postgres_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "KEEP_EVENT_BATCHES", 1)
+    database = open_database(postgres_url, clock=clock)
+    database.records_events = True
+    engine = Engine(database)
+    await engine.enqueue([request()])
+    ((last, _),) = (await engine.read_on(0)).events
+    for _ in range(3):
+        await engine.enqueue([request()])
+    clock.advance(3600)
+    await database.run(forget, None)
+    stretch = await engine.read_on(last)
+    assert (len(stretch.events), stretch.is_whole) == (1, False)
+    assert (await engine.read_on(stretch.events[-1][0])).is_whole
+    await engine.close()

@@ -23,7 +23,13 @@ pytestmark = pytest.mark.anyio
 async def serving(engine: Engine) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """A server on a socket, and its port; it is told to stop at the end, if it was not before."""
     config = uvicorn.Config(
-        Application(engine), port=0, log_level="error", http=QuickHttpProtocol, lifespan="off", proxy_headers=False
+        Application(engine),
+        port=0,
+        log_level="error",
+        http=QuickHttpProtocol,
+        ws="websockets-sansio",
+        lifespan="off",
+        proxy_headers=False,
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())

@@ -590,7 +590,7 @@ async def test_metadata_of_the_creator_and_of_the_system_stand_side_by_side(flow
 
 
 async def events(engine: Engine) -> list[dict[str, Any]]:
-    page = await engine.database.select_events(EventFilter(limit=1000))
+    page = await engine.select_events(EventFilter(limit=1000))
     return [event for event in page.events if event["type"].startswith("workflow.")]
 
 

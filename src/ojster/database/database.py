@@ -12,9 +12,8 @@ from urllib.parse import unquote
 
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
-from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
+from ojster.database.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
 from ojster.engine.configuration import Configuration
-from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
 from ojster.model.timestamps import system_clock
@@ -47,7 +46,7 @@ class Database(ABC):
     configuration:
         What operators have set, as this process knows it.
     records_events:
-        Whether what happens in this process is recorded for ``select_events``.
+        Whether what happens in this process is recorded (``ojster.engine.event_log``).
     next_due:
         The earliest time at which something is known to be due; whoever does the chores keeps it.
     schema_version:
@@ -107,9 +106,9 @@ class Database(ABC):
         """Run a transaction function that only reads, for one argument."""
         return (await self.read_many(operation, (argument,)))[0]
 
-    @abstractmethod
-    async def select_events(self, chosen: EventFilter) -> EventPage:
-        """Return a page of what has happened lately, as far as it was recorded."""
+    async def order_events(self) -> None:
+        """Let all events that have become visible have positions, where they do not have them from the beginning."""
+        return
 
     @abstractmethod
     def ring_fetches(self, queues: Sequence[str]) -> None:
@@ -124,6 +123,8 @@ class Database(ABC):
         if effects.workflows and wakeups.waits_for("workflow:"):
             for workflow_id in effects.workflows:
                 wakeups.wake(workflow_topic(workflow_id))
+        if effects.events and wakeups.waits_for(EVENTS):
+            wakeups.wake(EVENTS)
         if effects.due is not None:
             self.expect(effects.due)
         if effects.configured:

@@ -14,7 +14,6 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-import msgspec
 import psycopg
 from psycopg import sql
 
@@ -45,9 +44,9 @@ from ojster.database.transaction import (
     Row,
     Transaction,
     TryAgain,
+    encode_events,
 )
 from ojster.engine.configuration import Configuration
-from ojster.engine.events import Event, EventFilter, EventPage, page_of_events
 from ojster.engine.settings import Settings
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
@@ -65,16 +64,9 @@ PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "jit": "off"}
 """What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty: it would then
 read whole tables until autovacuum has counted their rows."""
 
-EVENTS_IN_BATCH: Final = 1_000_000
-"""How many numbers the events of a transaction take: more than it can have."""
-
-BATCHES_AT_ONCE: Final = 200
 KEEP_EVENTS: Final = 10 * MINUTE
 KEEP_EVENT_BATCHES: Final = 10_000
 """Events are kept for so long, and those of so many transactions however old they are."""
-
-SETTLED_AFTER: Final = 2 * MINUTE
-"""After how long a transaction of ours has ended in any case, whatever other transactions are open."""
 
 INSERTED_AT_ONCE: Final = 250
 """How many jobs a statement inserts."""
@@ -177,15 +169,24 @@ _NEW_QUEUES: Final = (
 )
 _RECORD: Final = "INSERT INTO event_batches (at, events) VALUES (?, ?)"
 _EVENTS: Final = (
-    "SELECT seq, events, transaction_id < pg_snapshot_xmin(pg_current_snapshot()) OR at < ? FROM event_batches "
-    "WHERE seq > ? ORDER BY seq LIMIT ?"
+    "SELECT position, events FROM event_batches WHERE position >= ? AND position IS NOT NULL ORDER BY position LIMIT ?"
 )
+_LAST_POSITION: Final = "SELECT coalesce(max(position), 0) FROM event_batches WHERE position IS NOT NULL"
+_ORDER_EVENTS: Final = (
+    "WITH waiting AS MATERIALIZED (SELECT seq, row_number() OVER (ORDER BY seq) AS place FROM event_batches "
+    "WHERE position IS NULL ORDER BY seq LIMIT 10000), "
+    "given AS (INSERT INTO event_positions AS known (id, last) SELECT 1, count(*) FROM waiting HAVING count(*) > 0 "
+    "ON CONFLICT (id) DO UPDATE SET last = known.last + excluded.last RETURNING last) "
+    "UPDATE event_batches SET position = given.last - (SELECT count(*) FROM waiting) + waiting.place "
+    "FROM waiting, given WHERE event_batches.seq = waiting.seq"
+)
+# Those that nobody has asked for leave a gap in the positions, so that who comes too late sees that some are gone.
 _FORGET_EVENTS: Final = (
-    "DELETE FROM event_batches WHERE at < ? AND seq <= (SELECT max(seq) FROM event_batches) - CAST(? AS bigint)"
+    "WITH gone AS (DELETE FROM event_batches WHERE at < ? "
+    "AND seq <= (SELECT max(seq) FROM event_batches) - CAST(? AS bigint) RETURNING position) "
+    "INSERT INTO event_positions AS known (id, last) SELECT 1, count(*) FROM gone WHERE position IS NULL "
+    "HAVING count(*) > 0 ON CONFLICT (id) DO UPDATE SET last = known.last + excluded.last"
 )
-
-encode: Final = msgspec.json.Encoder().encode
-decode_events: Final = msgspec.json.Decoder(list[Event]).decode
 
 
 class PostgresTransaction(Transaction):
@@ -206,8 +207,7 @@ class PostgresTransaction(Transaction):
         *,
         records_events: bool,
     ) -> None:
-        super().__init__(now, settings, configuration)
-        self._records_events = records_events
+        super().__init__(now, settings, configuration, records_events=records_events)
         self._connection = connection
         self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
         self._slot = slot
@@ -314,31 +314,27 @@ class PostgresTransaction(Transaction):
     def forget_events(self) -> None:
         self.execute(_FORGET_EVENTS, (self.now - KEEP_EVENTS, KEEP_EVENT_BATCHES))
 
-    def select_events(self, chosen: EventFilter) -> EventPage:
-        """Return a page of the events that servers have recorded."""
-        events: list[tuple[int, Event]] = []
-        settled, last = chosen.after, chosen.after // EVENTS_IN_BATCH - 1
-        gap = False
-        while True:
-            rows = self.execute(_EVENTS, (self.now - SETTLED_AFTER, last, BATCHES_AT_ONCE))
-            for seq, body, is_settled in rows:
-                batch = decode_events(body)
-                events += [(seq * EVENTS_IN_BATCH + place, event) for place, event in enumerate(batch)]
-                gap = gap or not is_settled
-                if not gap:
-                    settled = events[-1][0]
-                last = seq
-            page = page_of_events(events, chosen, settled)
-            if page.has_more or len(rows) < BATCHES_AT_ONCE:
-                return page
+    def record_events(self, events: bytes) -> None:
+        self.execute(_RECORD, (self.now, events))
+
+    def order_events(self) -> None:
+        """Give positions to events that have become visible; if somebody else is at it, leave it to him."""
+        if not self.lock_keys({"events"}):
+            self.execute(_ORDER_EVENTS)
+
+    def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
+        return [(here, events) for here, events in self.execute(_EVENTS, (position, limit))]
+
+    def last_position(self) -> int:
+        return int(self.execute(_LAST_POSITION)[0][0])
 
     def write_effects(self) -> None:
         counts = sorted((queue, state, change) for (queue, state), change in self.effects.counts.items() if change)
         if counts:
             queues, states, changes = zip(*counts, strict=True)
             self.execute(_COUNT, (self._slot, texts(queues), texts(states), ints(changes)))
-        if self._records_events and self.effects.events:
-            self.execute(_RECORD, (self.now, encode(self.effects.events)))
+        if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
+            self.record_events(encode_events(self.effects.events))
         minute = self.now // 60_000_000
         for queue, tally in sorted(self.effects.tallies.items()):
             self.execute(_TALLY, (queue, minute, self._slot, *tally.sums()))
@@ -349,6 +345,12 @@ NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
 
 LONGEST_ROUND_TRIP: Final = 100_000
 """An answer that took longer, in microseconds, does not say well enough what time it is."""
+
+
+def _order_events(tx: Transaction, requests: Sequence[None]) -> list[None]:
+    assert isinstance(tx, PostgresTransaction)
+    tx.order_events()
+    return list(requests)
 
 
 class ServerClock:
@@ -464,8 +466,8 @@ class PostgresDatabase(Database):
         """Whether no more than one transaction is under way."""
         return self._writer.busy <= 1
 
-    async def select_events(self, chosen: EventFilter) -> EventPage:
-        return await self.read(select_events, chosen)
+    async def order_events(self) -> None:
+        await self.run(_order_events, None)
 
     def ring_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)
@@ -482,12 +484,6 @@ class PostgresDatabase(Database):
 
     def _unavailable(self, error: Exception) -> BackendUnavailable:
         return BackendUnavailable(f"The database {self.url.shown} cannot be used: {' '.join(str(error).split())}")
-
-
-def select_events(tx: Transaction, chosen: Sequence[EventFilter]) -> list[EventPage]:
-    """Return a page of events for each filter."""
-    assert isinstance(tx, PostgresTransaction)
-    return [tx.select_events(one) for one in chosen]
 
 
 class _Lane:

@@ -19,7 +19,6 @@ from ojster.database.doorbell import Doorbell
 from ojster.database.migrations import refuse_newer, scripts
 from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType, Parameters, Row, Transaction
 from ojster.engine.configuration import Configuration
-from ojster.engine.events import EventFilter, EventLog, EventPage
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
@@ -57,6 +56,17 @@ CACHE_KIB: Final = 32 * 1024
 INSERT_SIZES: Final = (128, 32, 8, 1)
 """How many rows an INSERT has at once: one statement for many rows holds up other threads once, not for each row."""
 
+KEEP_EVENTS: Final = 64 * 1024 * 1024
+"""How many bytes of events are kept."""
+
+TRIM_EVENTS: Final = 4 * 1024 * 1024
+"""After how many more of them the oldest are deleted."""
+
+_RECORD: Final = (
+    "INSERT INTO event_batches (at, total, events) VALUES "
+    "(?, ? + coalesce((SELECT total FROM event_batches ORDER BY seq DESC LIMIT 1), 0), ?) RETURNING total"
+)
+
 _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
@@ -92,8 +102,16 @@ _FIND_JOBS: Final = (
 class SqliteTransaction(Transaction):
     """A transaction on one SQLite connection. Writers are one at a time, so that nothing needs to be locked."""
 
-    def __init__(self, connection: apsw.Connection, now: int, settings: Settings, configuration: Configuration) -> None:
-        super().__init__(now, settings, configuration)
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        now: int,
+        settings: Settings,
+        configuration: Configuration,
+        *,
+        records_events: bool = False,
+    ) -> None:
+        super().__init__(now, settings, configuration, records_events=records_events)
         self._cursor = connection.cursor()
 
     among = "IN carray(?)"
@@ -190,6 +208,20 @@ class SqliteTransaction(Transaction):
     def limited_jobs(self, queue: str, tenant: str, key: str, limit: int) -> list[Job]:
         return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, tenant, key, self.now, limit))]
 
+    def record_events(self, events: bytes) -> None:
+        ((total,),) = self.execute(_RECORD, (self.now, len(events), events))
+        if total // TRIM_EVENTS != (total - len(events)) // TRIM_EVENTS:
+            self.execute("DELETE FROM event_batches WHERE total < ?", (total - KEEP_EVENTS,))
+
+    def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
+        rows = self.execute(
+            "SELECT seq, events FROM event_batches WHERE seq >= ? ORDER BY seq LIMIT ?", (position, limit)
+        )
+        return [(seq, events) for seq, events in rows]
+
+    def last_position(self) -> int:
+        return int(self.execute("SELECT coalesce(max(seq), 0) FROM event_batches")[0][0])
+
     def envelopes(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             job.envelope = self.execute("SELECT envelope FROM payloads WHERE seq = ?", (job.seq,))[0][0]
@@ -220,7 +252,6 @@ class SqliteDatabase(Database):
         self._checkpointing = threading.Lock()
         self._closing = False
         self._log_pages = 0
-        self._events = EventLog()
 
     def open(self) -> None:
         writer = self._connect()
@@ -266,9 +297,6 @@ class SqliteDatabase(Database):
     def let_nobody_wait(self) -> None:
         self._writer.ring(None)
 
-    async def select_events(self, chosen: EventFilter) -> EventPage:
-        return self._events.select(chosen)
-
     def ring_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)
 
@@ -294,7 +322,13 @@ class SqliteDatabase(Database):
         try:
             execute("BEGIN IMMEDIATE")
             try:
-                tx = SqliteTransaction(connection, self.clock(), self.settings, self.configuration)
+                tx = SqliteTransaction(
+                    connection,
+                    self.clock(),
+                    self.settings,
+                    self.configuration,
+                    records_events=self.records_events,
+                )
                 yield tx
                 tx.write_effects()
                 execute("COMMIT")
@@ -306,8 +340,6 @@ class SqliteDatabase(Database):
             raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
         try:  # it is committed: nothing from here on may look as if it were not
             self.publish(tx.effects)
-            if self.records_events and tx.effects.events:
-                self._events.extend(tx.effects.events)
             if self._doorbell is not None and (topics := topics_of(tx.effects)):
                 self._doorbell.ring(topics)
             if self._log_pages > LARGEST_LOG_PAGES:

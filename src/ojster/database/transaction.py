@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Final, Literal
 
+import msgspec
+
 from ojster.engine.configuration import Configuration
 from ojster.engine.events import Event
 from ojster.engine.settings import Settings
@@ -19,6 +21,8 @@ from ojster.model.tenant import EVERYBODY, called, qualify, split
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
+
+encode_events: Final = msgspec.json.Encoder().encode
 
 JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
@@ -154,7 +158,10 @@ class Transaction(ABC):
     skip_locked = ""
     """The same, but leaving out rows that another transaction has locked, which looks after them: for chores."""
 
-    def __init__(self, now: int, settings: Settings, configuration: Configuration) -> None:
+    def __init__(
+        self, now: int, settings: Settings, configuration: Configuration, *, records_events: bool = False
+    ) -> None:
+        self.records_events = records_events
         self.now = now
         self.settings = settings
         self.configuration = configuration
@@ -164,16 +171,24 @@ class Transaction(ABC):
     # What has happened
 
     def emit(self, type: str, job: Job, **data: Any) -> None:
-        """Record an event of a job."""
+        """Record an event of a job: if it has got into another state since the last one, it is the event of that."""
+        if job.moved is not None:
+            data["from"], data["to"] = job.moved
+            job.moved = None
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
 
     def emit_about(
         self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
     ) -> None:
-        """Record an event of a queue, a worker or a cron job, named ``subject``, whose name says whose it is."""
+        """Record an event of a queue, a worker or a cron job, named ``subject``.
+
+        Whose it is, its name says, or ``tenant``; else it concerns all, and only those who see all are told of it.
+        """
         owner, name = split(subject)
         data = {key: called(value) if isinstance(value, str) else value for key, value in data.items()}
-        self.effects.events.append((type, self.now, name, queue, None, data, owner if tenant is None else tenant))
+        self.effects.events.append(
+            (type, self.now, name, queue, None, data, (owner or EVERYBODY) if tenant is None else tenant)
+        )
 
     def move(self, job: Job, state: str) -> None:
         """Put ``job`` into another state, and keep the counts of its queue. The row is not written."""
@@ -184,6 +199,7 @@ class Transaction(ABC):
             theirs = qualify(job.tenant, job.queue)
             counts[theirs, job.state] -= 1
             counts[theirs, state] += 1
+        job.moved = (job.state, state)
         job.state = state
 
     def count(self, queue: str, tenant: str, state: str, change: int) -> None:
@@ -317,8 +333,20 @@ class Transaction(ABC):
     def envelopes(self, jobs: Sequence[Job]) -> None:
         """Give each job its envelope."""
 
+    @abstractmethod
+    def record_events(self, events: bytes) -> None:
+        """Write the events of the transaction, as a JSON array."""
+
+    @abstractmethod
+    def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return the events of transactions from a position on, each with its position, in their order."""
+
+    @abstractmethod
+    def last_position(self) -> int:
+        """Return the position of the last transaction whose events are there to be read; 0 if there is none."""
+
     def forget_events(self) -> None:
-        """Delete recorded events that are too old, where they are in the database."""
+        """Delete recorded events that are too old, where that is a chore."""
         return
 
     def write_effects(self) -> None:
@@ -331,6 +359,8 @@ class Transaction(ABC):
                 "ON CONFLICT (queue, state) DO UPDATE SET jobs = job_counts.jobs + excluded.jobs",
                 counts,
             )
+        if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
+            self.record_events(encode_events(self.effects.events))
         if self.effects.tallies:
             minute = self.now // 60_000_000
             self.execute_many(

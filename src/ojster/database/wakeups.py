@@ -15,6 +15,9 @@ FINISHED: Final = "finished"
 """The topic of those who wait for any job to finish."""
 
 
+EVENTS: Final = "events"
+"""The topic of those who wait for anything that happens in this process."""
+
 WORKFLOWS: Final = "workflows"
 """The topic of those who wait for any workflow to change."""
 

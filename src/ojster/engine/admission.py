@@ -104,6 +104,7 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
     tx.insert_jobs(jobs)
     for job in jobs:
         tx.count(job.queue, job.tenant, job.state, 1)
+        job.moved = (None, job.state)
         if job.due_at is not None:
             tx.expect(job.due_at)
         if job.state == "available":
@@ -111,6 +112,8 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
             tx.emit("job.enqueued", job)
         elif job.state == "scheduled":
             tx.emit("job.scheduled", job, scheduled_at=job.due_at)
+        else:
+            tx.emit("job.pending", job)
     tx.know_queues({job.queue for job in jobs})
 
 

@@ -92,7 +92,7 @@ def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> int:
     oldest = sorted(jobs, key=lambda job: job.seq)[:wanted]
     for job in oldest:
         finish(tx, job, JobState.DISCARDED)
-        tx.emit_about("backpressure.dropped", job.id, queue, job_id=job.id, job_type=job.type)
+        tx.emit("backpressure.dropped", job)
     return len(oldest)
 
 

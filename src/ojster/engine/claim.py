@@ -246,9 +246,10 @@ def _turn_away(tx: Transaction, jobs: list[Job], gate: Gate) -> None:
     for job in jobs:
         if gate.limit.on_limit == "drop":
             finish(tx, job, JobState.DISCARDED)
-            tx.emit_about("rate_limit.dropped", job.id, job.queue, key=job.limit_key, job_id=job.id, job_type=job.type)
+            tx.emit("rate_limit.dropped", job, key=called(job.limit_key or ""))
         else:
             tx.move(job, JobState.SCHEDULED.value)
+            tx.emit("job.scheduled", job, scheduled_at=gate.opens_at, reason="rate_limit")
             job.due_at = gate.opens_at or tx.now + TRY_AGAIN
             tx.expect(job.due_at)
             write_outcomes(tx, [job])

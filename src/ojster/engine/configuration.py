@@ -156,11 +156,12 @@ class Configuration:
         self._pools: Mapping[str, Pool] | None = None
         self._subscriptions: Sequence[Subscription] | None = None
         self._tenants: Mapping[str, Tenant] | None = None
+        self._followed_until: int | None = None
 
     def forget(self) -> None:
         """Something may have changed."""
         self.version += 1
-        self._bounds = self._subscriptions = self._pools = self._tenants = None
+        self._bounds = self._subscriptions = self._pools = self._tenants = self._followed_until = None
 
     def may_bound(self, queue: str) -> bool:
         """Whether a queue has a bound, as far as this process knows."""
@@ -195,6 +196,16 @@ class Configuration:
             if tx.configuration_version == self.version:
                 self._tenants = known
         return known
+
+    def is_followed(self, tx: Transaction) -> bool:
+        """Whether somebody wants to know what happens (``ojster.engine.event_log``)."""
+        until = self._followed_until
+        if until is None:
+            rows = tx.execute("SELECT value FROM system WHERE name = 'followed'")
+            until = int(msgspec.json.decode(rows[0][0])) if rows else 0
+            if tx.configuration_version == self.version:
+                self._followed_until = until
+        return tx.now < until
 
     def subscriptions(self, tx: Transaction) -> Sequence[Subscription]:
         """Return the subscriptions to events that are active."""

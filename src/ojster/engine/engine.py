@@ -25,6 +25,7 @@ from ojster.engine import (
     checkpoints,
     control,
     cron,
+    event_log,
     idempotency,
     inspect,
     outcome,
@@ -158,6 +159,7 @@ class _Life:
     def __init__(self) -> None:
         self.draining = False
         self.catalogue: tuple[int, Catalogue | None] = (0, None)
+        self.followed_at = 0
 
 
 class Engine:
@@ -778,10 +780,13 @@ class Engine:
     async def queues(self) -> list[Queue]:
         """Return all queues by name; a tenant's view has those in which it has had jobs."""
         found = await self.database.read(queues.list_queues, None)
-        if self.tenant:
-            theirs = await self.count_jobs()
-            return [queue for queue in found if queue.name in theirs]
-        return found
+        if self.tenant is None:
+            return found
+        if self.tenant == NOBODY:
+            known = await self.database.read_many(queues.statistics_of_nobodys, [queue.name for queue in found])
+            return [one.queue for one in known if one is not None]
+        theirs = await self.count_jobs()
+        return [queue for queue in found if queue.name in theirs]
 
     async def queue_statistics(self, name: str) -> QueueStatistics:
         """Return how a queue does.
@@ -791,7 +796,8 @@ class Engine:
         NotFound
             There is no such queue.
         """
-        found = await self.database.read(queues.statistics, self.named(name))
+        statistics = queues.statistics_of_nobodys if self.tenant == NOBODY else queues.statistics
+        found = await self.database.read(statistics, self.named(name))
         if found is None:
             raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
         return found
@@ -905,7 +911,27 @@ class Engine:
 
     async def select_events(self, chosen: EventFilter) -> EventPage:
         """Return a page of what has happened lately, oldest first."""
-        return await self.database.select_events(msgspec.structs.replace(chosen, tenant=self.tenant))
+        chosen = msgspec.structs.replace(chosen, tenant=self.tenant)
+        await self._follow()
+        return await self.database.read(event_log.select_events, chosen)
+
+    async def read_on(self, number: int) -> event_log.Stretch:
+        """Return what has happened, to anybody, since the event with a number."""
+        await self._follow()
+        return await self.database.read(event_log.read_on, number)
+
+    async def last_event(self) -> int:
+        """Return the number up to which all has happened already."""
+        await self._follow()
+        return await self.database.read(event_log.last_event, None)
+
+    async def _follow(self) -> None:
+        """Say now and then that somebody wants to know what happens, and put it in order."""
+        now = self.database.clock()
+        if now >= self._life.followed_at + event_log.FOLLOWED_FOR // 2:
+            self._life.followed_at = now
+            await self.database.run(event_log.note_follower, None)
+        await self.database.order_events()
 
     # Inside
 

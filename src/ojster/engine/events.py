@@ -1,20 +1,15 @@
-"""What has happened? The lifecycle events of the servers of a database (ojs-events.md), newest last, the last ones.
-
-An event is recorded as a cheap tuple when it happens and written out as JSON only if somebody asks for it.
-"""
+"""What has happened? Lifecycle events, and how they look (ojs-events.md). ``ojster.engine.event_log`` keeps them."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
+from ojster.model.tenant import EVERYBODY, NOBODY
 from ojster.model.timestamps import format_timestamp
 
-DEFAULT_MEMORY: Final = 10_000
 SOURCE: Final = "ojs://ojster"
 MOST_EVENTS: Final = 1_000
 
@@ -27,7 +22,7 @@ def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
     """Return an event's envelope (ojs-events.md section 2)."""
     type, at, subject, queue, job_type, more, tenant = event
     data = dict(more)
-    if tenant:
+    if tenant not in (NOBODY, EVERYBODY):
         data["tenant_id"] = tenant
     if job_type is not None:
         data |= {"job_id": subject, "job_type": job_type}
@@ -63,15 +58,8 @@ class EventFilter(msgspec.Struct, frozen=True):
     tenant: str | None = None
 
 
-def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter, settled: int | None = None) -> EventPage:
-    """Return a page of numbered events, oldest first.
-
-    Parameters
-    ----------
-    settled:
-        Up to which number no event can come in between any more. The cursor goes no further, so that nobody who goes
-        on from it misses one; what is behind it is seen again. ``None``: numbers are given in order.
-    """
+def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter) -> EventPage:
+    """Return a page of numbered events, oldest first."""
     found: list[dict[str, Any]] = []
     cursor = None
     for number, event in events:
@@ -87,27 +75,5 @@ def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter, set
         if len(found) == chosen.limit:
             return EventPage(found, cursor, True)
         found.append(describe_event(event, f"evt_{number}", SOURCE))
-        if settled is None or number <= settled:
-            cursor = f"evt_{number}"
+        cursor = f"evt_{number}"
     return EventPage(found, cursor, False)
-
-
-class EventLog:
-    """The last events of this process, numbered without gaps. Filled by one thread, read by any."""
-
-    def __init__(self, memory: int = DEFAULT_MEMORY) -> None:
-        self._events: deque[Event] = deque(maxlen=memory)
-        self._count = 0
-        self._lock = threading.Lock()
-
-    def extend(self, events: list[Event]) -> None:
-        """Record events that are now committed."""
-        with self._lock:
-            self._events.extend(events)
-            self._count += len(events)
-
-    def select(self, chosen: EventFilter) -> EventPage:
-        """Return a page of events."""
-        with self._lock:
-            kept, count = list(self._events), self._count
-        return page_of_events(enumerate(kept, count - len(kept) + 1), chosen)

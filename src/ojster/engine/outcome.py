@@ -152,6 +152,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             tx.expect(job.due_at)
             free(tx, [job])
             write_outcomes(tx, [job])
+            tx.emit("job.scheduled", job, scheduled_at=job.due_at, reason="released")
         else:
             make_available(tx, [job])
         results.append(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,7 +11,7 @@ import msgspec
 from ojster.database.transaction import Row, Transaction
 from ojster.engine.limits import Limit
 from ojster.model.limit import Limits
-from ojster.model.tenant import called
+from ojster.model.tenant import ALL_NAMES, called
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -34,9 +35,8 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     ran: int
 
 
-_SUMS: Final = ", ".join(
-    f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in ("enqueued", "completed", "failed", "waited", "ran")
-)
+_SUMMED: Final = ("enqueued", "completed", "failed", "waited", "ran")
+_SUMS: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _SUMMED)
 
 
 def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
@@ -80,6 +80,31 @@ def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | 
         )
         results.append(QueueStatistics(queue, counts, *sums))
     return results
+
+
+def statistics_of_nobodys(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
+    """Return how each queue does as far as jobs are concerned that are nobody's: what is left without the tenants'."""
+    results: list[QueueStatistics | None] = []
+    for name, whole in zip(names, statistics(tx, names), strict=True):
+        if whole is None:
+            results.append(None)
+            continue
+        rest = Counter(whole.counts)
+        sums = Counter({field: getattr(whole, field) for field in _SUMMED})
+        theirs = {queue for (queue,) in tx.execute(_NAMES_OF_TENANTS, {"queue": name})}
+        for one in statistics(tx, sorted(theirs)):
+            if one is not None:
+                rest.subtract(one.counts)
+                sums.subtract({field: getattr(one, field) for field in _SUMMED})
+        has_some = any(rest.values()) or sums["enqueued"] > 0 or not theirs
+        results.append(QueueStatistics(whole.queue, dict(rest), **sums) if has_some else None)
+    return results
+
+
+_NAMES_OF_TENANTS: Final = (
+    f"SELECT DISTINCT queue FROM job_counts WHERE queue >= '{ALL_NAMES[0]}' AND queue < '{ALL_NAMES[1]}' "
+    "AND queue LIKE '/tenant/%/' || :queue"
+)
 
 
 def pause(tx: Transaction, names: Sequence[str]) -> list[Queue]:

@@ -12,6 +12,9 @@ from ojster.database.transaction import Transaction
 MAINTENANCE: Final = "maintenance"
 """The name of its row: while there is one, no job is handed out and none is made by the clock."""
 
+FOLLOWED: Final = "followed"
+"""The name under which it is noted until when somebody wants to know what happens."""
+
 FORGOTTEN: Final = "retention"
 """The name under which it is noted up to when jobs of queues without periods of their own are forgotten, by state."""
 

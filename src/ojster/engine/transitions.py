@@ -141,6 +141,7 @@ def put_off(tx: Transaction, job: Job) -> None:
     job.worker_id = None
     job.due_at = None
     write_outcomes(tx, [job])
+    tx.emit("job.pending", job, reason="held")
 
 
 def cancel_job(tx: Transaction, job: Job) -> None:

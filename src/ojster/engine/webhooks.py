@@ -80,7 +80,7 @@ def subscribe(tx: Transaction, subscriptions: Sequence[Subscription]) -> list[Su
     """Note who wants to be told of events."""
     for one in subscriptions:
         _write(tx, one)
-        tx.emit_about("webhook.subscription.created", one.id, subscription_id=one.id)
+        tx.emit_about("webhook.subscription.created", one.id, tenant=one.tenant, subscription_id=one.id)
     return list(subscriptions)
 
 
@@ -123,7 +123,7 @@ def unsubscribe(tx: Transaction, ids: Sequence[str]) -> list[Subscription | Ojst
             continue
         tx.execute("DELETE FROM webhooks WHERE id = :id", {"id": id})
         tx.effects.configured = True
-        tx.emit_about("webhook.subscription.deleted", id, subscription_id=id)
+        tx.emit_about("webhook.subscription.deleted", id, tenant=known.tenant, subscription_id=id)
         results.append(known)
     return results
 

@@ -51,6 +51,8 @@ class Job(msgspec.Struct, gc=False):
     limit_key: str | None = None
     tenant: str = ""
     envelope: bytes = b"{}"
+    moved: tuple[str | None, str] | None = None
+    """From which state, and into which, it was put in this transaction, if nobody was told of that yet."""
     parent_results: bytes | None = None
     """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""
     checkpoint: bytes | None = None

@@ -14,7 +14,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from ojster.engine.engine import Engine
 from ojster.engine.tenant_admin import TenantChange, introduce_tenants, list_tenants
@@ -23,9 +25,11 @@ from ojster.server import openapi
 from ojster.server.api import ROUTES
 from ojster.server.api.service import STARTED
 from ojster.server.deliveries import Deliverer, Sender
-from ojster.server.exchange import Answer, Endpoint, Exchange, encode, refuse
+from ojster.server.exchange import Answer, Endpoint, Exchange, Services, encode, refuse
 from ojster.server.metrics import Metrics
-from ojster.server.route import Route
+from ojster.server.route import BASE, Route
+from ojster.server.sockets import follow_by_socket
+from ojster.server.streams import Feed
 
 EXPOSED_HEADERS: Final = (
     "X-Request-Id",
@@ -77,9 +81,11 @@ class Application:
         tenants: Sequence[TenantChange] = (),
     ) -> None:
         self.engine = engine
+        self._cors_origins = cors_origins
         self._tenants = tenants
         self.metrics = Metrics()
         self.deliverer = Deliverer(engine, Sender(trusting=trusting))
+        self._services = Services(self.deliverer.sender, Feed(engine))
         self._largest_body = largest_body or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )
@@ -91,9 +97,15 @@ class Application:
         for (method, path), endpoint in endpoints.items():
             by_path.setdefault(path, _Methods())[method] = endpoint
         # Paths without parameters are looked up at once; Starlette searches for the others.
-        self._direct = {key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1]}
+        streams = {(route.method, route.path) for route in routes if route.streams}
+        self._direct = {
+            key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1] and key not in streams
+        }
         starlette = Starlette(
-            routes=[StarletteRoute(path, methods, methods=list(methods)) for path, methods in by_path.items()],
+            routes=[
+                *(StarletteRoute(path, methods, methods=list(methods)) for path, methods in by_path.items()),
+                WebSocketRoute(f"{BASE}/ws", self._follow_by_socket),
+            ],
             exception_handlers={HTTPException: self._refuse_path},
             lifespan=self._lifespan,
         )
@@ -112,6 +124,7 @@ class Application:
                     "OJS-Version",
                     "X-OJS-Tenant",
                     "Idempotency-Key",
+                    "Last-Event-ID",
                     "OJS-Block-Timeout",
                 ],
                 expose_headers=list(EXPOSED_HEADERS),
@@ -138,7 +151,7 @@ class Application:
             self.engine,
             self.metrics,
             largest,
-            self.deliverer.sender,
+            self._services,
             is_for_tenants=route.is_for_tenants,
         )
 
@@ -174,6 +187,9 @@ class Application:
         answer = refuse(refusal, exchange.request_id)
         headers = {"OJS-Version": "1.0", "X-Request-Id": exchange.request_id, **dict(error.headers or {})}
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
+
+    async def _follow_by_socket(self, socket: WebSocket) -> None:
+        await follow_by_socket(socket, self.engine, self._services.feed, self._cors_origins)
 
     async def _show_metrics(self, exchange: Exchange) -> Answer:
         engine = self.engine

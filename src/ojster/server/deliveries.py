@@ -314,4 +314,4 @@ class Deliverer:
             (ended,) = await engine.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
             event = "webhook.dead" if isinstance(ended, Job) and ended.state == "discarded" else "webhook.failed"
         more = {"delivery_id": f"del_{job.id}", "event_type": job.meta["event_type"], "attempt": job.attempt}
-        await engine.do(webhooks.told, (event, subscription.id, more))
+        await engine.do(webhooks.told, (event, subscription.id, {"tenant": subscription.tenant} | more))

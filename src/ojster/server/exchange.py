@@ -7,11 +7,12 @@ nowhere else.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -32,6 +33,7 @@ from ojster.model.job import SPEC_VERSION, Members, read_members
 from ojster.model.tenant import check_tenant
 from ojster.server.deliveries import Sender
 from ojster.server.metrics import Metrics
+from ojster.server.streams import Feed
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +52,19 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class Answer:
-    """What an endpoint answers: a body, which is JSON unless ``content_type`` says otherwise."""
+    """What an endpoint answers: a body, which is JSON unless ``content_type`` says otherwise; or one without end."""
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    __slots__ = ("body", "content_type", "headers", "status", "stream")
 
     def __init__(
-        self, body: bytes = b"", status: int = 200, headers: Sequence[Header] = (), content_type: bytes = MEDIA_TYPE
+        self,
+        body: bytes = b"",
+        status: int = 200,
+        headers: Sequence[Header] = (),
+        content_type: bytes = MEDIA_TYPE,
+        stream: AsyncGenerator[bytes, None] | None = None,
     ) -> None:
+        self.stream = stream
         self.body = body
         self.status = status
         self.headers = headers
@@ -64,22 +72,39 @@ class Answer:
 
     def all_headers(self, request_id: str) -> list[Header]:
         """Return the headers of the response, those among them that every response has (section 6.5)."""
+        length = [] if self.stream is not None else [(b"content-length", b"%d" % len(self.body))]
         return [
             (b"content-type", self.content_type),
             (b"x-request-id", request_id.encode("latin-1")),
-            (b"content-length", b"%d" % len(self.body)),
+            *length,
             *self.headers,
         ]
 
 
+class Services(NamedTuple):
+    """What endpoints need beside the engine: who calls those who are told of events, and what others follow."""
+
+    sender: Sender
+    feed: Feed
+
+
 class Exchange:
-    """One request, and what an endpoint may want to know of it. ``path`` has the parameters in its path."""
+    """One request, and what an endpoint may want to know of it.
+
+    Attributes
+    ----------
+    path:
+        The parameters in its path.
+    address:
+        From where it comes, if that is known.
+    """
 
     __slots__ = (
         "_headers",
         "_query_string",
         "_receive",
-        "_sender",
+        "_services",
+        "address",
         "content_length",
         "content_type",
         "engine",
@@ -98,10 +123,11 @@ class Exchange:
         query_string: bytes,
         path: Mapping[str, str],
         receive: Receive,
-        sender: Sender | None = None,
+        services: Services | None = None,
     ) -> None:
         self.engine = engine
-        self._sender = sender
+        self._services = services
+        self.address = ""
         self.largest_body = largest_body
         self.path = path
         self._headers = headers
@@ -136,8 +162,14 @@ class Exchange:
     @property
     def sender(self) -> Sender:
         """What calls the endpoints of those who are told of events."""
-        assert self._sender is not None, "the exchange belongs to no endpoint"
-        return self._sender
+        assert self._services is not None, "the exchange belongs to no endpoint"
+        return self._services.sender
+
+    @property
+    def feed(self) -> Feed:
+        """What is read by those who follow events."""
+        assert self._services is not None, "the exchange belongs to no endpoint"
+        return self._services.feed
 
     def check_version(self) -> None:
         """Refuse a request for a version of the specification that this server does not speak (section 3.2)."""
@@ -253,8 +285,8 @@ class Endpoint:
         Where the request is counted.
     largest_body:
         The most bytes that a request body may have.
-    sender:
-        Calls the endpoints of those who are told of events.
+    services:
+        What endpoints need beside the engine.
     is_for_tenants:
         Whether it answers requests for a tenant.
     """
@@ -265,13 +297,13 @@ class Endpoint:
         engine: Engine,
         metrics: Metrics,
         largest_body: int,
-        sender: Sender | None = None,
+        services: Services | None = None,
         *,
         is_for_tenants: bool = True,
     ) -> None:
         self._handler = handler
         self._is_for_tenants = is_for_tenants
-        self._sender = sender
+        self._services = services
         self._engine = engine
         self._metrics = metrics
         self.largest_body = largest_body
@@ -279,16 +311,43 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self.exchange(scope["headers"], scope["query_string"], scope.get("path_params", {}), receive)
+        exchange.address = (scope.get("client") or ("",))[0]
         answer = await self.answer(exchange)
         headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        if answer.stream is None:
+            await send({"type": "http.response.body", "body": answer.body})
+        else:
+            await self._stream(answer.stream, exchange, send)
+
+    async def _stream(self, stream: AsyncGenerator[bytes, None], exchange: Exchange, send: Send) -> None:
+        """Send pieces of a body until there are no more, or the caller has gone."""
+        gone = asyncio.ensure_future(exchange.gone())
+        piece: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                piece = asyncio.ensure_future(anext(stream))
+                await asyncio.wait((piece, gone), return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    break
+                try:
+                    body = piece.result()
+                except StopAsyncIteration:
+                    await send({"type": "http.response.body", "body": b""})
+                    break
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        finally:
+            for task in (piece, gone):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(*(task for task in (piece, gone) if task is not None), return_exceptions=True)
+            await stream.aclose()
 
     def exchange(
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
     ) -> Exchange:
         """Return a request to this endpoint."""
-        return Exchange(self._engine, self.largest_body, headers, query_string, path, receive, self._sender)
+        return Exchange(self._engine, self.largest_body, headers, query_string, path, receive, self._services)
 
     async def answer(self, exchange: Exchange) -> Answer:
         """Answer a request, and count it."""

@@ -31,6 +31,9 @@ LARGEST_HEAD: Final = 65_536
 
 _UPGRADE: Final = re.compile(rb"\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
 
+_WEBSOCKET: Final = (b"GET /ojs/v1/ws ", b"GET /ojs/v1/ws?")
+"""How requests begin that may ask for a WebSocket."""
+
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -115,8 +118,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self._direct: Mapping[tuple[bytes, bytes], Endpoint] = getattr(self.app, "direct", {})
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come. Heads are bounded, and wishes for another protocol are passed over, as is our right."""
-        if not self._is_reading and b"pgrade:" in data[:LARGEST_HEAD]:
+        """Read what has come. Heads are bounded; wishes for a protocol that is not spoken here are passed over."""
+        if not self._is_reading and b"pgrade:" in data[:LARGEST_HEAD] and not self._may_upgrade(data):
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"", head, count=1) + end + rest
         super().data_received(data)
@@ -124,6 +127,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._head_size += len(data)
             if self._head_size > LARGEST_HEAD:
                 self._refuse(InvalidRequest(f"The head of a request has at most {LARGEST_HEAD} bytes."), 431)
+
+    def _may_upgrade(self, data: bytes) -> bool:
+        return self.ws_protocol_class is not None and data.startswith(_WEBSOCKET)
 
     def on_message_begin(self) -> None:
         """Begin a request."""

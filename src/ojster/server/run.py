@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import signal
 import socket
 import sys
@@ -29,6 +30,15 @@ COLLECT_EVERY: Final = 50_000
 SWITCH_INTERVAL: Final = 0.0005
 """How long, in seconds, one thread may keep the others from running Python while they want to. The writer's thread
 would starve at Python's default, ten times that, while the event loop is busy; see docs/architecture.md."""
+
+
+LARGEST_MESSAGE: Final = 65_536
+"""How many bytes a message of a WebSocket client may have: they only say what it wants to follow."""
+
+
+def has_websockets() -> bool:
+    """Whether WebSocket can be spoken: the extra ``websocket`` is installed."""
+    return importlib.util.find_spec("websockets") is not None
 
 
 def be_quick() -> None:
@@ -103,7 +113,10 @@ def serve(
         log_level=log_level,
         access_log=False,
         http=QuickHttpProtocol,
-        ws="none",
+        ws="websockets-sansio" if has_websockets() else "none",
+        ws_max_size=LARGEST_MESSAGE,
+        ws_ping_interval=20.0,
+        ws_ping_timeout=10.0,
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=GRACE,

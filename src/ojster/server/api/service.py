@@ -79,19 +79,20 @@ async def manifest(exchange: Exchange) -> Answer:
         "checkpoints": {"max_bytes": LARGEST_CHECKPOINT},
         "webhooks": True,
         "multi_tenancy": {"isolation": "shared queues with turns", "tenants": settings.tenants},
-        "schema_validation": importlib.util.find_spec("jsonschema_rs") is not None,
+        "schema_validation": _has("jsonschema_rs"),
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
         "workflows": {
             "types": ["chain", "group", "batch", "saga", "graph", "map"],
             "max_nesting": MOST_LEVELS,
             "max_nodes": MOST_NODES,
             "approvals": True,
-            "conditions": _has_conditions(),
+            "conditions": _has("cel_expr_python"),
             "hold": True,
             "retry": True,
             "growth": "append in an acknowledgement",
         },
         "max_job_bytes": settings.largest_job,
+        "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
     }
     return Answer(
         encode(
@@ -100,11 +101,18 @@ async def manifest(exchange: Exchange) -> Answer:
                 "ojs_version": "1.0",
                 "implementation": {"name": "ojster", "version": __version__, "language": "python"},
                 "conformance_level": 4,
-                "protocols": ["http"],
+                "protocols": ["http", "sse", *(["websocket"] if _has("websockets") else [])],
                 "backend": exchange.engine.database.kind,
                 "capabilities": capabilities,
                 "extensions": {"official": _EXTENSIONS, "experimental": []},
-                "features": ["long-poll", "batch-acknowledge", "worker-directives", "events", "metrics"],
+                "features": [
+                    "long-poll",
+                    "batch-acknowledge",
+                    "worker-directives",
+                    "events",
+                    "event-streams",
+                    "metrics",
+                ],
                 "endpoints": {
                     "base_url": BASE,
                     "manifest": "/ojs/manifest",
@@ -117,6 +125,8 @@ async def manifest(exchange: Exchange) -> Answer:
     )
 
 
+_FEATURES: Final = ["long-poll", "batch-acknowledge", "worker-directives", "events", "event-streams", "metrics"]
+
 _EXTENSIONS: Final = [
     {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0-rc.1"}
     for name in (
@@ -128,6 +138,7 @@ _EXTENSIONS: Final = [
         "fair-scheduling",
         "multi-tenancy",
         "rate-limiting",
+        "realtime",
         "schema-registry",
         "webhooks",
     )
@@ -135,8 +146,8 @@ _EXTENSIONS: Final = [
 """The extensions that are served whole (ojs-extension-lifecycle.md section 7)."""
 
 
-def _has_conditions() -> bool:
-    return importlib.util.find_spec("cel_expr_python") is not None
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 STARTED: Final = time.monotonic()
