@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
+from ojster import tracing
 from ojster.client.http import HttpClient
 from ojster.client.interface import Client
 from ojster.client.portal import Portal
@@ -32,7 +34,7 @@ from ojster.model.cron import OverlapPolicy
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest
 from ojster.model.ids import new_id
-from ojster.model.job import Members, read_job, read_options, read_type
+from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
 from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.workflow_info import WorkflowInfo
@@ -352,12 +354,20 @@ class JobType(Generic[P, R]):
         BackendUnavailable
             The server cannot be reached.
         """
-        return self.app._portal.call(self.aenqueue(*args, **kwargs))
+        with self._traced() as carried:  # here, in the thread and the trace of the caller
+            return self.app._portal.call(self._enqueue(self.request(args, kwargs, carried)))
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
         """Enqueue a job with these arguments. See ``enqueue``."""
-        (pushed,) = await self.app.client().enqueue((self.request(args, kwargs),))
+        with self._traced() as carried:
+            return await self._enqueue(self.request(args, kwargs, carried))
+
+    async def _enqueue(self, request: Members) -> JobHandle:
+        (pushed,) = await self.app.client().enqueue((request,))
         return JobHandle(self.app, pushed.job)
+
+    def _traced(self, count: int = 1) -> AbstractContextManager[dict[str, str]]:
+        return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
 
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
         """Enqueue one job for each list of arguments, all or none, in one go. A server takes at most 1,000 at once.
@@ -369,11 +379,17 @@ class JobType(Generic[P, R]):
         PayloadTooLarge
             These are more than the server takes at once.
         """
-        return self.app._portal.call(self.aenqueue_many(calls))
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return self.app._portal.call(self._enqueue_many([self.request(args, {}, carried) for args in requests]))
 
     async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
         """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``."""
-        requests = [self.request(args, {}) for args in calls]
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return await self._enqueue_many([self.request(args, {}, carried) for args in requests])
+
+    async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle]:
         pushed = await self.app.client().enqueue(requests) if requests else []
         return [JobHandle(self.app, one.job) for one in pushed]
 
@@ -411,7 +427,8 @@ class JobType(Generic[P, R]):
         InvalidRequest
             The application's jobs are not in PostgreSQL.
         """
-        (handle,) = self.app._enqueue_in(connection, [self.request(args, kwargs)])
+        with self._traced() as carried:
+            (handle,) = self.app._enqueue_in(connection, [self.request(args, kwargs, carried)])
         return handle
 
     async def aenqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
@@ -420,19 +437,32 @@ class JobType(Generic[P, R]):
         ``connection`` may also be a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
         ``AsyncConnection`` or ``AsyncSession``.
         """
-        (handle,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs)])
+        with self._traced() as carried:
+            (handle,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs, carried)])
         return handle
 
     def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
         """Enqueue one job for each list of arguments inside the transaction of ``connection``. See ``enqueue_in``."""
-        return self.app._enqueue_in(connection, [self.request(args, {}) for args in calls])
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
 
     async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
         """Enqueue one job for each list of arguments inside the transaction of ``connection``. See ``aenqueue_in``."""
-        return await self.app._aenqueue_in(connection, [self.request(args, {}) for args in calls])
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
 
-    def request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Members:
-        """Return the enqueue request for these arguments."""
+    def request(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None
+    ) -> Members:
+        """Return the enqueue request for these arguments.
+
+        Parameters
+        ----------
+        carried:
+            What the job carries of the trace of who enqueues it.
+        """
         if kwargs:
             given = ((), *args) if self.takes_context else args
             bound = self.signature.bind(*given, **kwargs)
@@ -443,17 +473,20 @@ class JobType(Generic[P, R]):
         elif not self._fewest <= len(args) <= self._most:
             self.signature.bind(*(((), *args) if self.takes_context else args))  # raises, and says what is wrong
         encoded = to_json(list(args))
+        meta = self._meta_json
+        if carried:
+            meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
         if self.app.codecs:
-            return self._encoded(encoded)
+            return self._encoded(encoded, meta)
         return {
             "type": self._type_json,
             "args": msgspec.Raw(encoded),
-            "meta": self._meta_json,
+            "meta": meta,
             "options": self._options_json,
         }
 
-    def _encoded(self, args: bytes) -> Members:
-        meta, options = msgspec.json.decode(self._meta_json), msgspec.json.decode(self._options_json)
+    def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
+        meta, options = msgspec.json.decode(given), msgspec.json.decode(self._options_json)
         args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
         return {
             "type": self._type_json,
@@ -461,6 +494,10 @@ class JobType(Generic[P, R]):
             "meta": msgspec.Raw(_encode(meta)),
             "options": msgspec.Raw(_encode(options)),
         }
+
+
+def _kind_of(workflow: Step) -> str:
+    return str(workflow.wire.get("type", "chain")) if isinstance(workflow, Workflow) else "chain"
 
 
 class App:
@@ -656,14 +693,18 @@ class App:
         BackendUnavailable
             The server cannot be reached.
         """
-        return Run(self, self._portal.call(self._create(workflow, options)))
+        with tracing.starting(_kind_of(workflow)) as carried:
+            return Run(self, self._portal.call(self._create(workflow, options, carried)))
 
     async def astart(self, workflow: Step, **options: Any) -> AsyncRun:
         """Start a workflow. See ``start``."""
-        return AsyncRun(self, await self._create(workflow, options))
+        with tracing.starting(_kind_of(workflow)) as carried:
+            return AsyncRun(self, await self._create(workflow, options, carried))
 
-    async def _create(self, workflow: Step, options: Mapping[str, Any]) -> WorkflowInfo:
+    async def _create(self, workflow: Step, options: Mapping[str, Any], carried: Mapping[str, str]) -> WorkflowInfo:
         whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
+        if carried:
+            options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
         return await self.client().create_workflow(whole.request(**options))
 
     def find_workflow(self, workflow_id: str) -> Run:

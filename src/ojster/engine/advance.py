@@ -367,6 +367,7 @@ class Advance:
                 self.tx.settings.largest_job,
                 workflow_id=workflow.id,
                 tenant=workflow.tenant,
+                metadata=workflow.metadata,
                 first=first,
                 outer=spec.names.get,
                 bindings=spec.bindings | {spec.item: element, INDEX: msgspec.Raw(b"%d" % index)},

@@ -507,6 +507,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         tx.settings.largest_job,
         workflow_id=workflow.id,
         tenant=workflow.tenant,
+        metadata=workflow.metadata,
         first=workflow.nodes,
         outer=partial(_look_outside, graph, container),
     )

@@ -291,7 +291,7 @@ def _read_workflow(
         owner, metadata = read_owner(_object(members, name), tenant, otherwise)
     except OjsterError as error:
         raise Problem(f"$.{name}.tenant_id", error.message) from None
-    planner = Planner(now, largest, workflow_id=id, tenant=owner, problems=problems)
+    planner = Planner(now, largest, workflow_id=id, tenant=owner, metadata=metadata, problems=problems)
     inherited = _inherit({}, members, "$")
     if "priority" in members:
         inherited = _adjusted(inherited | {"priority": members["priority"]}, members, "$")
@@ -377,6 +377,15 @@ class _Pending(msgspec.Struct):
     names: set[str]
 
 
+def _carried_by(metadata: bytes) -> Members:
+    """Return what jobs carry of the trace of who has started their workflow (ojs-distributed-tracing.md 6.3)."""
+    if b"traceparent" not in metadata:
+        return {}
+    given = read_members(metadata, "The metadata")
+    carried = {name: given[name] for name in ("traceparent", "tracestate", "baggage") if name in given}
+    return carried | {"ojs.workflow.trace_origin": given["traceparent"]} if "traceparent" in given else {}
+
+
 class Planner:
     """Makes nodes of steps.
 
@@ -386,6 +395,8 @@ class Planner:
         What jobs are told of their workflow.
     tenant:
         Whose the workflow is.
+    metadata:
+        What is said of the workflow, of which jobs carry the trace of who has started it.
     first:
         The number of the first node that is made.
     outer:
@@ -401,6 +412,7 @@ class Planner:
         *,
         workflow_id: str,
         tenant: str = "",
+        metadata: bytes = b"{}",
         first: int = 0,
         outer: Callable[[str], int | None] = lambda name: None,
         bindings: Mapping[str, msgspec.Raw] | None = None,
@@ -411,6 +423,7 @@ class Planner:
         self._now = now
         self._largest = largest
         self._tenant = tenant
+        self._carried = _carried_by(metadata)
         self._workflow_id = msgspec.Raw(_encode(workflow_id))
         self._first = first
         self._outer = outer
@@ -565,6 +578,9 @@ class Planner:
         if here.inherited or "priority_adjustment" in members:
             options = _adjusted(_options_of(request, here), members, here.path)
             request["options"] = msgspec.Raw(_encode(options))
+        if self._carried:
+            own = read_members(request["meta"], f"{here.path}.meta") if "meta" in request else {}
+            request["meta"] = msgspec.Raw(_encode(self._carried | own))
         request["workflow_id"] = self._workflow_id
         request["workflow_step"] = msgspec.Raw(_encode(here.place))
         spec.request = msgspec.Raw(_encode(request))

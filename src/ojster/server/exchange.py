@@ -12,12 +12,14 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from ojster import tracing
 from ojster.engine.engine import Engine
 from ojster.model.errors import (
     BackendError,
@@ -44,6 +46,7 @@ MEDIA_TYPE: Final = b"application/openjobspec+json"
 _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, b"application/json", b""})
 COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()),)
 _LONGEST_REQUEST_ID: Final = 200
+_TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
 
 _REQUEST_PREFIX: Final = f"req_{new_id()}-"
 _request_numbers: Final = itertools.count(1)
@@ -258,6 +261,10 @@ class Exchange:
         """Return a header of the request, by its name in lower case."""
         return next((value.decode("latin-1") for known, value in self._headers if known == name), None)
 
+    def trace_headers(self) -> dict[str, str]:
+        """Return the headers of the request that say to which trace it belongs."""
+        return {name.decode(): value.decode("latin-1") for name, value in self._headers if name in _TRACE_HEADERS}
+
     async def gone(self) -> None:
         """Return when the caller has closed the connection. The body must have been read before."""
         while (await self._receive())["type"] != "http.disconnect":
@@ -352,21 +359,24 @@ class Endpoint:
     async def answer(self, exchange: Exchange) -> Answer:
         """Answer a request, and count it."""
         started = time.perf_counter()
+        with tracing.serving(self._name, exchange.trace_headers()) if tracing.ENABLED else nullcontext():
+            answer = await self._answer(exchange)
+        self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
+        return answer
+
+    async def _answer(self, exchange: Exchange) -> Answer:
         try:
             if exchange.version:
                 exchange.check_version()
             if exchange.tenant is not None:
                 exchange.confine(self._is_for_tenants)
-            answer = await self._handler(exchange)
+            return await self._handler(exchange)
         except OjsterError as error:
-            answer = refuse(error, exchange.request_id)
+            return refuse(error, exchange.request_id)
         except Exception:
             log.exception("%s failed (request %s)", self._name, exchange.request_id)
-            answer = refuse(
-                BackendError(f"The server failed; its log says more under {exchange.request_id}."), exchange.request_id
-            )
-        self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
-        return answer
+            why = f"The server failed; its log says more under {exchange.request_id}."
+            return refuse(BackendError(why), exchange.request_id)
 
 
 def refuse(error: OjsterError, request_id: str) -> Answer:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster import tracing
 from ojster.app import App, JobType, error_type
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.job import JobContext, Outcome, RateLimited, Snooze, enter_job
@@ -65,6 +66,12 @@ class Executor:
         asyncio.CancelledError
             The worker has cancelled it; what becomes of the job is the worker's to say.
         """
+        with tracing.running(context.job, context.meta, context.worker_id) as run:
+            ending = await self._run(context)
+            run.end(ending)
+            return ending
+
+    async def _run(self, context: JobContext) -> Ending:
         job = context.job
         worker_id = context.worker_id
         timeout = job.timeout / 1e6 if job.timeout else None

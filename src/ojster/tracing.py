@@ -1,0 +1,151 @@
+"""Which trace does a job belong to? Spans of OpenTelemetry, and what jobs carry of it (ojs-distributed-tracing.md).
+
+A job carries the W3C trace context of who enqueued it in its ``meta``. The span of its run is linked to that one and no
+child of it: they may be hours apart. Where OpenTelemetry is not installed (the extra ``otel``), or no provider is set
+up, nothing is recorded and hardly anything done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from ojster.engine.outcome import Acknowledgement, FailureReport, Release
+from ojster.model.envelope import Job
+from ojster.version import __version__
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+
+    ENABLED = True
+except ImportError:  # it is optional
+    ENABLED = False
+
+SCOPE: Final = "ojster"
+CARRIED: Final = ("traceparent", "tracestate", "baggage")
+"""What a job carries, in its ``meta``."""
+
+
+def _tracer() -> Any:
+    return trace.get_tracer(SCOPE, __version__)
+
+
+@contextmanager
+def enqueuing(queue: str, type: str, count: int = 1) -> Iterator[dict[str, str]]:
+    """Record that jobs are enqueued; what they are to carry is in the dictionary.
+
+    Parameters
+    ----------
+    count:
+        How many.
+    """
+    if not ENABLED:
+        yield {}
+        return
+    attributes = {"messaging.system": "ojs", "ojs.job.type": type, "ojs.job.queue": queue}
+    name = f"{queue} enqueue"
+    if count != 1:
+        name += "_batch"
+        attributes["messaging.batch.message_count"] = str(count)
+    with _tracer().start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        yield {key: value for key, value in carrier.items() if key in CARRIED}
+
+
+@contextmanager
+def starting(type: str) -> Iterator[dict[str, str]]:
+    """Record that a workflow is started; what its jobs are to carry is in the dictionary."""
+    if not ENABLED:
+        yield {}
+        return
+    attributes = {"messaging.system": "ojs", "ojs.workflow.type": type}
+    with _tracer().start_as_current_span("ojs.workflow.start", kind=SpanKind.PRODUCER, attributes=attributes):
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        yield {key: value for key, value in carrier.items() if key in CARRIED}
+
+
+class Run:
+    """The span of a job's run."""
+
+    def __init__(self, span: Any, job: Job) -> None:
+        self._span = span
+        self._job = job
+
+    def end(self, ending: Acknowledgement | FailureReport | Release) -> None:
+        """Note how it has ended."""
+        if self._span is None:
+            return
+        if isinstance(ending, FailureReport):
+            failure = ending.failure
+            attributes = {
+                "error.type": failure.type,
+                "error.message": failure.message,
+                "ojs.job.error.attempt": self._job.attempt,
+            }
+            self._span.set_attributes(attributes)
+            details = {"exception.type": failure.type, "exception.message": failure.message}
+            if failure.backtrace:
+                details["exception.stacktrace"] = "\n".join(failure.backtrace)
+            self._span.add_event("exception", details)
+            self._span.set_status(Status(StatusCode.ERROR, failure.message))
+        else:
+            self._span.set_status(Status(StatusCode.OK))
+
+
+@contextmanager
+def running(job: Job, meta: Mapping[str, Any], worker_id: str | None) -> Iterator[Run]:
+    """Record that a job runs; what its handler does belongs to the span, and its baggage is that of who enqueued it."""
+    if not ENABLED:
+        yield Run(None, job)
+        return
+    carrier = {key: value for key in CARRIED if isinstance(value := meta.get(key), str)}
+    origin = propagate.extract(carrier, context=contexts.Context()) if carrier else None
+    links = [Link(trace.get_current_span(origin).get_span_context())] if origin is not None else []
+    attributes: dict[str, Any] = {
+        "messaging.system": "ojs",
+        "ojs.job.id": job.id,
+        "ojs.job.type": job.type,
+        "ojs.job.queue": job.queue,
+        "ojs.job.attempt": job.attempt,
+        "ojs.job.priority": job.priority,
+    }
+    if worker_id is not None:
+        attributes["ojs.worker.id"] = worker_id
+    shown = _workflow_of(job.envelope)
+    if shown.workflow_id is not None:
+        attributes |= {"ojs.workflow.id": shown.workflow_id, "ojs.workflow.step": shown.workflow_step or ""}
+    around = contexts.Context() if origin is None else trace.set_span_in_context(trace.INVALID_SPAN, origin)
+    token = contexts.attach(around)
+    try:
+        with _tracer().start_as_current_span(
+            f"{job.queue} process", kind=SpanKind.CONSUMER, links=links, attributes=attributes
+        ) as span:
+            yield Run(span, job)
+    finally:
+        contexts.detach(token)
+
+
+class _OfWorkflow(msgspec.Struct):
+    workflow_id: str | None = None
+    workflow_step: str | None = None
+
+
+_workflow_of: Final = msgspec.json.Decoder(_OfWorkflow).decode
+
+
+@contextmanager
+def serving(operation: str, headers: Mapping[str, str]) -> Iterator[None]:
+    """Record that a server answers a request, as part of the trace that it names."""
+    if not ENABLED:
+        yield
+        return
+    parent = propagate.extract(headers)
+    with _tracer().start_as_current_span(f"ojs.{operation}", context=parent, kind=SpanKind.SERVER):
+        yield

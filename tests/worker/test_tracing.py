@@ -1,0 +1,157 @@
+"""A job belongs to the trace of who enqueued it: spans as OpenTelemetry's own SDK sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry.context import attach, detach
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+
+from ojster import App, workflow
+from ojster.engine.engine import Engine
+from ojster.worker.worker import Worker
+from tests.server.conftest import Http, http
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["http"]  # a fixture
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    kept = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield kept
+    provider.shutdown()
+
+
+@pytest.fixture
+async def app(shared_url: str) -> AsyncIterator[App]:
+    made = App(shared_url)
+    yield made
+    await made.aclose()
+
+
+async def work(app: App) -> None:
+    await Worker(app).run(until_empty=True)
+
+
+def named(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
+    (span,) = [span for span in exporter.get_finished_spans() if span.name == name]
+    return span
+
+
+def place_of(span: ReadableSpan) -> SpanContext:
+    context = span.get_span_context()
+    assert context is not None
+    return context
+
+
+async def test_a_run_is_linked_to_the_span_of_who_enqueued_it(app: App, exporter: InMemorySpanExporter) -> None:
+    seen: dict[str, Any] = {}
+
+    @app.job("greet", queue="default", meta={"x": 1})
+    def greet(name: str) -> str:
+        seen["trace"] = trace.get_current_span().get_span_context().trace_id
+        seen["baggage"] = baggage.get_baggage("customer")
+        return name
+
+    token = attach(baggage.set_baggage("customer", "acme"))
+    with trace.get_tracer("test").start_as_current_span("request") as request:
+        handle = await greet.aenqueue("you")
+    detach(token)
+    await work(app)
+    enqueued, run = named(exporter, "default enqueue"), named(exporter, "default process")
+    assert (enqueued.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert enqueued.parent is not None
+    assert enqueued.parent.span_id == request.get_span_context().span_id
+    assert run.parent is None
+    (link,) = run.links
+    assert link.context.span_id == place_of(enqueued).span_id
+    assert place_of(run).trace_id != place_of(enqueued).trace_id
+    assert seen == {"trace": place_of(run).trace_id, "baggage": "acme"}
+    assert run.attributes is not None
+    assert run.attributes["ojs.job.id"] == handle.id
+    assert (run.attributes["ojs.job.type"], run.attributes["ojs.job.attempt"]) == ("greet", 1)
+    assert run.status.status_code is StatusCode.OK
+    meta = (await handle.arefresh()).job.meta
+    assert meta["x"] == 1
+    assert meta["traceparent"].split("-")[1] == f"{place_of(enqueued).trace_id:032x}"
+
+
+async def test_a_plain_call_enqueues_in_the_trace_of_its_caller(app: App, exporter: InMemorySpanExporter) -> None:
+    @app.job("many")
+    def many(number: int) -> None:
+        return None
+
+    def enqueue() -> None:
+        with trace.get_tracer("test").start_as_current_span("script"):
+            many.enqueue_many([(1,), (2,)])
+
+    await asyncio.to_thread(enqueue)
+    batch, script = named(exporter, "default enqueue_batch"), named(exporter, "script")
+    assert place_of(batch).trace_id == place_of(script).trace_id
+
+
+async def test_a_failure_is_an_error_of_the_span(app: App, exporter: InMemorySpanExporter) -> None:
+    @app.job("broken", retry=1)
+    def broken() -> None:
+        raise ValueError("no")
+
+    await broken.aenqueue()
+    await work(app)
+    run = named(exporter, "default process")
+    assert run.status.status_code is StatusCode.ERROR
+    assert run.attributes is not None
+    assert (run.attributes["error.type"], run.attributes["error.message"]) == ("ValueError", "no")
+    (event,) = run.events
+    assert event.attributes is not None
+    assert "test_tracing.py" in str(event.attributes["exception.stacktrace"])
+
+
+async def test_jobs_of_a_workflow_carry_the_trace_of_who_started_it(app: App, exporter: InMemorySpanExporter) -> None:
+    @app.job("step")
+    def step(number: int) -> int:
+        return number
+
+    await app.astart(workflow.chain(step.s(1), step.s(2)))
+    await work(app)
+    started = named(exporter, "ojs.workflow.start")
+    runs = [span for span in exporter.get_finished_spans() if span.name == "default process"]
+    assert len(runs) == 2
+    assert {link.context.span_id for run in runs for link in run.links} == {place_of(started).span_id}
+    assert all(run.attributes is not None and run.attributes["ojs.workflow.id"] for run in runs)
+
+
+async def test_what_a_job_carries_that_is_no_trace_does_no_harm(app: App, exporter: InMemorySpanExporter) -> None:
+    @app.job("odd", meta={"traceparent": "nonsense", "baggage": 7})
+    def odd() -> None:
+        return None
+
+    await odd.aenqueue()
+    await work(app)
+    assert named(exporter, "default process").status.status_code is StatusCode.OK
+
+
+async def test_a_server_goes_on_with_the_trace_of_a_request(
+    http: Http, engine: Engine, exporter: InMemorySpanExporter
+) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    meta = {"traceparent": parent, "tracestate": "ojs=p:8"}
+    answer = await http(
+        "POST", "/ojs/v1/jobs", {"type": "t", "args": [], "meta": meta}, headers={"traceparent": parent}
+    )
+    assert json.loads(answer.content)["job"]["meta"] == meta
+    span = named(exporter, "ojs.enqueue")
+    assert span.kind is SpanKind.SERVER
+    assert f"{place_of(span).trace_id:032x}" == parent.split("-")[1]
