@@ -333,6 +333,7 @@ class PostgresTransaction(Transaction):
         if counts:
             queues, states, changes = zip(*counts, strict=True)
             self.execute(_COUNT, (self._slot, texts(queues), texts(states), ints(changes)))
+        self.write_history()
         if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
             self.record_events(encode_events(self.effects.events))
         minute = self.now // 60_000_000

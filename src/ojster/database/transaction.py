@@ -72,6 +72,21 @@ SUMS: Final = ("enqueued", "completed", "failed", "waited", "ran", *(f"waits_{nu
 ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
 
 
+_ORDINARY: Final = frozenset({"job.started", "job.completed", "job.progress", "job.checkpointed", "dead_letter.added"})
+"""Events of jobs that show in their rows, or are too many to be remembered."""
+
+_USUAL_STATES: Final = frozenset({None, "scheduled"})
+"""The states out of which it is nothing to remember if a job gets: it was not there yet, or its time had come."""
+
+
+def _circumstances(job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What else is to be remembered of an event that ends an attempt: which one, by whom, and since when."""
+    if job.started_at is None or not (job.state == "active" or data.get("from") == "active"):
+        return {}
+    worker_id = None if job.worker_id is None else called(job.worker_id)
+    return {"attempt": data.get("attempt", job.attempt), "started_at": job.started_at, "worker_id": worker_id}
+
+
 class Tally:
     """What a minute of work in a queue amounted to. Durations are in microseconds."""
 
@@ -116,6 +131,8 @@ class Effects:
         self.due: int | None = None
         """The earliest time at which something is now due."""
         self.events: list[Event] = []
+        self.history: list[tuple[int, str, dict[str, Any]]] = []
+        """What has happened to jobs that does not show in their rows: see ``ojster.engine.history``."""
         self.counts: dict[tuple[str, str], int] = defaultdict(int)
         """By how much the number of jobs changed, by queue and state.
 
@@ -175,6 +192,8 @@ class Transaction(ABC):
         if job.moved is not None:
             data["from"], data["to"] = job.moved
             job.moved = None
+        if job.seq and type not in _ORDINARY and data.get("from", "") not in _USUAL_STATES:
+            self.effects.history.append((job.seq, type, data | _circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
 
     def emit_about(
@@ -349,6 +368,12 @@ class Transaction(ABC):
         """Delete recorded events that are too old, where that is a chore."""
         return
 
+    def write_history(self) -> None:
+        """Write what is to be remembered of jobs."""
+        rows = [(seq, self.now, type, encode_events(data)) for seq, type, data in self.effects.history]
+        if rows:
+            self.insert_rows("job_history", {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}, rows)
+
     def write_effects(self) -> None:
         """Write the counts and tallies of ``effects``; the last thing that a transaction does."""
         assert not self.effects.ended, "a job of a workflow ended, and nobody advanced the workflow"
@@ -359,6 +384,7 @@ class Transaction(ABC):
                 "ON CONFLICT (queue, state) DO UPDATE SET jobs = job_counts.jobs + excluded.jobs",
                 counts,
             )
+        self.write_history()
         if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
             self.record_events(encode_events(self.effects.events))
         if self.effects.tallies:

@@ -42,6 +42,7 @@ from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summar
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Nobody, claim
 from ojster.engine.events import EventFilter, EventPage
+from ojster.engine.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.engine.idempotency import Key, Reply
 from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
@@ -468,6 +469,39 @@ class Engine:
                 if job.state in FINISHED_STATES or left <= 0 or self.draining:
                     return job
                 await waiter.wait(left)
+
+    async def history(self, job_id: str) -> list[Entry]:
+        """Return what has happened to a job, the oldest first, at most the last 1,000.
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        await self._check_job(job_id)
+        return accepted(await self.database.read(read_history, job_id))
+
+    async def purge_history(self, job_id: str) -> int:
+        """Forget what has happened to a job so far; return how many entries that were.
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        await self._check_job(job_id)
+        return accepted(await self.database.run(purge_history, job_id))
+
+    async def lineage(self, job_id: str) -> Lineage:
+        """Return which jobs of its workflow lead to a job, and which follow it.
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        await self._check_job(job_id)
+        return accepted(await self.database.read(trace_lineage, job_id))
 
     async def cancel(self, job_id: str) -> control.Steered:
         """Cancel an unfinished job (CANCEL).

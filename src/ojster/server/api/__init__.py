@@ -9,6 +9,7 @@ from ojster.server.api import (
     bulk,
     crons,
     dead_letters,
+    history,
     jobs,
     pools,
     queues,
@@ -26,6 +27,7 @@ from ojster.server.route import Route
 ROUTES: Final[tuple[Route, ...]] = (
     *bulk.ROUTES,
     *jobs.ROUTES,
+    *history.ROUTES,
     *workflows.ROUTES,
     *workers.ROUTES,
     *queues.ROUTES,

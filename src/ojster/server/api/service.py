@@ -135,6 +135,7 @@ _EXTENSIONS: Final = [
         "bulk-operations",
         "dead-letter",
         "durable-execution",
+        "execution-history",
         "fair-scheduling",
         "multi-tenancy",
         "rate-limiting",
