@@ -37,6 +37,7 @@ from ojster.model.ids import new_id
 from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
 from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import check_tenant, shown_tenant
+from ojster.model.versions import ANY, Handled, parse_handled
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
 from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
@@ -189,6 +190,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tags: Sequence[str] | None = None
     pending: bool | None = None
     meta: Mapping[str, Any] | None = None
+    version: str | None = None
 
     def to_wire(self) -> bytes:
         """Return the ``options`` object of a job, as JSON."""
@@ -316,6 +318,7 @@ class JobType(Generic[P, R]):
         self.function = function
         self.options = options
         self.process = process
+        self.handled: Handled | None = None
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = inspect.signature(function)
         self.takes_context = _takes_context(function, self.signature)
@@ -478,22 +481,26 @@ class JobType(Generic[P, R]):
             meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
         if self.app.codecs:
             return self._encoded(encoded, meta)
-        return {
-            "type": self._type_json,
-            "args": msgspec.Raw(encoded),
-            "meta": meta,
-            "options": self._options_json,
-        }
+        return self._versioned(
+            {"type": self._type_json, "args": msgspec.Raw(encoded), "meta": meta, "options": self._options_json}
+        )
+
+    def _versioned(self, request: Members) -> Members:
+        if self.options.version is not None:
+            request["version"] = msgspec.Raw(_encode(self.options.version))
+        return request
 
     def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
         meta, options = msgspec.json.decode(given), msgspec.json.decode(self._options_json)
         args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
-        return {
-            "type": self._type_json,
-            "args": msgspec.Raw(args),
-            "meta": msgspec.Raw(_encode(meta)),
-            "options": msgspec.Raw(_encode(options)),
-        }
+        return self._versioned(
+            {
+                "type": self._type_json,
+                "args": msgspec.Raw(args),
+                "meta": msgspec.Raw(_encode(meta)),
+                "options": msgspec.Raw(_encode(options)),
+            }
+        )
 
 
 def _kind_of(workflow: Step) -> str:
@@ -560,8 +567,14 @@ class App:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
+    @property
+    def handled(self) -> tuple[Handled, ...]:
+        """Of which types only some versions are handled here."""
+        declared = sorted(self.handlers.values(), key=lambda one: one.type)
+        return tuple(one.handled for one in declared if one.handled is not None)
+
     def job(
-        self, type: str | None = None, *, process: bool = False, **options: Any
+        self, type: str | None = None, *, process: bool = False, versions: str = ANY, **options: Any
     ) -> Callable[[Callable[P, R]], JobType[P, R]]:
         """Declare a function as the handler of a job type.
 
@@ -571,10 +584,14 @@ class App:
             The job type, such as ``email.send``; by default the function's name.
         process:
             Run the handler in a child process, which is killed at its timeout or when the job is cancelled.
+        versions:
+            Which versions of its jobs the handler understands: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all. Workers are
+            given no others; jobs without a version go to any.
         options:
             How its jobs are to be treated, as in ``JobOptions``: ``queue``, ``priority`` (-100 to 100), ``timeout``
             (seconds), ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry.md), ``unique``,
-            ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``.
+            ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``,
+            ``version`` (of their arguments).
 
         Raises
         ------
@@ -589,6 +606,7 @@ class App:
             if name in self.handlers:
                 raise ValueError(f"The job type {name!r} has a handler already: {self.handlers[name].function!r}.")
             declared = JobType(self, name, function, JobOptions(**options), process)
+            declared.handled = parse_handled(name, versions)
             self.handlers[name] = declared
             return declared
 

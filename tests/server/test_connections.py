@@ -22,8 +22,9 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def serving(engine: Engine) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """A server on a socket, and its port; it is told to stop at the end, if it was not before."""
+    application = Application(engine)
     config = uvicorn.Config(
-        Application(engine),
+        application,
         port=0,
         log_level="error",
         http=QuickHttpProtocol,
@@ -36,7 +37,7 @@ async def serving(engine: Engine) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     while not server.started:
         await asyncio.sleep(0.005)
     yield server, server.servers[0].sockets[0].getsockname()[1]
-    engine.drain()
+    await application.drain()
     server.should_exit = True
     await running
 

@@ -264,6 +264,8 @@ class HttpClient:
     async def beat(self, heartbeat: Heartbeat) -> Pulse:
         """Report that a worker is alive. Not tried again: the next one will do."""
         body = {name: value for name, value in msgspec.structs.asdict(heartbeat).items() if value is not None}
+        body.pop("tenant", None)
+        body["handlers"] = [{"type": one.type, "versions": one.versions} for one in heartbeat.handlers]
         lease = body.pop("lease", None)
         if lease is not None:
             body["visibility_timeout_ms"] = lease // 1000

@@ -17,11 +17,20 @@ from ojster.database.database import Database, topics_of
 from ojster.database.dispatcher import Dispatcher, Operation, Patience
 from ojster.database.doorbell import Doorbell
 from ojster.database.migrations import refuse_newer, scripts
-from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J, ColumnType, Parameters, Row, Transaction
+from ojster.database.transaction import (
+    JOB_COLUMNS,
+    JOB_COLUMNS_OF_J,
+    ColumnType,
+    Parameters,
+    Row,
+    Transaction,
+    those_not_handled,
+)
 from ojster.engine.configuration import Configuration
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
+from ojster.model.versions import Handled
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +79,8 @@ _RECORD: Final = (
 _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant) VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
     )
     for size in INSERT_SIZES
 }
@@ -85,13 +94,14 @@ _COMPLETE_JOBS: Final = (
 )
 _SELECT_AVAILABLE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limit} AND (j.due_at IS NULL OR j.due_at > ?) "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limit}{handled} "
+    "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ?"
 )
-_AVAILABLE_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL")
-_LIMITED_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key = ?")
+_AVAILABLE_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL", handled="")
+_LIMITED_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key = ?", handled="")
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 _LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 _FIND_JOBS: Final = (
@@ -160,6 +170,7 @@ class SqliteTransaction(Transaction):
                 job.node,
                 job.limit_key,
                 job.tenant,
+                job.version,
             )
         start, width = 0, len(values) // len(jobs)
         for size in INSERT_SIZES:
@@ -202,11 +213,19 @@ class SqliteTransaction(Transaction):
             return {}
         return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (apsw.carray(tuple(ids)),))}
 
-    def available_jobs(self, queue: str, tenant: str, limit: int) -> list[Job]:
-        return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, tenant, self.now, limit))]
+    def available_jobs(self, queue: str, tenant: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
+        if not handled:
+            return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, tenant, self.now, limit))]
+        condition, bounds = those_not_handled(handled)
+        sql = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL", handled=condition)
+        return [Job(*row) for row in self.execute(sql, (queue, tenant, *bounds, self.now, limit))]
 
-    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int) -> list[Job]:
-        return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, tenant, key, self.now, limit))]
+    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
+        if not handled:
+            return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, tenant, key, self.now, limit))]
+        condition, bounds = those_not_handled(handled)
+        sql = _SELECT_AVAILABLE.format(limit="j.limit_key = ?", handled=condition)
+        return [Job(*row) for row in self.execute(sql, (queue, tenant, key, *bounds, self.now, limit))]
 
     def record_events(self, events: bytes) -> None:
         ((total,),) = self.execute(_RECORD, (self.now, len(events), events))

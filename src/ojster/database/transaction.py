@@ -18,6 +18,7 @@ from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
 from ojster.model.tenant import EVERYBODY, called, qualify, split
+from ojster.model.versions import Handled
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -27,7 +28,7 @@ encode_events: Final = msgspec.json.Encoder().encode
 JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
-    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant"
+    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -38,8 +39,17 @@ JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLU
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
 """What a column holds, as ``insert_rows`` and ``update_rows`` want to know it."""
 
+NOT_HANDLED: Final = " AND NOT (j.type = ? AND j.version IS NOT NULL AND (j.version < ? OR j.version >= ?))"
+"""Leaves out versions of a job type that a worker does not handle."""
+
 EVERY_JOB: Final = 1_000_000
 """How many jobs can be fetched from a queue when nobody has counted them."""
+
+
+def those_not_handled(handled: Sequence[Handled]) -> tuple[str, list[Any]]:
+    """Return a condition of SQL that leaves out what is not handled, and its parameters."""
+    bounds = [value for one in handled for value in (one.type, one.low, one.high)]
+    return NOT_HANDLED * len(handled), bounds
 
 
 class TryAgain(Exception):
@@ -338,14 +348,15 @@ class Transaction(ABC):
         """Return the jobs of these ids that exist, with envelopes."""
 
     @abstractmethod
-    def available_jobs(self, queue: str, tenant: str, limit: int) -> list[Job]:
+    def available_jobs(self, queue: str, tenant: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
         """Return the jobs without a limit to hand out next, locked, with envelopes: the most urgent, then the oldest.
 
-        Left out are expired jobs and those whose ``exclusive_key`` is taken by an active job.
+        Left out are expired jobs, those whose ``exclusive_key`` is taken by an active job, and versions of the types in
+        ``handled`` that are not handled.
         """
 
     @abstractmethod
-    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int) -> list[Job]:
+    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
         """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without."""
 
     @abstractmethod

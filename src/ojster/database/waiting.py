@@ -5,7 +5,8 @@ wants, and be kept just after that one told those who waited. The room therefore
 a call that looked before the news is not kept, but tried again.
 
 Who waits for the jobs of one tenant waits under its name for the queue (``ojster.model.tenant``). There may be news for
-all tenants of a queue; what is nobody's is news of the queue itself.
+all tenants of a queue; what is nobody's is news of the queue itself. Who cannot take every job waits under a name of
+its own, ``choosy``: it is woken by all news, and in nobody's stead.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ojster.database.transaction import EVERY_JOB
 from ojster.model.tenant import DEFAULT_TENANT, EVERYBODY, NOBODY, qualify, split
 
 if TYPE_CHECKING:
     from ojster.database.dispatcher import Call, Patience
+
+
+_CHOOSY: Final = "/choosy/"
+
+
+def choosy(queue: str) -> str:
+    """Return under which name those wait for the jobs of a queue who cannot take all of them."""
+    return _CHOOSY + queue
 
 
 class Kept(NamedTuple):
@@ -82,7 +92,8 @@ class WaitingRoom:
             with self._lock:
                 for news, count in wanted.items():
                     for queue in self._concerned(news):
-                        chosen = [call for call, _ in zip(self._calls.get(queue, ()), range(count), strict=False)]
+                        most = EVERY_JOB if queue.startswith(_CHOOSY) else count
+                        chosen = [call for call, _ in zip(self._calls.get(queue, ()), range(most), strict=False)]
                         for call in chosen:
                             self._remove(call)
                         taken += chosen
@@ -97,6 +108,7 @@ class WaitingRoom:
             return [queue for queue in queues if self._concerned(queue)]
 
     def _has_news(self, queue: str, since: int) -> bool:
+        queue = queue.removeprefix(_CHOOSY)
         tenant, name = split(queue)
         sources = [queue]
         if tenant != NOBODY:
@@ -107,10 +119,12 @@ class WaitingRoom:
 
     def _concerned(self, news: str) -> list[str]:
         """Return under which names somebody waits whom the news of a queue concern."""
-        tenant, queue = split(news)
+        tenant, queue = split(news.removeprefix(_CHOOSY))
         if tenant == EVERYBODY:
-            return [name for name in self._calls if name != queue and split(name)[1] == queue]
+            plain = (queue, choosy(queue))
+            return [name for name in self._calls if name not in plain and split(name.removeprefix(_CHOOSY))[1] == queue]
         names = [news, qualify(DEFAULT_TENANT, queue)] if tenant == NOBODY else [news]
+        names += [choosy(name) for name in names]
         return [name for name in names if name in self._calls]
 
     def give_up(self) -> list[Call]:

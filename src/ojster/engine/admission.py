@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ojster.database.transaction import JOB_COLUMNS, Later, Transaction
 from ojster.engine.limits import limit_queue, register
 from ojster.engine.transitions import cancel_job
@@ -13,6 +15,7 @@ from ojster.model.errors import Duplicate, OjsterError
 from ojster.model.job import NewJob
 from ojster.model.limit import Rate
 from ojster.model.states import JobState
+from ojster.model.versions import version_number
 
 Group = Sequence[NewJob]
 """Jobs that are pushed together: all of them get in, or none."""
@@ -80,6 +83,8 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     job.exclusive_key = new.exclusive_key
     job.node = new.node
     job.tenant = new.tenant
+    if new.version is not None:
+        job.version = version_number(msgspec.json.decode(new.version))
     job.envelope = new.envelope
     if new.pending:
         job.state = "pending"

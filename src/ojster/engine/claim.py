@@ -20,6 +20,7 @@ from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, called
+from ojster.model.versions import Handled
 
 MOST_CLAIMED: Final = 1_000
 
@@ -84,7 +85,7 @@ def _batches(tx: Transaction, share: Share, wanted: int, way: Way) -> Iterator[l
         wanted = min(wanted, way.room[share.pool])
     is_mixed = share.tenant is None and way.has_tenants
     if sharing.is_plain:
-        while wanted and (jobs := _take(tx, share.queues, wanted, way, share.tenant)):
+        while wanted and (jobs := _take(tx, share.queues, wanted, way, share)):
             yield jobs
             wanted = wanted - len(jobs) if is_mixed else 0
         return
@@ -95,7 +96,7 @@ def _batches(tx: Transaction, share: Share, wanted: int, way: Way) -> Iterator[l
         starved = list(islice((queue for queue in queues if is_starved(tx, queue, sharing, turns)), wanted))
         plan = turns.plan(queues, wanted, sharing, backlog, starved)
         parts = Counter(plan)
-        found = {queue: _take(tx, (queue,), part, way, share.tenant) for queue, part in parts.items()}
+        found = {queue: _take(tx, (queue,), part, way, share) for queue, part in parts.items()}
         queues = [queue for queue in queues if len(some := found.get(queue, ())) == parts[queue] or (is_mixed and some)]
         left = {queue: iter(jobs) for queue, jobs in found.items()}
         jobs = [job for queue in plan if (job := next(left[queue], None)) is not None]
@@ -110,7 +111,7 @@ def _backlog(tx: Transaction) -> dict[str, int]:
     return dict(tx.execute("SELECT queue, jobs FROM job_counts WHERE state = 'available'"))
 
 
-def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: Way, tenant: str | None) -> list[Job]:
+def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: Way, share: Share) -> list[Job]:
     taken: list[Job] = []
     for queue in dict.fromkeys(queues):
         if len(taken) == wanted or queue in way.paused:
@@ -119,10 +120,10 @@ def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: Way, tenant:
         room = min(wanted - len(taken), gate.enter() if gate else UNLIMITED)
         if not room:
             continue
-        if tenant is None and way.has_tenants:
-            jobs = _of_all(tx, queue, room, way)
+        if share.tenant is None and way.has_tenants:
+            jobs = _of_all(tx, queue, room, way, share.handled)
         else:
-            jobs = _of_one(tx, queue, tenant or NOBODY, room, way)
+            jobs = _of_one(tx, queue, share.tenant or NOBODY, room, way, share.handled)
         if gate is not None:
             gate.start(jobs)
             if gate.counts_active:
@@ -131,7 +132,7 @@ def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: Way, tenant:
     return taken
 
 
-def _of_all(tx: Transaction, queue: str, wanted: int, way: Way) -> list[Job]:
+def _of_all(tx: Transaction, queue: str, wanted: int, way: Way, handled: Sequence[Handled]) -> list[Job]:
     """The jobs to hand out next whosever they are: the tenants take turns (ojs-multi-tenancy.md section 7).
 
     Each is asked once, for as many as are its turn, so more may be left if they are wanted.
@@ -143,7 +144,7 @@ def _of_all(tx: Transaction, queue: str, wanted: int, way: Way) -> list[Job]:
         plan = way.tenants_turns.plan(tenants, wanted - len(jobs), sharing, {})
         left = {}
         for tenant, part in Counter(plan).items():
-            found = _of_one(tx, queue, tenant, part, way)
+            found = _of_one(tx, queue, tenant, part, way, handled)
             left[tenant] = iter(found)
             if len(found) < part:
                 way.exhausted.add((queue, tenant))
@@ -155,24 +156,24 @@ def _of_all(tx: Transaction, queue: str, wanted: int, way: Way) -> list[Job]:
     return jobs
 
 
-def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way) -> list[Job]:
-    """The jobs of a tenant to hand out next."""
+def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, handled: Sequence[Handled]) -> list[Job]:
+    """The jobs of a tenant to hand out next, of those that are handled."""
     room = min(wanted, way.tenants_room.get(tenant, UNLIMITED))
     if not room:
         return []
-    jobs = _available(tx, queue, tenant, room)
+    jobs = _available(tx, queue, tenant, room, handled)
     if way.has_keys:
-        jobs = _with_limited(tx, queue, tenant, room, jobs, way)
+        jobs = _with_limited(tx, queue, tenant, room, jobs, way, handled)
     if tenant in way.tenants_room:
         way.tenants_room[tenant] -= len(jobs)
     return jobs
 
 
-def _available(tx: Transaction, queue: str, tenant: str, limit: int) -> list[Job]:
+def _available(tx: Transaction, queue: str, tenant: str, limit: int, handled: Sequence[Handled]) -> list[Job]:
     """The jobs to hand out next of those without a limit, one at most of those that share an exclusive key."""
     asked = limit
     while True:
-        found = tx.available_jobs(queue, tenant, asked)
+        found = tx.available_jobs(queue, tenant, asked, handled)
         chosen = _one_of_each(tx, queue, found)
         if len(chosen) >= limit or len(found) < asked or len(chosen) == len(found):
             return chosen[:limit]
@@ -190,7 +191,15 @@ def _one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
     return chosen
 
 
-def _with_limited(tx: Transaction, queue: str, tenant: str, room: int, unlimited: list[Job], way: Way) -> list[Job]:
+def _with_limited(
+    tx: Transaction,
+    queue: str,
+    tenant: str,
+    room: int,
+    unlimited: list[Job],
+    way: Way,
+    handled: Sequence[Handled],
+) -> list[Job]:
     """Return the jobs to hand out next, those with limits among them where it is their turn."""
     found = list(unlimited)
     for some in _windows(tx, queue, tenant):
@@ -199,7 +208,7 @@ def _with_limited(tx: Transaction, queue: str, tenant: str, room: int, unlimited
                 break
             gate = way.gate(head)
             if gate.enter():
-                found += tx.limited_jobs(queue, tenant, gate.limit.key, min(room, gate.room))
+                found += tx.limited_jobs(queue, tenant, gate.limit.key, min(room, gate.room), handled)
             elif gate.strategy is not None and gate.limit.on_limit != "wait":
                 _turn_away(tx, tx.limited_jobs(queue, tenant, gate.limit.key, MOST_TURNED_AWAY), gate)
         if len(found) >= room:

@@ -13,6 +13,7 @@ import msgspec
 
 from ojster.engine.sharing import STRICT, Sharing, Turns
 from ojster.model.limit import Rate
+from ojster.model.versions import Handled
 
 if TYPE_CHECKING:
     from ojster.database.transaction import Transaction
@@ -157,11 +158,13 @@ class Configuration:
         self._subscriptions: Sequence[Subscription] | None = None
         self._tenants: Mapping[str, Tenant] | None = None
         self._followed_until: int | None = None
+        self._handled: Mapping[str, tuple[Handled, ...]] | None = None
 
     def forget(self) -> None:
         """Something may have changed."""
         self.version += 1
         self._bounds = self._subscriptions = self._pools = self._tenants = self._followed_until = None
+        self._handled = None
 
     def may_bound(self, queue: str) -> bool:
         """Whether a queue has a bound, as far as this process knows."""
@@ -195,6 +198,20 @@ class Configuration:
             known = {tenant.id: tenant for (body,) in rows if (tenant := decode_tenant(body))}
             if tx.configuration_version == self.version:
                 self._tenants = known
+        return known
+
+    def may_be_choosy(self, worker_id: str | None) -> bool:
+        """Whether a worker handles only some versions of some types, as far as this process knows."""
+        return worker_id is not None and (self._handled is None or worker_id in self._handled)
+
+    def handled(self, tx: Transaction) -> Mapping[str, tuple[Handled, ...]]:
+        """Return of which types workers handle only some versions, by worker, for those who do."""
+        known = self._handled
+        if known is None:
+            rows = tx.execute("SELECT id, handlers FROM workers WHERE handlers IS NOT NULL")
+            known = {id: decode_handled(handlers) for id, handlers in rows}
+            if tx.configuration_version == self.version:
+                self._handled = known
         return known
 
     def is_followed(self, tx: Transaction) -> bool:
@@ -244,5 +261,6 @@ class _Bounded(msgspec.Struct):
 
 _bounded: Final = msgspec.json.Decoder(_Bounded).decode
 decode_pool: Final = msgspec.json.Decoder(Pool).decode
+decode_handled: Final = msgspec.json.Decoder(tuple[Handled, ...]).decode
 decode_tenant: Final = msgspec.json.Decoder(Tenant).decode
 decode_subscription: Final = msgspec.json.Decoder(Subscription).decode

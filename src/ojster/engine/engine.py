@@ -19,6 +19,7 @@ import msgspec
 from ojster.database.database import Database
 from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Transaction
+from ojster.database.waiting import choosy
 from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, job_topic, workflow_topic
 from ojster.engine import bulk as bulks
 from ojster.engine import (
@@ -344,6 +345,8 @@ class Engine:
             worker_id = self.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.tenant, worker_id=worker_id)
             queues = tuple(qualify(self.tenant or DEFAULT_TENANT, queue) for queue in queues)
+        if self.database.configuration.may_be_choosy(request.worker_id):
+            queues = tuple(map(choosy, queues))
         patience = Patience(queues if waits else (), _in_vain if waits else _never, self.give_back)
         call = self.database.run_patiently(claim, request, patience)
         try:

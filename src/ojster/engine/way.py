@@ -14,6 +14,7 @@ from ojster.engine.pools import count_active_jobs, room_in
 from ojster.engine.sharing import STRICT, Sharing, Turns
 from ojster.engine.tenants import MOST_TENANTS, rooms_of, waiting_tenants
 from ojster.model.tenant import NOBODY
+from ojster.model.versions import Handled
 
 MOST_SHARES: Final = 1_000
 """Of how many sets of queues that share it is remembered whose turn it is."""
@@ -58,6 +59,7 @@ class Share(msgspec.Struct, frozen=True):
     sharing: Sharing
     pool: str | None
     tenant: str | None
+    handled: tuple[Handled, ...] = ()
 
 
 class Way:
@@ -101,6 +103,7 @@ class Way:
         self.tenants_room: dict[str, int] = {}
         self.exhausted: set[tuple[str, str]] = set()
         self._waiting: dict[str, list[str]] = {}
+        self._handled = tx.configuration.handled(tx)
         self._pools = tx.configuration.pools(tx)
         self._members: dict[str, str] = {}
         if self._pools:
@@ -121,15 +124,16 @@ class Way:
 
     def share(self, request: Claim) -> Share:
         """Return from which queues a worker gets jobs, and how they share: as its pool has it, if it is of one."""
+        handled = self._handled.get(request.worker_id or "", ())
         pool = self._pool_of(request)
         if pool is not None:
             queues = tuple(queue for queue in pool.queues if queue in request.queues)
-            return Share(queues, pool.sharing, pool.name, request.tenant)
+            return Share(queues, pool.sharing, pool.name, request.tenant, handled)
         queues = request.queues
         if self._pools:
             shut = {queue for pool in self._pools.values() if pool.isolated for queue in pool.queues}
             queues = tuple(queue for queue in queues if queue not in shut)
-        return Share(queues, request.sharing, None, request.tenant)
+        return Share(queues, request.sharing, None, request.tenant, handled)
 
     def _pool_of(self, request: Claim) -> Pool | None:
         name = self._members.get(request.worker_id or "")

@@ -15,6 +15,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.failure import Failure
 from ojster.model.tenant import called
+from ojster.model.versions import Handled
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -30,6 +31,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     concurrency: int | None = None
     pool: str | None = None
+    handlers: tuple[Handled, ...] = ()
+    """Of which types it handles only some versions."""
     tenant: str | None = None
     """Whose jobs only it may be at; ``None``: anybody's."""
 
@@ -76,12 +79,14 @@ def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[Pulse]:
 
 def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     now = tx.now
+    _note_handlers(tx, one)
     ((directive, started_at),) = tx.execute(
-        f"INSERT INTO workers ({_WORKER_COLUMNS}) VALUES (:id, :state, NULL, :hostname, :pid, :queues, :labels, "
-        ":concurrency, :active_jobs, :now, :now, :pool) "
+        f"INSERT INTO workers ({_WORKER_COLUMNS}, handlers) VALUES (:id, :state, NULL, :hostname, :pid, :queues, "
+        ":labels, :concurrency, :active_jobs, :now, :now, :pool, :handlers) "
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, hostname = excluded.hostname, pid = excluded.pid, "
         "queues = excluded.queues, labels = excluded.labels, concurrency = excluded.concurrency, "
-        "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at, pool = excluded.pool "
+        "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at, pool = excluded.pool, "
+        "handlers = excluded.handlers "
         "RETURNING directive, started_at",
         {
             "id": one.worker_id,
@@ -93,6 +98,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
             "concurrency": one.concurrency,
             "active_jobs": len(one.active_jobs),
             "pool": one.pool,
+            "handlers": msgspec.json.encode(one.handlers).decode() if one.handlers else None,
             "now": now,
         },
     )
@@ -118,6 +124,13 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
             pulse.lost.append(id)
     tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", rows)
     return pulse
+
+
+def _note_handlers(tx: Transaction, one: Heartbeat) -> None:
+    """Let all processes know if a worker handles other versions than it did."""
+    if tx.configuration.handled(tx).get(one.worker_id, ()) != one.handlers:
+        tx.effects.configured = True
+        tx.effects.opened.update(one.queues)
 
 
 def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | OjsterError]:

@@ -50,6 +50,7 @@ class Job(msgspec.Struct, gc=False):
     checkpoint_number: int = 0
     limit_key: str | None = None
     tenant: str = ""
+    version: int | None = None
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
     """From which state, and into which, it was put in this transaction, if nobody was told of that yet."""

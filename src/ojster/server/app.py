@@ -143,6 +143,11 @@ class Application:
                 return
         await self._app(scope, receive, send)
 
+    async def drain(self) -> None:
+        """Answer those who wait, and tell those who follow that the server stops. The first step of a shutdown."""
+        self.engine.drain()
+        await self._services.feed.farewell()
+
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + ROOM_FOR_OPTIONS
         largest = self._largest_body if route.large else min(single, self._largest_body)

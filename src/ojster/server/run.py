@@ -49,9 +49,9 @@ def be_quick() -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+    def __init__(self, config: uvicorn.Config, application: Application) -> None:
         super().__init__(config)
-        self._engine = engine
+        self._application = application
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,7 +64,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._engine.drain()
+        await self._application.drain()
         await super().shutdown(sockets)
 
 
@@ -106,8 +106,9 @@ def serve(
     engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate))
     if hooks:
         conformance_hooks.install(engine)
+    application = Application(engine, cors_origins=cors_origins, trusting=trusting, tenants=tenants)
     config = uvicorn.Config(
-        Application(engine, cors_origins=cors_origins, trusting=trusting, tenants=tenants),
+        application,
         host=host,
         port=port,
         log_level=log_level,
@@ -122,4 +123,4 @@ def serve(
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=75,
     )
-    _Server(config, engine).run()
+    _Server(config, application).run()

@@ -37,6 +37,9 @@ IN_MEMORY: Final = 10_000
 MOST_FOLLOWERS: Final = 100
 """How many connections of one address may follow at the same time."""
 
+FAREWELL: Final = 2.0
+"""How many seconds those who follow have to take in that the server stops."""
+
 ALL: Final = "all"
 
 
@@ -149,6 +152,7 @@ class Feed:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._addresses: Counter[str] = Counter()
+        self._all_gone = asyncio.Event()
 
     def check(self, address: str) -> None:
         """Refuse a connection of an address that has as many as it may have.
@@ -171,6 +175,15 @@ class Feed:
             self._addresses[address] -= 1
             if not self._addresses[address]:
                 del self._addresses[address]
+            if not self._addresses:
+                self._all_gone.set()
+
+    async def farewell(self) -> None:
+        """Return when all who follow have been told that the server stops, or do not listen."""
+        if self._addresses:
+            self._all_gone.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), FAREWELL)
 
     async def follow(self, after: int, patience: float) -> AsyncIterator[Piece]:
         """Return what happens after the event with a number, some events at a time, until the server stops.

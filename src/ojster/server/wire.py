@@ -297,6 +297,13 @@ class ReviewBody(Struct):
     author: Annotated[str, Meta(max_length=255)] | None = None
 
 
+class HandlerBody(Struct):
+    """Which versions of a job type a worker can handle: ``2.0``, ``>=1.0 <3.0``, or ``*`` for any."""
+
+    type: str
+    versions: str = "*"
+
+
 class HeartbeatBody(Struct):
     """What a worker says of itself. ``active_jobs`` may be the jobs' ids, or their number beside ``active_job_ids``."""
 
@@ -311,6 +318,7 @@ class HeartbeatBody(Struct):
     labels: list[str] = []
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     pool: Identifier | None = None
+    handlers: list[HandlerBody] = []
 
 
 class DirectiveBody(Struct):

@@ -398,6 +398,7 @@ class Worker:
                 labels=self.labels,
                 concurrency=self.concurrency,
                 pool=self.pool,
+                handlers=self.app.handled,
             )
         )
         self._is_known = True

@@ -137,6 +137,7 @@ _EXTENSIONS: Final = [
         "durable-execution",
         "execution-history",
         "fair-scheduling",
+        "job-versioning",
         "multi-tenancy",
         "rate-limiting",
         "realtime",

@@ -16,10 +16,11 @@ from ojster.engine.workers import Heartbeat, Worker
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.failure import parse_failure
-from ojster.model.job import check_queue_name
+from ojster.model.job import check_queue_name, read_type
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, called, split
 from ojster.model.timestamps import format_timestamp
+from ojster.model.versions import Handled, parse_handled
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode
 from ojster.server.route import BASE, Route
@@ -199,6 +200,7 @@ async def heartbeat(exchange: Exchange) -> Answer:
             labels=tuple(body.labels),
             concurrency=body.concurrency,
             pool=body.pool,
+            handlers=_handled(body.handlers),
         )
     )
     return Answer(
@@ -213,6 +215,15 @@ async def heartbeat(exchange: Exchange) -> Answer:
             }
         )
     )
+
+
+def _handled(bodies: Sequence[wire.HandlerBody]) -> tuple[Handled, ...]:
+    """Return of which types a worker handles only some versions, each once."""
+    found = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MOST_HANDLERS]]
+    return tuple(sorted({one.type: one for one in found if one is not None}.values(), key=lambda one: one.type))
+
+
+MOST_HANDLERS: Final = 1_000
 
 
 async def list_workers(exchange: Exchange) -> Answer:
