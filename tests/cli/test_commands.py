@@ -50,7 +50,8 @@ def ojster(tmp_path: Path, shared_url: str) -> Ojster:
 def test_every_command_has_help_with_examples(ojster: Ojster) -> None:
     assert "Exit codes:" in ojster("--help")
     subcommands = (
-        "serve|worker|dev|demo|push|migrate|doctor|jobs list|jobs show|jobs cancel|jobs retry|queues pause|cron add|"
+        "serve|worker|dev|demo|push|migrate|doctor|jobs list|jobs show|jobs cancel|jobs retry|jobs delete|"
+        "jobs history|queues pause|cron add|"
         "dead-letter retry|workers tell|jobs|queues|cron|dead-letter|workers"
     )
     for subcommand in subcommands.split("|"):
@@ -67,6 +68,19 @@ def test_a_job_is_pushed_listed_shown_and_cancelled(ojster: Ojster) -> None:
     assert [job["id"] for job in listed["jobs"]] == [id]
     assert id in ojster("jobs", "list")
     assert ojster.json("jobs", "cancel", id)["previous_state"] == "available"
+
+
+def test_jobs_that_are_chosen_are_steered_together(ojster: Ojster) -> None:
+    for type in ("a.x", "a.y", "b"):
+        id = ojster("push", type).strip()
+    assert "Say which" in ojster("jobs", "cancel", "--yes", expect=2)
+    assert "Cancel all jobs that match?" in ojster("jobs", "cancel", "--type", "a.*", expect=130)
+    assert ojster.json("jobs", "cancel", "--type", "a.*", "-y") == {"matched": 2, "succeeded": 2, "failed": 0}
+    assert "0 of 0" in ojster("jobs", "cancel", "--older-than", "PT1H", "--yes")
+    assert "2 of 2 jobs are deleted." in ojster("jobs", "delete", "--state", "cancelled", "--queue", "default", "-y")
+    assert "0 of 0" in ojster("jobs", "retry", "--error-type", "Smtp*", "--yes")
+    assert [entry["event_type"] for entry in ojster.json("jobs", "history", id)] == ["job.created"]
+    assert "created" in ojster("jobs", "history", id)
 
 
 def test_exit_codes_tell_refusals_apart(ojster: Ojster) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ojster.client.http import HttpClient
 from ojster.client.interface import Client
+from ojster.engine.bulk import Action
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine
 from ojster.engine.inspect import Page
@@ -21,8 +22,9 @@ from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.model.failure import Failure
 from ojster.model.ids import new_id
+from ojster.model.job import read_members
 from ojster.server.app import Application
-from tests.conftest import request
+from tests.conftest import Clock, request
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +66,38 @@ async def test_several_jobs_are_pushed_together(client: Client) -> None:
     pushed = await client.enqueue([request("t", number) for number in range(5)])
     assert [one.job.args for one in pushed] == [[number] for number in range(5)]
     assert len(await client.fetch(Claim(("default",), 10))) == 5
+
+
+async def test_all_jobs_that_match_are_dealt_with(client: Client, clock: Clock) -> None:
+    await client.enqueue([request("a.x"), request("a.y", queue="q"), request("b", meta={"k": 1})])
+    found = await client.sweep(Action.CANCEL, JobFilter(type="a.*", created_before=clock.now + 1))
+    assert (found.matched, found.succeeded, found.failed) == (2, 2, 0)
+    assert [refusal for _, refusal in found.items] == [None, None]
+    assert (await client.sweep(Action.CANCEL, JobFilter(meta={"k": 1}))).succeeded == 1
+    assert (await client.sweep(Action.DELETE, JobFilter(states=("cancelled",), queue="q"))).succeeded == 1
+    with pytest.raises(InvalidRequest):
+        await client.sweep(Action.DELETE, JobFilter(states=("active",)))
+
+
+async def test_what_cannot_be_done_to_all_is_said_of_each(client: Client) -> None:
+    steps = b'{"type": "chain", "steps": [{"type": "a", "args": [], "retry": {"max_attempts": 1}}]}'
+    await client.create_workflow(read_members(steps))
+    (job,) = await client.fetch(Claim(("default",)))
+    await client.fail([FailureReport(job.id, Failure("X", "no"))])
+    found = await client.sweep(Action.RETRY, JobFilter(type="a"))
+    assert (found.matched, found.succeeded) == (1, 0)
+    ((id, refusal),) = found.items
+    assert id == job.id
+    assert isinstance(refusal, Conflict)
+
+
+async def test_a_history_can_be_asked_for(client: Client, engine: Engine) -> None:
+    await client.enqueue([request("t")])
+    (job,) = await client.fetch(Claim(("default",), worker_id="w"))
+    await client.acknowledge([Acknowledgement(job.id, None, "w", 1)])
+    entries = await client.history(job.id)
+    assert [entry.type for entry in entries] == [entry.type for entry in await engine.history(job.id)]
+    assert entries[-1].actor == {"type": "worker", "id": "w"}
 
 
 async def test_failures_and_releases(client: Client) -> None:

@@ -16,7 +16,8 @@ from rich.markup import escape
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App
 from ojster.cli.output import errors, print_json
 from ojster.client.interface import Client
-from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, NotFound, OjsterError
+from ojster.model.duration import parse_duration
+from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 
 R = TypeVar("R")
 
@@ -29,6 +30,23 @@ EXIT_CODES: Final[tuple[tuple[type[OjsterError], int], ...]] = (
 """1 is any other refusal or failure, 2 is a wrong use of the command."""
 
 Command = Callable[..., Any]
+
+
+class Duration(click.ParamType[int | None]):
+    """An ISO 8601 duration, in microseconds; ``never`` stands for none."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Return the microseconds of a duration."""
+        if value is None or isinstance(value, int):
+            return value
+        if value == "never":
+            return None
+        try:
+            return parse_duration(str(value))
+        except InvalidRequest as error:
+            self.fail(error.message, param, ctx)
 
 
 def with_url(command: Command) -> Command:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
+from rich.markup import escape
 from rich.syntax import Syntax
+from rich.table import Table
 
 from ojster.app import JobOptions, Retry, request_of
-from ojster.cli.common import ask, done, examples, with_json, with_url
+from ojster.cli.common import Command, Duration, ask, done, examples, with_json, with_url
 from ojster.cli.output import console, job_json, print_json, print_page, state_text
 from ojster.client.interface import Client
+from ojster.engine.bulk import Action
 from ojster.engine.inspect import Page
 from ojster.engine.selection import JobFilter
 from ojster.model.errors import InvalidRequest
 from ojster.model.states import FINISHED, JobState
+from ojster.model.timestamps import format_timestamp, system_clock
+
+STATES: Final = [state.value for state in JobState]
+
+MOST_REFUSALS: Final = 20
+"""Of how many jobs it is said why it was not done to them."""
 
 
 @click.command(
@@ -79,9 +88,11 @@ def _argument(text: str) -> Any:
         return text
 
 
-@click.group(epilog=examples("ojster jobs list --state active", "ojster jobs show ID", "ojster jobs cancel ID"))
+@click.group(
+    epilog=examples("ojster jobs list --state active", "ojster jobs show ID", "ojster jobs cancel --type 'report.*'")
+)
 def jobs() -> None:
-    """List, show, cancel, activate and retry jobs."""
+    """List, show, cancel, activate, retry and delete jobs."""
 
 
 @jobs.command(
@@ -89,7 +100,7 @@ def jobs() -> None:
     epilog=examples("ojster jobs list --state active", "ojster jobs list --type 'email.*' --limit 100 --json"),
 )
 @with_url
-@click.option("--state", "-s", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
+@click.option("--state", "-s", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option("--queue", "-q", help="Only jobs of this queue.")
 @click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
 @click.option("--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="How many at most.")
@@ -116,15 +127,84 @@ def show_job(job_id: str, url: str, as_json: bool) -> None:
     console.print(Syntax(shown, "json", background_color="default", word_wrap=True))
 
 
-@jobs.command("cancel", epilog=examples("ojster jobs cancel 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
-@click.argument("job_id")
+def chooses(command: Command) -> Command:
+    """Give a command options that choose jobs, and ``--yes``."""
+    for option in (
+        click.option("--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="In it; repeatable."),
+        click.option("--queue", "-q", help="Of this queue."),
+        click.option("--type", "-t", "type", help="Of this type; it may end in '*'."),
+        click.option("--error-type", help="Whose last error was of this type; it may end in '*'."),
+        click.option("--older-than", type=Duration(), metavar="DURATION", help="Made before so long, such as PT1H."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+    ):
+        command = option(command)
+    return command
+
+
+def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> int:
+    """Do something to all jobs that are chosen, and say what became of it; ask first."""
+    older = given.pop("older_than")
+    chosen = JobFilter(created_before=None if older is None else system_clock() - older, **given)
+    if chosen == JobFilter():
+        raise click.UsageError("Say which: the job's id, or at least one of --state, --queue, --type and the others.")
+    if not yes:
+        click.confirm(f"{action.capitalize()} all jobs that match?", abort=True, err=True)
+    found = ask(url, lambda client: client.sweep(action, chosen))
+    refusals = [(id, refusal) for id, refusal in found.items if refusal is not None]
+    shown = {"matched": found.matched, "succeeded": found.succeeded, "failed": found.failed}
+    done(f"{found.succeeded} of {found.matched} jobs are {action.past}.", as_json, shown)
+    if not as_json:
+        for id, refusal in refusals[:MOST_REFUSALS]:
+            click.echo(f"  {id}: {refusal.message}", err=True)
+    return 1 if found.failed else 0
+
+
+@jobs.command(
+    "cancel",
+    epilog=examples(
+        "ojster jobs cancel 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "ojster jobs cancel --type 'report.*' --queue slow --older-than P1D",
+    ),
+)
+@click.argument("job_id", required=False)
+@chooses
 @with_url
 @with_json
-def cancel_job(job_id: str, url: str, as_json: bool) -> None:
-    """Cancel a job that is not finished."""
+def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
+    """Cancel a job that is not finished, or all that are chosen and have not begun."""
+    if job_id is None:
+        return _sweep(Action.CANCEL, url, as_json, **given)
     steered = ask(url, lambda client: client.cancel(job_id))
     shown = {"id": job_id, "state": "cancelled", "previous_state": steered.before}
     done(f"{job_id} is cancelled; it was {steered.before}.", as_json, shown)
+    return 0
+
+
+@jobs.command("delete", epilog=examples("ojster jobs delete --state completed --queue imports --older-than P7D"))
+@chooses
+@with_url
+@with_json
+def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
+    """Delete all finished jobs that are chosen, for good."""
+    return _sweep(Action.DELETE, url, as_json, **given)
+
+
+@jobs.command("history", epilog=examples("ojster jobs history 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_id")
+@with_url
+@with_json
+def show_history(job_id: str, url: str, as_json: bool) -> None:
+    """Show what has happened to a job, the oldest first."""
+    entries = ask(url, lambda client: client.history(job_id))
+    if as_json:
+        print_json([entry.to_wire(job_id, number) for number, entry in enumerate(entries)])
+        return
+    table = Table("when", "what", "who", "more", box=None, header_style="bold", pad_edge=False)
+    for entry in entries:
+        who = entry.actor.get("id") or entry.actor["type"]
+        more = " ".join(f"{name}={value}" for name, value in entry.data.items() if value is not None)
+        table.add_row(format_timestamp(entry.at), entry.type.removeprefix("job."), escape(who), escape(more))
+    console.print(table)
 
 
 @jobs.command("activate", epilog=examples("ojster jobs activate 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
@@ -137,12 +217,21 @@ def activate_job(job_id: str, url: str, as_json: bool) -> None:
     done(f"{job_id} is available.", as_json, {"id": job_id, "state": "available"})
 
 
-@jobs.command("retry", epilog=examples("ojster jobs retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
-@click.argument("job_id")
+@jobs.command(
+    "retry",
+    epilog=examples(
+        "ojster jobs retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "ojster jobs retry --error-type 'Smtp*' --yes",
+    ),
+)
+@click.argument("job_id", required=False)
+@chooses
 @with_url
 @with_json
-def retry_job(job_id: str, url: str, as_json: bool) -> None:
-    """Run a discarded job again, as if it were new."""
+def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
+    """Run a discarded job again, as if it were new, or all that are chosen and were discarded or wait for a retry."""
+    if job_id is None:
+        return _sweep(Action.RETRY, url, as_json, **given)
 
     async def retry(client: Client) -> None:
         job = await client.find(job_id)
@@ -152,3 +241,4 @@ def retry_job(job_id: str, url: str, as_json: bool) -> None:
 
     ask(url, retry)
     done(f"{job_id} is available again.", as_json, {"id": job_id, "state": "available"})
+    return 0

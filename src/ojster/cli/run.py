@@ -20,13 +20,11 @@ import click
 from rich.logging import RichHandler
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, load_app
-from ojster.cli.common import Command, examples, with_migrate
+from ojster.cli.common import Command, Duration, examples, with_migrate
 from ojster.cli.output import console, errors
 from ojster.database.database import without_password
 from ojster.engine.settings import Retention, Settings
 from ojster.engine.sharing import Sharing, Strategy
-from ojster.model.duration import parse_duration
-from ojster.model.errors import InvalidRequest
 from ojster.model.tenant import DEFAULT_TENANT, check_tenant
 from ojster.server.api.tenants import read_tenants
 from ojster.server.run import be_quick
@@ -35,23 +33,6 @@ from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEA
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 STRATEGIES: Final = get_args(Strategy)
-
-
-class Duration(click.ParamType[int | None]):
-    """An ISO 8601 duration, in microseconds; ``never`` stands for none."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """Return the microseconds of a duration."""
-        if value is None or isinstance(value, int):
-            return value
-        if value == "never":
-            return None
-        try:
-            return parse_duration(str(value))
-        except InvalidRequest as error:
-            self.fail(error.message, param, ctx)
 
 
 def ends_with_parent(command: Command) -> Command:

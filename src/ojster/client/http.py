@@ -13,9 +13,12 @@ import httpx
 import msgspec
 
 from ojster.engine.admission import Pushed
+from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
+from ojster.engine.engine import Sweep
+from ojster.engine.history import Entry
 from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
@@ -30,10 +33,13 @@ from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, Ojs
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
 from ojster.model.limit import parse_limits
-from ojster.model.timestamps import parse_timestamp
+from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 log = logging.getLogger(__name__)
+
+LONGEST_SWEEP: Final = 3_600.0
+"""How long the server may take for all jobs that a filter chooses, in seconds."""
 
 DEFAULT_PATIENCE: Final = 10.0
 """For how many seconds a call is tried again while the server cannot be reached."""
@@ -123,6 +129,33 @@ class HttpClient:
         path = "/dead-letter" if chosen.dead else "/jobs"
         answer, total, before = await self._list(path, query)
         return JobPage([_job(raw) for raw in _list(answer["jobs"])], total, before)
+
+    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
+        """Do something to all jobs that match; asked again, it is not done again."""
+        body = {"filter": _filter(chosen), "idempotency_key": new_id()}
+        answer = await self._call("POST", f"/jobs/batch/{action}", body, wait=LONGEST_SWEEP, also=422)
+        if "summary" not in answer:
+            raise _error(msgspec.json.decode(answer.get("error", b"{}")))
+        summary = msgspec.json.decode(answer["summary"])
+        found = Sweep(action)
+        found.matched, found.succeeded = summary["total"], summary["succeeded"]
+        for one in msgspec.json.decode(answer["results"]):
+            found.items.append((one["job_id"], _error(one["error"]) if "error" in one else None))
+        return found
+
+    async def history(self, job_id: str) -> list[Entry]:
+        """Return what has happened to a job, the oldest first."""
+        answer = await self._call("GET", f"/jobs/{quote(job_id, safe='')}/history?limit=1000")
+        return [
+            Entry(
+                shown["event_type"],
+                parse_timestamp(shown["timestamp"]),
+                shown["data"],
+                shown["actor"],
+                "metadata" in shown,
+            )
+            for shown in msgspec.json.decode(answer["events"])
+        ]
 
     async def retry_dead(self, job_id: str) -> Job:
         """Run a discarded job again."""
@@ -375,9 +408,19 @@ class HttpClient:
         return [_outcome(raw) for raw in _list(answer["results"])]
 
     async def _call(
-        self, method: str, path: str, body: Any = None, *, wait: float = 0.0, patience: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        wait: float = 0.0,
+        patience: float | None = None,
+        also: int | None = None,
     ) -> Members:
-        """Make a request; while the server cannot be reached, try again until patience ends."""
+        """Make a request; while the server cannot be reached, try again until patience ends.
+
+        An answer with the status ``also`` is one, too.
+        """
         content = None if body is None else _encode(body)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.patience if patience is None else patience)
@@ -393,7 +436,7 @@ class HttpClient:
                 )
             else:
                 if response.status_code != 503:
-                    return _answer(response)
+                    return _answer(response, also)
                 problem = BackendUnavailable(f"The server {self.url} is not available (503).")
             if loop.time() + pause > deadline:
                 raise problem
@@ -402,12 +445,12 @@ class HttpClient:
             pause = min(pause * 2, 1.0)
 
 
-def _answer(response: httpx.Response) -> Members:
+def _answer(response: httpx.Response, also: int | None = None) -> Members:
     try:
         members = read_members(response.content, "The answer")
     except OjsterError as error:
         raise BackendError(f"{response.request.url} answered {response.status_code} without JSON: {error}") from None
-    if response.is_success:
+    if response.is_success or response.status_code == also:
         return members
     raise _error(msgspec.json.decode(members.get("error", b"{}")), response.status_code)
 
@@ -435,6 +478,16 @@ def _job(raw: msgspec.Raw) -> Job:
 
 def _workflow(answer: Members) -> WorkflowInfo:
     return WorkflowInfo.from_json(answer["workflow"])
+
+
+def _filter(chosen: JobFilter) -> dict[str, Any]:
+    """Return a filter as the server reads it."""
+    given = msgspec.structs.asdict(chosen)
+    given["states"] = list(chosen.states) or None
+    for name, value in given.items():
+        if name.endswith(("_after", "_before")) and value is not None:
+            given[name] = format_timestamp(value)
+    return {name: value for name, value in given.items() if value is not None and value != {} and name != "tenant"}
 
 
 def _list(raw: msgspec.Raw) -> list[msgspec.Raw]:

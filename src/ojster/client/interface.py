@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ojster.engine.admission import Pushed
+from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
+from ojster.engine.engine import Sweep
+from ojster.engine.history import Entry
 from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
@@ -67,6 +70,12 @@ class Client(Protocol):
 
     async def list_jobs(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
         """Return a page of jobs."""
+
+    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
+        """Do something to all jobs that match, in small transactions."""
+
+    async def history(self, job_id: str) -> list[Entry]:
+        """Return what has happened to a job, the oldest first."""
 
     async def retry_dead(self, job_id: str) -> Job:
         """Run a discarded job again."""
