@@ -58,6 +58,18 @@ async def test_a_warning_comes_with_the_job(http: Http) -> None:
     assert "warnings" not in (await push(http, 5)).json()
 
 
+async def test_steps_of_a_workflow_are_checked_when_it_is_created(http: Http) -> None:
+    await put(http, 1, mode="strict")
+    good, bad = ({"type": "email.send", "args": [{"to": to}]} for to in ("a@example.com", 5))
+    later = {"type": "email.send", "args": [{"$ref": "steps.first.result"}]}
+    for steps, status in (([good], 201), ([good | {"id": "first"}, later], 201), ([good, bad, bad], 400)):
+        response = await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": steps})
+        assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error["code"] == "invalid_workflow"
+    assert [one["path"] for one in error["details"]["validation_errors"]] == ["step 1", "step 2"]
+
+
 async def test_a_job_keeps_to_the_schema_of_its_version_or_the_latest(http: Http) -> None:
     await put(http, "1.0", {"type": "array", "maxItems": 1}, mode="strict")
     await put(http, "2.0", {"type": "array", "maxItems": 2}, mode="strict")

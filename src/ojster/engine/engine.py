@@ -71,7 +71,7 @@ from ojster.model.errors import (
 from ojster.model.job import Members, NewJob, check_queue_name, read_job, read_members
 from ojster.model.states import FINISHED as FINISHED_STATES
 from ojster.model.tenant import DEFAULT_TENANT, NOBODY, qualify, split
-from ojster.model.workflow import NewWorkflow, read_workflow
+from ojster.model.workflow import NewWorkflow, Problem, read_workflow, refusal_of
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 log = logging.getLogger(__name__)
@@ -664,6 +664,8 @@ class Engine:
         self._check_tenant(new.tenant)
         if self.middleware:
             await self._wrap_jobs(new)
+        if catalogue := await self._schemas():
+            _check_steps(catalogue, new)
         return new
 
     async def _wrap_jobs(self, new: NewWorkflow) -> None:
@@ -1054,6 +1056,30 @@ def _check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[s
             f"Job arguments do not match the schema of {job.type}@{schema.name}.", validation_errors=wrong
         )
     return tuple(f"Schema validation warning: {one}" for one in wrong)
+
+
+def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
+    """Check the arguments of the steps that refer to nothing against their schemas.
+
+    Raises
+    ------
+    InvalidWorkflow
+        One violates a schema that is strict.
+    """
+    problems: list[Problem] = []
+    for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
+        job = new.plan.jobs.get(node.id)
+        if job is None or spec.request is msgspec.UNSET:
+            continue
+        request = read_members(spec.request, "The step")
+        try:
+            _check_args(catalogue, job, request["args"])
+        except InvalidRequest as error:
+            place = msgspec.json.decode(request["workflow_step"], type=str)
+            wrong = "; ".join(error.details.get("validation_errors", ()))
+            problems.append(Problem(f"step {place}", f"{error.message} {wrong}".strip()))
+    if problems:
+        raise refusal_of(problems)
 
 
 async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: Members) -> Members:
