@@ -389,3 +389,30 @@ async def test_a_quiet_worker_that_waits_keeps_nobody_from_a_job(http: Http) -> 
     async with asyncio.timeout(10):
         assert [fetched["id"] for fetched in await other] == [job["id"]]
         assert await one == []
+
+
+async def test_a_dead_letter_is_run_again_with_other_arguments_and_options(http: Http) -> None:
+    retry = {"max_attempts": 1, "on_exhaustion": "dead_letter", "initial_interval": "PT9S"}
+    for _ in range(2):
+        job = await http.push(args=[1], meta={"a": 1, "b": 1}, options={"queue": "bills", "retry": retry})
+        await http.fetch("bills")
+        error = {"type": "Broken", "message": "no"}
+        await http("POST", "/ojs/v1/workers/nack", {"job_id": job["id"], "error": error})
+    path = f"/ojs/v1/dead-letter/{job['id']}/retry"
+    wrong: list[dict[str, Any]] = [{"queue": "No Queue"}, {"retry": {"max_attempts": -1}}, {"args": 5}]
+    for override in wrong:
+        assert (await http("POST", path, {"override": override})).status_code in (400, 422)
+    wanted: dict[str, Any] = {
+        "args": [2],
+        "queue": "bills.again",
+        "meta": {"b": 2, "c": 3},
+        "retry": {"max_attempts": 4},
+    }
+    again = (await http("POST", path, {"override": wanted})).json()["job"]
+    assert (again["id"], again["args"], again["queue"], again["state"]) == (job["id"], [2], "bills.again", "available")
+    assert (again["meta"], again["max_attempts"], again["attempt"]) == ({"a": 1, "b": 2, "c": 3}, 4, 0)
+    assert again["retry"] == retry | {"max_attempts": 4}
+    assert (await http("GET", "/ojs/v1/queues/bills.again")).json()["queue"]["available"] == 1
+    assert (await http("GET", "/ojs/v1/queues/bills")).json()["queue"]["discarded"] == 1
+    (fetched,) = await http.fetch("bills.again")
+    assert (fetched["id"], fetched["args"]) == (job["id"], [2])

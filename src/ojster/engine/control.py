@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
@@ -10,6 +13,7 @@ from ojster.engine.inspect import no_job
 from ojster.engine.transitions import cancel_job, lock_workflows, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
+from ojster.model.job import read_job, read_members
 from ojster.model.states import FINISHED, JobState
 
 
@@ -59,11 +63,35 @@ def activate(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]
     return results
 
 
-def retry_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+class Revival(msgspec.Struct, frozen=True):
+    """A discarded job that is to run again, and what is to be changed of it before (ojs-dead-letter.md section 6.4).
+
+    Parameters
+    ----------
+    args, queue:
+        Instead of those that it has.
+    meta, retry:
+        Members of its metadata, and of its retry policy, instead of or beside those that it has.
+    """
+
+    id: str
+    args: list[Any] | None = None
+    queue: str | None = None
+    meta: dict[str, Any] | None = None
+    retry: dict[str, Any] | None = None
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether anything is to be changed."""
+        return self != Revival(self.id)
+
+
+def retry_dead(tx: Transaction, revivals: Sequence[Revival]) -> list[Job | OjsterError]:
     """Run discarded jobs again as if they were new: no attempts, no errors (ojs-core.md section 6.3)."""
     results: list[Job | OjsterError] = []
-    jobs = tx.lock_jobs(ids)
-    for id in ids:
+    jobs = tx.lock_jobs([revival.id for revival in revivals])
+    for revival in revivals:
+        id = revival.id
         job = jobs.get(id)
         if job is None or (job.state != JobState.DISCARDED and not job.dead):
             results.append(_no_dead_letter(id, job))
@@ -71,10 +99,48 @@ def retry_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
         if job.node is not None:
             results.append(_of_a_workflow(job, "retried"))
             continue
-        _run_again(tx, job)
         tx.envelopes([job])
+        try:
+            if revival.changes_something:
+                _revise(tx, job, revival)
+        except OjsterError as refusal:
+            results.append(refusal)
+            continue
+        _run_again(tx, job)
         results.append(job)
     return results
+
+
+def _revise(tx: Transaction, job: Job, revival: Revival) -> None:
+    """Change a job that is to run again. It keeps its id, its unique key and its limits.
+
+    Raises
+    ------
+    InvalidRequest, InvalidPolicy, PayloadTooLarge
+        What it would become is no job.
+    """
+    members = read_members(job.envelope, "The job")
+    for name in ("scheduled_at", "expires_at"):
+        members.pop(name, None)
+    changes: dict[str, Any] = {"queue": revival.queue or job.queue, "priority": job.priority}
+    if revival.args is not None:
+        changes["args"] = revival.args
+    if revival.meta is not None:
+        changes["meta"] = job.meta | revival.meta
+    if revival.retry is not None:
+        changes["retry"] = msgspec.json.decode(members.get("retry", b"{}")) | revival.retry
+    members |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changes.items()}
+    revised = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=job.tenant)
+    if revised.queue != job.queue:
+        tx.count(job.queue, job.tenant, job.state, -1)
+        tx.count(revised.queue, job.tenant, job.state, 1)
+        tx.know_queues({revised.queue})
+    job.queue, job.max_attempts, job.envelope = revised.queue, revised.max_attempts, revised.envelope
+    tx.execute(
+        "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts WHERE seq = :seq",
+        {"queue": job.queue, "max_attempts": job.max_attempts, "seq": job.seq},
+    )
+    tx.execute("UPDATE payloads SET envelope = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
 
 
 def retry(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:

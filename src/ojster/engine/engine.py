@@ -542,16 +542,18 @@ class Engine:
     def _theirs(self, chosen: JobFilter) -> JobFilter:
         return chosen if self.tenant is None else msgspec.structs.replace(chosen, tenant=self.tenant)
 
-    async def retry_dead(self, job_id: str) -> Job:
-        """Run a discarded job again as if it were new.
+    async def retry_dead(self, job_id: str, revival: control.Revival | None = None) -> Job:
+        """Run a discarded job again as if it were new, changed as ``revival`` says.
 
         Raises
         ------
         NotFound, Conflict
             There is no such job, or it is no dead letter.
+        InvalidRequest
+            What it would become is no job.
         """
         await self._check_job(job_id)
-        return accepted(await self.database.run(control.retry_dead, job_id))
+        return accepted(await self.database.run(control.retry_dead, revival or control.Revival(job_id)))
 
     async def delete_dead(self, job_id: str) -> Job:
         """Delete a discarded job for good.

@@ -61,7 +61,10 @@ def _operation(route: Route) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {_MEDIA: {"schema": _schema(route.body)}}}
+        operation["requestBody"] = {
+            "required": not route.may_be_empty,
+            "content": {_MEDIA: {"schema": _schema(route.body)}},
+        }
     return operation
 
 

@@ -34,6 +34,8 @@ class Route(msgspec.Struct, frozen=True):
     query: tuple[str, ...] = ()
     large: bool = False
     """Whether its body may be that of many jobs."""
+    may_be_empty: bool = False
+    """Whether its body may be left out."""
     streams: bool = False
     """Whether its answer has no end."""
 

@@ -321,6 +321,21 @@ class HeartbeatBody(Struct):
     handlers: list[HandlerBody] = []
 
 
+class DeadLetterOverrideBody(Struct):
+    """What is to be changed of a dead letter before it runs again; ``meta`` and ``retry`` by member."""
+
+    args: list[Json] | None = None
+    queue: str | None = None
+    meta: dict[str, Json] | None = None
+    retry: dict[str, Json] | None = None
+
+
+class DeadLetterRetryBody(Struct):
+    """How a dead letter is to run again."""
+
+    override: DeadLetterOverrideBody | None = None
+
+
 class DirectiveBody(Struct):
     """What a worker is to do."""
 
@@ -576,6 +591,7 @@ CHECKPOINT: Final = msgspec.json.Decoder(CheckpointBody)
 PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
 REVIEW: Final = msgspec.json.Decoder(ReviewBody)
 HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
+DEAD_LETTER_RETRY: Final = msgspec.json.Decoder(DeadLetterRetryBody)
 DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
 BATCH: Final = msgspec.json.Decoder(BatchBody)
 BULK: Final = msgspec.json.Decoder(BulkBody)

@@ -31,6 +31,7 @@ from ojster.model.limit import Limits, parse_limits
 from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.server import wire
+from ojster.server.api.dead_letters import revive
 from ojster.server.api.service import STARTED
 from ojster.server.exchange import Answer, Exchange, encode, numbered_page, numbered_pagination
 from ojster.server.filters import filter_of
@@ -468,7 +469,7 @@ async def delete_admin_dead_letter(exchange: Exchange) -> Answer:
 
 async def retry_admin_dead_letter(exchange: Exchange) -> Answer:
     """Run a discarded job again, as if it were new."""
-    job = await exchange.engine.retry_dead(exchange.path["id"])
+    job = await revive(exchange)
     return Answer(encode(_detail(job)))
 
 
@@ -558,7 +559,14 @@ ROUTES: Final = (
     Route("GET", f"{ADMIN}/stats", show_stats, _TAG),
     Route("GET", f"{ADMIN}/stats/history", show_history, _TAG, query=("period", "since", "until", "queue")),
     Route("GET", f"{ADMIN}/dead-letter", list_admin_dead_letters, _TAG, query=_SEARCH),
-    Route("POST", f"{ADMIN}/dead-letter/{{id}}/retry", retry_admin_dead_letter, _TAG),
+    Route(
+        "POST",
+        f"{ADMIN}/dead-letter/{{id}}/retry",
+        retry_admin_dead_letter,
+        _TAG,
+        wire.DeadLetterRetryBody,
+        may_be_empty=True,
+    ),
     Route("DELETE", f"{ADMIN}/dead-letter/{{id}}", delete_admin_dead_letter, _TAG),
     *(
         route

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.engine.control import Revival
 from ojster.engine.selection import JobFilter
+from ojster.model.envelope import Job
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.api.jobs import job_page
@@ -19,10 +21,20 @@ async def list_dead_letters(exchange: Exchange) -> Answer:
 
 
 async def retry_dead_letter(exchange: Exchange) -> Answer:
-    """Run a discarded job again, as if it were new."""
-    job = await exchange.engine.retry_dead(exchange.path["id"])
+    """Run a discarded job again, as if it were new; with ``override``, with other arguments or options."""
+    job = await revive(exchange)
     at = format_timestamp(job.enqueued_at or 0).encode()
     return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (job.to_json(), at))
+
+
+async def revive(exchange: Exchange) -> Job:
+    """Run the discarded job in the path again, as the body says, if there is one."""
+    id, raw = exchange.path["id"], await exchange.body()
+    override = exchange.decode(raw, wire.DEAD_LETTER_RETRY).override if raw.strip() else None
+    if override is None:
+        return await exchange.engine.retry_dead(id)
+    revival = Revival(id, override.args, override.queue, override.meta, override.retry)
+    return await exchange.engine.retry_dead(id, revival)
 
 
 async def delete_dead_letter(exchange: Exchange) -> Answer:
@@ -31,16 +43,26 @@ async def delete_dead_letter(exchange: Exchange) -> Answer:
     return Answer(encode({"deleted": True, "job_id": job.id}))
 
 
+_TAG: Final = "Dead letters"
+
 ROUTES: Final = (
     Route(
         "GET",
         f"{BASE}/dead-letter",
         list_dead_letters,
-        "Dead letters",
+        _TAG,
         None,
         wire.JobPageAnswer,
         query=("queue", "type", *PAGE),
     ),
-    Route("POST", f"{BASE}/dead-letter/{{id}}/retry", retry_dead_letter, "Dead letters", None, wire.JobAnswer),
-    Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, "Dead letters"),
+    Route(
+        "POST",
+        f"{BASE}/dead-letter/{{id}}/retry",
+        retry_dead_letter,
+        _TAG,
+        wire.DeadLetterRetryBody,
+        wire.JobAnswer,
+        may_be_empty=True,
+    ),
+    Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, _TAG),
 )
