@@ -9,10 +9,14 @@ import pytest
 
 from ojster.database import sqlite
 from ojster.database.sqlite import migrate
+from ojster.database.transaction import WITH_LIMIT, WITHOUT_LIMIT
+
+SELECT = sqlite.SqliteTransaction.select_available
+AVAILABLE_JOBS, LIMITED_JOBS = (SELECT.format(limited=limited, handled="") for limited in (WITHOUT_LIMIT, WITH_LIMIT))
 
 HOT = [
-    (sqlite._AVAILABLE_JOBS, ("q", "", 0, 10), "jobs_available (queue=? AND tenant=?)"),
-    (sqlite._LIMITED_JOBS, ("q", "", "k", 0, 10), "jobs_limited (queue=? AND tenant=? AND limit_key=?)"),
+    (AVAILABLE_JOBS, ("q", "", 0, 10), "jobs_available (queue=? AND tenant=?)"),
+    (LIMITED_JOBS, ("q", "", "k", 0, 10), "jobs_limited (queue=? AND tenant=? AND limit_key=?)"),
     (sqlite._LOCK_JOBS, (apsw.carray(("x",)),), "jobs_id (id=?)"),
     (sqlite._LOCK_JOB, ("x",), "jobs_id (id=?)"),
     (sqlite._FIND_JOBS, (apsw.carray(("x",)),), "jobs_id (id=?)"),
@@ -66,7 +70,5 @@ def test_a_hot_query_uses_its_index(
 
 
 def test_handing_out_needs_no_sorting(connection: apsw.Connection) -> None:
-    plan = " | ".join(
-        row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sqlite._AVAILABLE_JOBS, ("q", "", 0, 9))
-    )
+    plan = " | ".join(row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + AVAILABLE_JOBS, ("q", "", 0, 9)))
     assert "TEMP B-TREE" not in plan

@@ -11,10 +11,14 @@ from ojster.database import postgres
 from ojster.database.pipeline import translate
 from ojster.database.postgres import PLANNER_SETTINGS
 from ojster.database.postgres_url import parse_postgres_url
+from ojster.database.transaction import WITH_LIMIT, WITHOUT_LIMIT
+
+SELECT = postgres.PostgresTransaction.select_available
+AVAILABLE_JOBS, LIMITED_JOBS = (SELECT.format(limited=limited, handled="") for limited in (WITHOUT_LIMIT, WITH_LIMIT))
 
 HOT = [
-    (postgres._AVAILABLE_JOBS, "jobs_available"),
-    (postgres._LIMITED_JOBS, "jobs_limited"),
+    (AVAILABLE_JOBS, "jobs_available"),
+    (LIMITED_JOBS, "jobs_limited"),
     (postgres._LOCK_JOBS, "jobs_id"),
     (postgres._FIND_JOBS, "jobs_id"),
     (postgres._START_JOBS, "jobs_pkey"),
@@ -77,4 +81,4 @@ def test_a_hot_query_uses_its_index(connection: psycopg.Connection, sql: str, in
 
 
 def test_handing_out_needs_no_sorting(connection: psycopg.Connection) -> None:
-    assert "Sort" not in plan_of(connection, postgres._AVAILABLE_JOBS)
+    assert "Sort" not in plan_of(connection, AVAILABLE_JOBS)

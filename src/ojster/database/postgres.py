@@ -45,14 +45,12 @@ from ojster.database.transaction import (
     Transaction,
     TryAgain,
     encode_events,
-    those_not_handled,
 )
 from ojster.engine.configuration import Configuration
 from ojster.engine.settings import Settings
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, InvalidRequest
-from ojster.model.versions import Handled
 
 log = logging.getLogger(__name__)
 
@@ -128,15 +126,13 @@ _WITH_ENVELOPE: Final = (
 )
 _FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
 _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limit}{handled} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limited}{handled} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "
     "AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ? FOR UPDATE OF j SKIP LOCKED"
 )
-_AVAILABLE_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL", handled="")
-_LIMITED_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key = ?", handled="")
 _ENVELOPES: Final = "SELECT seq, envelope FROM payloads WHERE seq = ANY(CAST(? AS bigint[]))"
 _LOCK_KEYS: Final = (
     f"SELECT name FROM {unnest('text')} AS name WHERE NOT pg_try_advisory_xact_lock(hashtextextended(name, 0))"
@@ -198,6 +194,7 @@ class PostgresTransaction(Transaction):
 
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    select_available = _SELECT_AVAILABLE
     among = "= ANY(CAST(? AS bigint[]))"
 
     def __init__(
@@ -295,20 +292,6 @@ class PostgresTransaction(Transaction):
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]
         return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (uuids(ids),))} if ids else {}
-
-    def available_jobs(self, queue: str, tenant: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
-        if not handled:
-            return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, tenant, self.now, limit))]
-        condition, bounds = those_not_handled(handled)
-        sql = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL", handled=condition)
-        return [Job(*row) for row in self.execute(sql, (queue, tenant, *bounds, self.now, limit))]
-
-    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
-        if not handled:
-            return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, tenant, key, self.now, limit))]
-        condition, bounds = those_not_handled(handled)
-        sql = _SELECT_AVAILABLE.format(limit="j.limit_key = ?", handled=condition)
-        return [Job(*row) for row in self.execute(sql, (queue, tenant, key, *bounds, self.now, limit))]
 
     def envelopes(self, jobs: Sequence[Job]) -> None:
         found: dict[int, bytes] = dict(self.execute(_ENVELOPES, (ints([job.seq for job in jobs]),)))

@@ -24,13 +24,11 @@ from ojster.database.transaction import (
     Parameters,
     Row,
     Transaction,
-    those_not_handled,
 )
 from ojster.engine.configuration import Configuration
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
-from ojster.model.versions import Handled
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +92,12 @@ _COMPLETE_JOBS: Final = (
 )
 _SELECT_AVAILABLE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limit}{handled} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limited}{handled} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
     "ORDER BY j.priority DESC, j.seq LIMIT ?"
 )
-_AVAILABLE_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL", handled="")
-_LIMITED_JOBS: Final = _SELECT_AVAILABLE.format(limit="j.limit_key = ?", handled="")
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 _LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 _FIND_JOBS: Final = (
@@ -124,6 +120,7 @@ class SqliteTransaction(Transaction):
         super().__init__(now, settings, configuration, records_events=records_events)
         self._cursor = connection.cursor()
 
+    select_available = _SELECT_AVAILABLE
     among = "IN carray(?)"
 
     def integers(self, values: Collection[int]) -> Any:
@@ -212,20 +209,6 @@ class SqliteTransaction(Transaction):
         if not ids:
             return {}
         return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (apsw.carray(tuple(ids)),))}
-
-    def available_jobs(self, queue: str, tenant: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
-        if not handled:
-            return [Job(*row) for row in self.execute(_AVAILABLE_JOBS, (queue, tenant, self.now, limit))]
-        condition, bounds = those_not_handled(handled)
-        sql = _SELECT_AVAILABLE.format(limit="j.limit_key IS NULL", handled=condition)
-        return [Job(*row) for row in self.execute(sql, (queue, tenant, *bounds, self.now, limit))]
-
-    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
-        if not handled:
-            return [Job(*row) for row in self.execute(_LIMITED_JOBS, (queue, tenant, key, self.now, limit))]
-        condition, bounds = those_not_handled(handled)
-        sql = _SELECT_AVAILABLE.format(limit="j.limit_key = ?", handled=condition)
-        return [Job(*row) for row in self.execute(sql, (queue, tenant, key, *bounds, self.now, limit))]
 
     def record_events(self, events: bytes) -> None:
         ((total,),) = self.execute(_RECORD, (self.now, len(events), events))

@@ -39,17 +39,15 @@ JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLU
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
 """What a column holds, as ``insert_rows`` and ``update_rows`` want to know it."""
 
+WITHOUT_LIMIT: Final = "j.limit_key IS NULL"
+WITH_LIMIT: Final = "j.limit_key = ?"
+"""Which jobs are looked for, in the words of the two indexes of those that are available."""
+
 NOT_HANDLED: Final = " AND NOT (j.type = ? AND j.version IS NOT NULL AND (j.version < ? OR j.version >= ?))"
 """Leaves out versions of a job type that a worker does not handle."""
 
 EVERY_JOB: Final = 1_000_000
 """How many jobs can be fetched from a queue when nobody has counted them."""
-
-
-def those_not_handled(handled: Sequence[Handled]) -> tuple[str, list[Any]]:
-    """Return a condition of SQL that leaves out what is not handled, and its parameters."""
-    bounds = [value for one in handled for value in (one.type, one.low, one.high)]
-    return NOT_HANDLED * len(handled), bounds
 
 
 class TryAgain(Exception):
@@ -175,6 +173,9 @@ class Transaction(ABC):
     effects:
         What is to be told to others once it is committed.
     """
+
+    select_available: str
+    """The statement that finds jobs to hand out: which, and what is left out, is put into it."""
 
     for_update = ""
     """Appended to a SELECT to lock its rows, where the database needs it."""
@@ -347,17 +348,22 @@ class Transaction(ABC):
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these ids that exist, with envelopes."""
 
-    @abstractmethod
     def available_jobs(self, queue: str, tenant: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
         """Return the jobs without a limit to hand out next, locked, with envelopes: the most urgent, then the oldest.
 
         Left out are expired jobs, those whose ``exclusive_key`` is taken by an active job, and versions of the types in
         ``handled`` that are not handled.
         """
+        return self._available(WITHOUT_LIMIT, (queue, tenant), limit, handled)
 
-    @abstractmethod
     def limited_jobs(self, queue: str, tenant: str, key: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
         """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without."""
+        return self._available(WITH_LIMIT, (queue, tenant, key), limit, handled)
+
+    def _available(self, limited: str, place: tuple[str, ...], limit: int, handled: Sequence[Handled]) -> list[Job]:
+        bounds = [value for one in handled for value in (one.type, one.low, one.high)]
+        sql = self.select_available.format(limited=limited, handled=NOT_HANDLED * len(handled))
+        return [Job(*row) for row in self.execute(sql, (*place, *bounds, self.now, limit))]
 
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:
