@@ -222,19 +222,21 @@ class EngineMachine(RuleBasedStateMachine):
         if not finished:
             job.state, job.due = "cancelled", None
 
-    @rule(data=st.data())
-    def activate_or_retry(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), queue=st.sampled_from([None, *QUEUES]))
+    def activate_or_retry(self, data: st.DataObject, queue: str | None) -> None:
         if not self.model.jobs:
             return
         job = self.model.jobs[data.draw(st.sampled_from(sorted(self.model.jobs)))]
-        for operation, state in ((control.activate, "pending"), (control.retry_dead, "discarded")):
-            result = self.run_in(operation, job.id)
-            assert isinstance(result, OjsterError) == (job.state != state)
-            if job.state == state:
-                if state == "discarded":
-                    job.attempt, job.expires = 0, None
-                job.state, job.due = "available", job.expires
-                break
+        result = self.run_in(control.activate, job.id)
+        assert isinstance(result, OjsterError) == (job.state != "pending")
+        if job.state == "pending":
+            job.state, job.due = "available", job.expires
+            return
+        revived = self.run_in(control.retry_dead, control.Revival(job.id, queue=queue))
+        assert isinstance(revived, OjsterError) == (job.state != "discarded")
+        if job.state == "discarded":
+            job.attempt, job.expires, job.queue = 0, None, queue or job.queue
+            job.state, job.due = "available", None
 
     @rule(queue=st.sampled_from(QUEUES), paused=st.booleans())
     def pause_or_resume(self, queue: str, paused: bool) -> None:
