@@ -108,7 +108,8 @@ async def test_a_database_that_crashes_under_load_loses_nothing(fleet: Fleet, po
     assert all(process.poll() is None for process in fleet.processes.values()), fleet.logs()
 
 
-@pytest.mark.parametrize("reset", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough  # a minute and a half each
+@pytest.mark.parametrize("reset", [False, True])
 async def test_a_way_that_is_cut_for_half_a_minute_is_found_again(
     fleet: Fleet, postgres: PostgresServer, reset: bool
 ) -> None:
