@@ -52,10 +52,8 @@ def enqueuing(queue: str, type: str, count: int = 1) -> Iterator[dict[str, str]]
     if count != 1:
         name += "_batch"
         attributes["messaging.batch.message_count"] = str(count)
-    with _tracer().start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
-        carrier: dict[str, str] = {}
-        propagate.inject(carrier)
-        yield {key: value for key, value in carrier.items() if key in CARRIED}
+    with _producing(name, attributes) as carried:
+        yield carried
 
 
 @contextmanager
@@ -65,7 +63,13 @@ def starting(type: str) -> Iterator[dict[str, str]]:
         yield {}
         return
     attributes = {"messaging.system": "ojs", "ojs.workflow.type": type}
-    with _tracer().start_as_current_span("ojs.workflow.start", kind=SpanKind.PRODUCER, attributes=attributes):
+    with _producing("ojs.workflow.start", attributes) as carried:
+        yield carried
+
+
+@contextmanager
+def _producing(name: str, attributes: dict[str, str]) -> Iterator[dict[str, str]]:
+    with _tracer().start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
         yield {key: value for key, value in carrier.items() if key in CARRIED}

@@ -44,7 +44,6 @@ from ojster.database.transaction import (
     Row,
     Transaction,
     TryAgain,
-    encode_events,
 )
 from ojster.engine.configuration import Configuration
 from ojster.engine.settings import Settings
@@ -329,8 +328,7 @@ class PostgresTransaction(Transaction):
             queues, states, changes = zip(*counts, strict=True)
             self.execute(_COUNT, (self._slot, texts(queues), texts(states), ints(changes)))
         self.write_history()
-        if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
-            self.record_events(encode_events(self.effects.events))
+        self.write_events()
         minute = self.now // 60_000_000
         for queue, tally in sorted(self.effects.tallies.items()):
             self.execute(_TALLY, (queue, minute, self._slot, *tally.sums()))

@@ -391,6 +391,11 @@ class Transaction(ABC):
         if rows:
             self.insert_rows("job_history", {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}, rows)
 
+    def write_events(self) -> None:
+        """Record what has happened, where somebody wants to hear of it."""
+        if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
+            self.record_events(encode_events(self.effects.events))
+
     def write_effects(self) -> None:
         """Write the counts and tallies of ``effects``; the last thing that a transaction does."""
         assert not self.effects.ended, "a job of a workflow ended, and nobody advanced the workflow"
@@ -402,8 +407,7 @@ class Transaction(ABC):
                 counts,
             )
         self.write_history()
-        if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
-            self.record_events(encode_events(self.effects.events))
+        self.write_events()
         if self.effects.tallies:
             minute = self.now // 60_000_000
             self.execute_many(

@@ -8,7 +8,7 @@ claims for a tenant gets only its. What a tenant may do is configured by operato
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from ojster.database.transaction import Transaction
@@ -73,7 +73,7 @@ def rooms_of(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
 
 
 def _room(tx: Transaction, tenant: str, most: int) -> int:
-    return max(0, most - _count(tx, tenant, (JobState.ACTIVE.value,)))
+    return max(0, most - _count(_counts(tx, tenant), (JobState.ACTIVE.value,)))
 
 
 def free_tenants(tx: Transaction, tenants: Set[str]) -> None:
@@ -102,8 +102,8 @@ def _counts(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _count(tx: Transaction, tenant: str, states: Sequence[str]) -> int:
-    return sum(counts.get(state, 0) for counts in _counts(tx, tenant).values() for state in states)
+def _count(counts: Mapping[str, Mapping[str, int]], states: Sequence[str]) -> int:
+    return sum(of_queue.get(state, 0) for of_queue in counts.values() for state in states)
 
 
 def count_jobs(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[str, int]]]:
@@ -159,7 +159,8 @@ class _Allowance:
         if rate is not None:
             started_at, used = rows[0] if rows else (0, 0)
             self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)
-        self._depth, self._scheduled = _count(tx, tenant.id, DEPTH), _count(tx, tenant.id, ("scheduled",))
+        counts = _counts(tx, tenant.id)
+        self._depth, self._scheduled = _count(counts, DEPTH), _count(counts, ("scheduled",))
 
     def refusal(self, jobs: int, scheduled: int) -> TenantLimitExceeded | None:
         """Say why so many jobs, so many of them for later, are too many, if they are."""
