@@ -102,8 +102,10 @@ async def live(engine: Engine, clock: Clock) -> None:
     await work()
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known to the planner", "unknown to the planner"])
-async def test_no_statement_reads_a_whole_table(postgres_url: str, clock: Clock, said: set[str], known: bool) -> None:
+@pytest.mark.parametrize("known", ["all of them", "some of them while they were small", "none of them"])
+async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
+    postgres_url: str, clock: Clock, said: set[str], known: str
+) -> None:
     engine = Engine(open_database(postgres_url, clock=clock))
     await live(engine, clock)
     await engine.close()
@@ -113,9 +115,13 @@ async def test_no_statement_reads_a_whole_table(postgres_url: str, clock: Clock,
         for name, value in PLANNER_SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, true)", (name, value))
         tables = ", ".join(sorted(LARGE)).encode()
-        connection.execute(b"TRUNCATE " + tables)  # or something may be known already
+        # What autovacuum has seen by chance outlives even TRUNCATE.
+        connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY(%s::regclass[])", (sorted(LARGE),))
+        if known == "some of them while they were small":
+            connection.execute("ANALYZE nodes")
+        connection.execute(b"TRUNCATE " + tables)
         connection.execute(OTHERS)
-        if known:
+        if known == "all of them":
             connection.execute(b"ANALYZE " + tables)
         for sql in sorted(said):
             if not sql.startswith(("SELECT", "UPDATE", "DELETE")) or not any(table in sql for table in LARGE):

@@ -59,9 +59,10 @@ R = TypeVar("R")
 LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
 """The environment variable with the way to the database past a pooler, for LISTEN."""
 
-PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "jit": "off"}
-"""What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty: it would then
-read whole tables until autovacuum has counted their rows."""
+PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "enable_hashjoin": "off", "jit": "off"}
+"""What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty, or when
+autovacuum has looked at some of them long ago: it would then read whole tables, or walk through a whole index to join
+two of them, where each row that is wanted can be looked up."""
 
 KEEP_EVENTS: Final = 10 * MINUTE
 KEEP_EVENT_BATCHES: Final = 10_000
