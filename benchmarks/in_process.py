@@ -54,12 +54,20 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
             floor_name="raw by 100",
         )
     if wanted("processed"):
+        alone = _median(store, _process)
         yield Figure(
             f"{store.name}: no-op jobs processed, one worker, in process",
-            _median(store, _process),
+            alone,
             goal=goals["process"],
             floor=FOUND.get(f"{store.name} cycle 100"),
             floor_name="raw by 100",
+        )
+        yield Figure(
+            f"{store.name}: the same beside 10,000 that need what no worker has",
+            _median(store, _process_beside_impossible),
+            floor=alone,
+            floor_name="alone",
+            least_share=0.9,
         )
     if wanted("latency"):
         latencies = uvloop.run(_with_app(store, _latencies))
@@ -103,6 +111,15 @@ async def _single(app: App) -> float:
     started = time.perf_counter()
     await asyncio.gather(*(push(600) for _ in range(50)))
     return 30_000 / (time.perf_counter() - started)
+
+
+async def _process_beside_impossible(app: App) -> float:
+    @app.job("impossible", resources={"gpu_type": "nvidia-a100"})
+    async def impossible(a: int, b: int) -> None: ...
+
+    for _ in range(10):
+        await impossible.aenqueue_many([(1, 2)] * 1000)
+    return await _process(app)
 
 
 async def _process(app: App) -> float:

@@ -35,6 +35,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest
 from ojster.model.ids import new_id
 from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
+from ojster.model.ml_resources import PREFIX, read_resources
 from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.versions import ANY, Handled, parse_handled
@@ -191,6 +192,13 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     pending: bool | None = None
     meta: Mapping[str, Any] | None = None
     version: str | None = None
+    resources: Mapping[str, Any] | None = None
+
+    def beside(self) -> Members:
+        """Return the members of a job that stand beside its ``options``."""
+        members: dict[str, Any] = {} if self.version is None else {"version": self.version}
+        members |= {PREFIX + name: value for name, value in (self.resources or {}).items()}
+        return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
 
     def to_wire(self) -> bytes:
         """Return the ``options`` object of a job, as JSON."""
@@ -328,7 +336,9 @@ class JobType(Generic[P, R]):
         self._type_json = msgspec.Raw(_encode(type))
         self._options_json = msgspec.Raw(options.to_wire())
         self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
+        self._beside = options.beside()
         read_options(bytes(self._options_json))
+        read_resources(self._beside)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
@@ -481,26 +491,24 @@ class JobType(Generic[P, R]):
             meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
         if self.app.codecs:
             return self._encoded(encoded, meta)
-        return self._versioned(
-            {"type": self._type_json, "args": msgspec.Raw(encoded), "meta": meta, "options": self._options_json}
-        )
-
-    def _versioned(self, request: Members) -> Members:
-        if self.options.version is not None:
-            request["version"] = msgspec.Raw(_encode(self.options.version))
-        return request
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(encoded),
+            "meta": meta,
+            "options": self._options_json,
+            **self._beside,
+        }
 
     def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
         meta, options = msgspec.json.decode(given), msgspec.json.decode(self._options_json)
         args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
-        return self._versioned(
-            {
-                "type": self._type_json,
-                "args": msgspec.Raw(args),
-                "meta": msgspec.Raw(_encode(meta)),
-                "options": msgspec.Raw(_encode(options)),
-            }
-        )
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(args),
+            "meta": msgspec.Raw(_encode(meta)),
+            "options": msgspec.Raw(_encode(options)),
+            **self._beside,
+        }
 
 
 def _kind_of(workflow: Step) -> str:
@@ -591,7 +599,8 @@ class App:
             How its jobs are to be treated, as in ``JobOptions``: ``queue``, ``priority`` (-100 to 100), ``timeout``
             (seconds), ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry.md), ``unique``,
             ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``,
-            ``version`` (of their arguments).
+            ``version`` (of their arguments), ``resources`` (what they need of a worker, as in ojs-ml-resources.md, but
+            without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``).
 
         Raises
         ------
@@ -860,7 +869,7 @@ def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions(
     """Return the enqueue request of a job whose handler is not known here."""
     request: dict[str, Any] = {"id": new_id(), "type": type, "args": list(args), "meta": dict(options.meta or {})}
     members = {name: msgspec.Raw(to_json(value)) for name, value in request.items()}
-    return members | {"options": msgspec.Raw(options.to_wire())}
+    return members | {"options": msgspec.Raw(options.to_wire())} | options.beside()
 
 
 def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:

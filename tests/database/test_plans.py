@@ -9,13 +9,23 @@ import pytest
 
 from ojster.database import sqlite
 from ojster.database.sqlite import migrate
-from ojster.database.transaction import WITH_LIMIT, WITHOUT_LIMIT
+from ojster.database.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
+from ojster.engine import matching
 
 SELECT = sqlite.SqliteTransaction.select_available
-AVAILABLE_JOBS, LIMITED_JOBS = (SELECT.format(limited=limited, handled="") for limited in (WITHOUT_LIMIT, WITH_LIMIT))
+AVAILABLE_JOBS, NEEDING_JOBS, LIMITED_JOBS = (
+    SELECT.format(kind=kind, handled="") for kind in (PLAIN, WITH_NEEDS, WITH_LIMIT)
+)
 
 HOT = [
     (AVAILABLE_JOBS, ("q", "", 0, 10), "jobs_available (queue=? AND tenant=?)"),
+    (NEEDING_JOBS, ("q", "", "k", 0, 10), "jobs_needing (queue=? AND tenant=? AND needs=?)"),
+    (
+        matching._KINDS,
+        {"queue": "q", "tenant": "", "after": "", "most": 9},
+        "SEARCH jobs USING COVERING INDEX jobs_needing (queue=? AND tenant=? AND needs>?)",
+    ),
+    (matching._ACTIVE, {"queue": "q"}, "COVERING INDEX jobs_needing_active (queue=?"),
     (LIMITED_JOBS, ("q", "", "k", 0, 10), "jobs_limited (queue=? AND tenant=? AND limit_key=?)"),
     (sqlite._LOCK_JOBS, (apsw.carray(("x",)),), "jobs_id (id=?)"),
     (sqlite._LOCK_JOB, ("x",), "jobs_id (id=?)"),

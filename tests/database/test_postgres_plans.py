@@ -11,13 +11,18 @@ from ojster.database import postgres
 from ojster.database.pipeline import translate
 from ojster.database.postgres import PLANNER_SETTINGS
 from ojster.database.postgres_url import parse_postgres_url
-from ojster.database.transaction import WITH_LIMIT, WITHOUT_LIMIT
+from ojster.database.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
+from ojster.engine import matching
 
 SELECT = postgres.PostgresTransaction.select_available
-AVAILABLE_JOBS, LIMITED_JOBS = (SELECT.format(limited=limited, handled="") for limited in (WITHOUT_LIMIT, WITH_LIMIT))
+AVAILABLE_JOBS, NEEDING_JOBS, LIMITED_JOBS = (
+    SELECT.format(kind=kind, handled="") for kind in (PLAIN, WITH_NEEDS, WITH_LIMIT)
+)
 
 HOT = [
     (AVAILABLE_JOBS, "jobs_available"),
+    (NEEDING_JOBS, "jobs_needing"),
+    (matching._ACTIVE, "jobs_needing_active"),
     (LIMITED_JOBS, "jobs_limited"),
     (postgres._LOCK_JOBS, "jobs_id"),
     (postgres._FIND_JOBS, "jobs_id"),

@@ -136,8 +136,6 @@ async def test_handlers_say_in_python_which_versions_they_understand(shared_url:
     await invoice.using(version="1.0").aenqueue("old")
     await invoice.aenqueue("new")
     await invoice.using(version=None).aenqueue("none")
-    worker = Worker(app)
-    await app.client().beat(Heartbeat(worker.id, handlers=app.handled))
-    await worker.run(until_empty=True)
+    await Worker(app).run(until_empty=True)
     assert sorted(seen) == ["new", "none"]
     await app.aclose()

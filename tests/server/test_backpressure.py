@@ -105,7 +105,7 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
     engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(3)]
     for engine in engines:
         await engine.enqueue([request()])  # they know that there are no bounds
-    await engines[0].do(queue_config.configure, Configuration("q", backpressure=Bound(20)))
+    await engines[0].do(queue_config.configure, Configuration("q", rules={"backpressure": Bound(20)}))
 
     async def push_some(engine: Engine) -> int:
         taken = 0

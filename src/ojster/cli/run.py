@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import click
+import msgspec
 from rich.logging import RichHandler
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, load_app
@@ -25,6 +26,8 @@ from ojster.cli.output import console, errors
 from ojster.database.database import without_password
 from ojster.engine.settings import Retention, Settings
 from ojster.engine.sharing import Sharing, Strategy
+from ojster.model.errors import InvalidRequest
+from ojster.model.needs import read_provided
 from ojster.model.tenant import DEFAULT_TENANT, check_tenant
 from ojster.server.api.tenants import read_tenants
 from ojster.server.run import be_quick
@@ -185,12 +188,33 @@ def serve(
     )
 
 
+class Capabilities(click.ParamType[dict[str, Any]]):
+    """What a worker provides, as JSON, or as the name of a file behind an ``@``."""
+
+    name = "capabilities"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Return what is said; fail if it is nothing that a worker can provide."""
+        try:
+            raw = Path(value[1:]).read_bytes() if value.startswith("@") else value
+            given: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
+            read_provided(given)
+        except OSError as error:
+            self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
+        except msgspec.MsgspecError as error:
+            self.fail(f"This is no JSON object: {error}", param, ctx)
+        except InvalidRequest as error:
+            self.fail(error.message, param, ctx)
+        return given
+
+
 @click.command(
     epilog=examples(
         "ojster worker myapp:app",
         "ojster worker myapp:app --queues critical,default --concurrency 50",
         "ojster worker myapp:app --queues critical=5,default=2,low=1",
         "ojster worker myapp:app --tenant acme",
+        """ojster worker myapp:app --capabilities '{"gpu": {"type": "nvidia-t4"}, "labels": {"region": "eu"}}'""",
         "ojster worker myapp:app --url http://127.0.0.1:8080",
     )
 )
@@ -210,6 +234,12 @@ def serve(
 @click.option("--grace", type=float, default=DEFAULT_GRACE, show_default=True, help="Seconds to finish on SIGTERM.")
 @click.option("--lease", type=float, default=DEFAULT_LEASE, show_default=True, help="Seconds until lost jobs rerun.")
 @click.option("--label", multiple=True, help="Shown to operators; repeatable.")
+@click.option(
+    "--capabilities",
+    type=Capabilities(),
+    metavar="JSON",
+    help="What it provides for jobs that need GPUs, memory, …: a JSON object, or @ and a file with one.",
+)
 @click.option("--until-empty", is_flag=True, help="Stop when there is no job to be had.")
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
@@ -225,6 +255,7 @@ def worker(
     grace: float,
     lease: float,
     label: tuple[str, ...],
+    capabilities: dict[str, Any] | None,
     until_empty: bool,
     migrate: bool,
     log_level: str,
@@ -253,6 +284,7 @@ def worker(
         labels=label,
         sharing=sharing,
         pool=pool,
+        capabilities=capabilities,
     )
     be_quick()
     _run_loop(lambda: _work(one, until_empty))

@@ -99,6 +99,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "limit_key": "text",
     "tenant": "text",
     "version": "bigint",
+    "needs": "text",
 }
 """What is written of a new job, beside its envelope."""
 
@@ -126,7 +127,7 @@ _WITH_ENVELOPE: Final = (
 )
 _FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
 _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limited}{handled} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{handled} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "

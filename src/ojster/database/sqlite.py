@@ -77,8 +77,8 @@ _RECORD: Final = (
 _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version) VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version, needs) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
     )
     for size in INSERT_SIZES
 }
@@ -92,7 +92,7 @@ _COMPLETE_JOBS: Final = (
 )
 _SELECT_AVAILABLE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {limited}{handled} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{handled} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
@@ -168,6 +168,7 @@ class SqliteTransaction(Transaction):
                 job.limit_key,
                 job.tenant,
                 job.version,
+                job.needs,
             )
         start, width = 0, len(values) // len(jobs)
         for size in INSERT_SIZES:

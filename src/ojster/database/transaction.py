@@ -28,7 +28,8 @@ encode_events: Final = msgspec.json.Encoder().encode
 JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
-    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version"
+    "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
+    "needs"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -39,9 +40,17 @@ JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLU
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
 """What a column holds, as ``insert_rows`` and ``update_rows`` want to know it."""
 
-WITHOUT_LIMIT: Final = "j.limit_key IS NULL"
+PLAIN: Final = "j.limit_key IS NULL AND j.needs IS NULL"
+WITH_NEEDS: Final = "j.needs = ? AND j.limit_key IS NULL"
 WITH_LIMIT: Final = "j.limit_key = ?"
-"""Which jobs are looked for, in the words of the two indexes of those that are available."""
+"""Which jobs are looked for, in the words of the indexes of those that are available."""
+
+KINDS_OF_WAITING: Final = (
+    ("limit_key IS NULL AND needs IS NULL", "priority DESC"),
+    ("limit_key IS NOT NULL", "limit_key"),
+    ("needs IS NOT NULL AND limit_key IS NULL", "needs"),
+)
+"""All that are available, each in the words of an index, and by what this is sorted first."""
 
 NOT_HANDLED: Final = " AND NOT (j.type = ? AND j.version IS NOT NULL AND (j.version < ? OR j.version >= ?))"
 """Leaves out versions of a job type that a worker does not handle."""
@@ -349,20 +358,42 @@ class Transaction(ABC):
         """Return the jobs of these ids that exist, with envelopes."""
 
     def available_jobs(self, queue: str, tenant: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
-        """Return the jobs without a limit to hand out next, locked, with envelopes: the most urgent, then the oldest.
+        """Return the jobs to hand out next that have no limit and no needs: the most urgent, then the oldest.
 
+        They are locked, and have their envelopes.
         Left out are expired jobs, those whose ``exclusive_key`` is taken by an active job, and versions of the types in
         ``handled`` that are not handled.
         """
-        return self._available(WITHOUT_LIMIT, (queue, tenant), limit, handled)
+        return self._available(PLAIN, (queue, tenant), limit, handled)
 
-    def limited_jobs(self, queue: str, tenant: str, key: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
-        """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without."""
-        return self._available(WITH_LIMIT, (queue, tenant, key), limit, handled)
+    def needing_jobs(
+        self, queue: str, tenant: str, needs: str, limit: int, handled: Sequence[Handled] = ()
+    ) -> list[Job]:
+        """Return the jobs with these needs, and no limit, to hand out next, as ``available_jobs`` does of others."""
+        return self._available(WITH_NEEDS, (queue, tenant, needs), limit, handled)
 
-    def _available(self, limited: str, place: tuple[str, ...], limit: int, handled: Sequence[Handled]) -> list[Job]:
+    def limited_jobs(
+        self,
+        queue: str,
+        tenant: str,
+        key: str,
+        limit: int,
+        handled: Sequence[Handled] = (),
+        met: Collection[str] | None = None,
+    ) -> list[Job]:
+        """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without.
+
+        Left out are also those whose needs are none of ``met``; ``None``: whatever they need.
+        """
+        kind, place = WITH_LIMIT, [queue, tenant, key]
+        if met is not None:
+            kind += f" AND (j.needs IS NULL OR j.needs IN ({', '.join('?' * len(met)) or 'NULL'}))"
+            place += met
+        return self._available(kind, place, limit, handled)
+
+    def _available(self, kind: str, place: Sequence[str], limit: int, handled: Sequence[Handled]) -> list[Job]:
         bounds = [value for one in handled for value in (one.type, one.low, one.high)]
-        sql = self.select_available.format(limited=limited, handled=NOT_HANDLED * len(handled))
+        sql = self.select_available.format(kind=kind, handled=NOT_HANDLED * len(handled))
         return [Job(*row) for row in self.execute(sql, (*place, *bounds, self.now, limit))]
 
     @abstractmethod

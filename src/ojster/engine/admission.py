@@ -85,6 +85,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     job.tenant = new.tenant
     if new.version is not None:
         job.version = version_number(msgspec.json.decode(new.version))
+    job.needs = new.needs
     job.envelope = new.envelope
     if new.pending:
         job.state = "pending"

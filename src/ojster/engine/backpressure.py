@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.database.transaction import JOB_COLUMNS, Transaction
+from ojster.database.transaction import JOB_COLUMNS, KINDS_OF_WAITING, Transaction
 from ojster.engine.configuration import Bound
 from ojster.engine.transitions import finish
 from ojster.model.envelope import Job
@@ -82,9 +82,9 @@ def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound])
 def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> int:
     """Discard the jobs that have been available for the longest; return how many."""
     jobs: list[Job] = []
-    for limited in ("limit_key IS NULL", "limit_key IS NOT NULL"):  # each has an index of its own
+    for kind, _ in KINDS_OF_WAITING:
         rows = tx.execute(
-            f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = :queue AND state = 'available' AND {limited} "
+            f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = :queue AND state = 'available' AND {kind} "
             "ORDER BY seq + 0 LIMIT :wanted" + tx.skip_locked,  # + 0: not by walking through all jobs that there are
             {"queue": queue, "wanted": wanted},
         )

@@ -12,6 +12,7 @@ from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
 from ojster.engine.limits import MOST_KEYS, TRY_AGAIN, UNLIMITED, Gate, Head, heads
+from ojster.engine.matching import Match
 from ojster.engine.pools import is_starved
 from ojster.engine.results import give_inputs
 from ojster.engine.transitions import finish, stop_jobs, write_outcomes
@@ -121,9 +122,9 @@ def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: Way, share: 
         if not room:
             continue
         if share.tenant is None and way.has_tenants:
-            jobs = _of_all(tx, queue, room, way, share.handled)
+            jobs = _of_all(tx, queue, room, way, share)
         else:
-            jobs = _of_one(tx, queue, share.tenant or NOBODY, room, way, share.handled)
+            jobs = _of_one(tx, queue, share.tenant or NOBODY, room, way, share)
         if gate is not None:
             gate.start(jobs)
             if gate.counts_active:
@@ -132,7 +133,7 @@ def _take(tx: Transaction, queues: Sequence[str], wanted: int, way: Way, share: 
     return taken
 
 
-def _of_all(tx: Transaction, queue: str, wanted: int, way: Way, handled: Sequence[Handled]) -> list[Job]:
+def _of_all(tx: Transaction, queue: str, wanted: int, way: Way, share: Share) -> list[Job]:
     """The jobs to hand out next whosever they are: the tenants take turns (ojs-multi-tenancy.md section 7).
 
     Each is asked once, for as many as are its turn, so more may be left if they are wanted.
@@ -144,7 +145,7 @@ def _of_all(tx: Transaction, queue: str, wanted: int, way: Way, handled: Sequenc
         plan = way.tenants_turns.plan(tenants, wanted - len(jobs), sharing, {})
         left = {}
         for tenant, part in Counter(plan).items():
-            found = _of_one(tx, queue, tenant, part, way, handled)
+            found = _of_one(tx, queue, tenant, part, way, share)
             left[tenant] = iter(found)
             if len(found) < part:
                 way.exhausted.add((queue, tenant))
@@ -156,21 +157,29 @@ def _of_all(tx: Transaction, queue: str, wanted: int, way: Way, handled: Sequenc
     return jobs
 
 
-def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, handled: Sequence[Handled]) -> list[Job]:
-    """The jobs of a tenant to hand out next, of those that are handled."""
+def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, share: Share) -> list[Job]:
+    """The jobs of a tenant to hand out next, of those that the worker can run."""
     room = min(wanted, way.tenants_room.get(tenant, UNLIMITED))
     if not room:
         return []
-    jobs = _available(tx, queue, tenant, room, handled)
+    match = way.match(share) if way.has_needs else None
+    jobs = _available(tx, queue, tenant, room, share.abilities.handled)
+    if match is not None:
+        jobs = _with_needing(tx, queue, tenant, room, jobs, match, share)
     if way.has_keys:
-        jobs = _with_limited(tx, queue, tenant, room, jobs, way, handled)
+        jobs = _with_limited(tx, queue, tenant, room, jobs, way, share)
+    if match is not None:
+        jobs = _that_fit_together(tx, queue, jobs, match)
+    for job in jobs:
+        if job.limit_key is not None:
+            way.keys[job.limit_key].start((job,))
     if tenant in way.tenants_room:
         way.tenants_room[tenant] -= len(jobs)
     return jobs
 
 
 def _available(tx: Transaction, queue: str, tenant: str, limit: int, handled: Sequence[Handled]) -> list[Job]:
-    """The jobs to hand out next of those without a limit, one at most of those that share an exclusive key."""
+    """The jobs to hand out next without a limit or needs, one at most of those that share an exclusive key."""
     asked = limit
     while True:
         found = tx.available_jobs(queue, tenant, asked, handled)
@@ -191,37 +200,52 @@ def _one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
     return chosen
 
 
+def _with_needing(
+    tx: Transaction, queue: str, tenant: str, room: int, plain: list[Job], match: Match, share: Share
+) -> list[Job]:
+    """Return the jobs to hand out next, those among them that need what the worker provides."""
+    found = list(plain)
+    for key, needs in match.kinds(queue, tenant):
+        if fitting := match.room(queue, needs):
+            found += tx.needing_jobs(queue, tenant, key, min(room, fitting), share.abilities.handled)
+    chosen = _one_of_each(tx, queue, sorted(found, key=match.turn))[:room]
+    _pass_over(tx, queue, found, chosen)
+    return chosen
+
+
+def _that_fit_together(tx: Transaction, queue: str, jobs: list[Job], match: Match) -> list[Job]:
+    """Leave out jobs for which those before them leave too little of the worker."""
+    chosen = [job for job in jobs if match.take(job)]
+    _pass_over(tx, queue, jobs, chosen)
+    return chosen
+
+
+def _pass_over(tx: Transaction, queue: str, found: list[Job], chosen: list[Job]) -> None:
+    """Let others look again who passed over those that were left out, as they were locked."""
+    if tx.skip_locked and len(chosen) < len(found):
+        tx.effects.opened.add(queue)
+
+
 def _with_limited(
-    tx: Transaction,
-    queue: str,
-    tenant: str,
-    room: int,
-    unlimited: list[Job],
-    way: Way,
-    handled: Sequence[Handled],
+    tx: Transaction, queue: str, tenant: str, room: int, unlimited: list[Job], way: Way, share: Share
 ) -> list[Job]:
     """Return the jobs to hand out next, those with limits among them where it is their turn."""
     found = list(unlimited)
+    handled = share.abilities.handled
+    met = [key for key, _ in way.match(share).kinds(queue, tenant)] if way.has_needs else None
     for some in _windows(tx, queue, tenant):
         for head in sorted(some, key=lambda head: (-head.priority, head.seq)):
             if len(found) >= room and _turn(sorted(found, key=_turn)[room - 1]) < (-head.priority, head.seq):
                 break
             gate = way.gate(head)
             if gate.enter():
-                found += tx.limited_jobs(queue, tenant, gate.limit.key, min(room, gate.room), handled)
+                found += tx.limited_jobs(queue, tenant, gate.limit.key, min(room, gate.room), handled, met)
             elif gate.strategy is not None and gate.limit.on_limit != "wait":
                 _turn_away(tx, tx.limited_jobs(queue, tenant, gate.limit.key, MOST_TURNED_AWAY), gate)
         if len(found) >= room:
             break
     chosen = _one_of_each(tx, queue, sorted(found, key=_turn))[:room]
-    if tx.skip_locked and len(chosen) < len(found):
-        tx.effects.opened.add(queue)  # those left out were locked, and somebody else may have passed them over
-    started: dict[str, list[Job]] = {}
-    for job in chosen:
-        if job.limit_key is not None:
-            started.setdefault(job.limit_key, []).append(job)
-    for key, jobs in started.items():
-        way.keys[key].start(jobs)
+    _pass_over(tx, queue, found, chosen)
     return chosen
 
 

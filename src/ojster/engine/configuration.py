@@ -13,6 +13,8 @@ import msgspec
 
 from ojster.engine.sharing import STRICT, Sharing, Turns
 from ojster.model.limit import Rate
+from ojster.model.ml_resources import ResourceLimits
+from ojster.model.needs import NOTHING, Needs, Provided
 from ojster.model.versions import Handled
 
 if TYPE_CHECKING:
@@ -36,6 +38,32 @@ class Bound(msgspec.Struct, frozen=True):
     max_depth: int
     strategy: Literal["reject", "block", "drop_oldest"] = "reject"
     warning_threshold: float = 0.8
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What is set for a queue that matters to who pushes jobs into it or gets some from it.
+
+    Parameters
+    ----------
+    ml_defaults:
+        Attributes ``ext_ml_*`` of jobs that do not have them (ojs-ml-resources.md section 10.1).
+    ml_limits:
+        What jobs may need at most.
+    """
+
+    backpressure: Bound | None = None
+    ml_defaults: dict[str, Any] = {}
+    ml_limits: ResourceLimits = ResourceLimits()
+
+    @property
+    def ml_default_members(self) -> list[tuple[str, msgspec.Raw]]:
+        """The defaults as members of a job."""
+        return [(name, msgspec.Raw(msgspec.json.encode(value))) for name, value in self.ml_defaults.items()]
+
+    @property
+    def are_about_resources(self) -> bool:
+        """Whether they say something of what jobs need."""
+        return bool(self.ml_defaults) or self.ml_limits != ResourceLimits()
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -100,6 +128,25 @@ class Pool(msgspec.Struct, frozen=True):
     updated_at: int = 0
 
 
+class Abilities(msgspec.Struct, frozen=True):
+    """What a worker has said of what it can do.
+
+    Parameters
+    ----------
+    handled:
+        Of which types it handles only some versions.
+    provided:
+        What it provides for jobs that need something.
+    """
+
+    handled: tuple[Handled, ...] = ()
+    provided: Provided = NOTHING
+
+
+PLAIN: Final = Abilities()
+"""Those of a worker that has said nothing."""
+
+
 class Tenant(msgspec.Struct, frozen=True):
     """What a tenant may do (ojs-multi-tenancy.md section 8.1). Times are microseconds since the epoch.
 
@@ -153,33 +200,41 @@ class Configuration:
         """At which key of a limit, or at which tenant, the last claim has ended: see ``ojster.engine.claim``."""
         self.turns: dict[object, Turns] = {}
         """What queues that share workers have got so far, by the pool, or by how a worker wants them to share."""
-        self._bounds: Mapping[str, Bound] | None = None
+        self.needs: dict[str, Needs] = {}
+        """What jobs need, by key, as far as this process has seen some."""
+        self.known_rules: Mapping[str, Rules] | None = None
+        """The rules of queues, as far as this process knows: see ``rules``."""
         self._pools: Mapping[str, Pool] | None = None
         self._subscriptions: Sequence[Subscription] | None = None
         self._tenants: Mapping[str, Tenant] | None = None
         self._followed_until: int | None = None
-        self._handled: Mapping[str, tuple[Handled, ...]] | None = None
+        self._abilities: Mapping[str, Abilities] | None = None
 
     def forget(self) -> None:
         """Something may have changed."""
         self.version += 1
-        self._bounds = self._subscriptions = self._pools = self._tenants = self._followed_until = None
-        self._handled = None
+        self.known_rules = self._subscriptions = self._pools = self._tenants = self._followed_until = None
+        self._abilities = None
 
     def may_bound(self, queue: str) -> bool:
         """Whether a queue has a bound, as far as this process knows."""
-        return self._bounds is None or queue in self._bounds
+        known = self.known_rules
+        return known is None or (queue in known and known[queue].backpressure is not None)
+
+    def rules(self, tx: Transaction) -> Mapping[str, Rules]:
+        """Return the rules of the queues that have some."""
+        known = self.known_rules
+        if known is None:
+            rows = tx.execute("SELECT name, config FROM queues WHERE config IS NOT NULL")
+            known = {name: rules for name, config in rows if (rules := _decode_rules(config)) != Rules()}
+            if tx.configuration_version == self.version:  # else it may have been read before it changed
+                self.known_rules = known
+        return known
 
     def bounds(self, tx: Transaction) -> Mapping[str, Bound]:
         """Return the bounds of the queues that have some."""
-        known = self._bounds
-        if known is None:
-            rows = tx.execute("SELECT name, config FROM queues WHERE config IS NOT NULL")
-            found = {name: _bounded(config).backpressure for name, config in rows}
-            known = {name: bound for name, bound in found.items() if bound is not None}
-            if tx.configuration_version == self.version:  # else it may have been read before it changed
-                self._bounds = known
-        return known
+        rules = self.rules(tx).items()
+        return {queue: one.backpressure for queue, one in rules if one.backpressure is not None}
 
     def pools(self, tx: Transaction) -> Mapping[str, Pool]:
         """Return the pools of workers by their names."""
@@ -200,18 +255,18 @@ class Configuration:
                 self._tenants = known
         return known
 
-    def may_be_choosy(self, worker_id: str | None) -> bool:
-        """Whether a worker handles only some versions of some types, as far as this process knows."""
-        return worker_id is not None and (self._handled is None or worker_id in self._handled)
+    def may_be_special(self, worker_id: str | None) -> bool:
+        """Whether a worker cannot take every job, or can take special ones, as far as this process knows."""
+        return worker_id is not None and (self._abilities is None or worker_id in self._abilities)
 
-    def handled(self, tx: Transaction) -> Mapping[str, tuple[Handled, ...]]:
-        """Return of which types workers handle only some versions, by worker, for those who do."""
-        known = self._handled
+    def abilities(self, tx: Transaction) -> Mapping[str, Abilities]:
+        """Return what workers can and cannot do, by worker, for those who have said something of it."""
+        known = self._abilities
         if known is None:
-            rows = tx.execute("SELECT id, handlers FROM workers WHERE handlers IS NOT NULL")
-            known = {id: decode_handled(handlers) for id, handlers in rows}
+            rows = tx.execute("SELECT id, abilities FROM workers WHERE abilities IS NOT NULL")
+            known = {id: decode_abilities(abilities) for id, abilities in rows}
             if tx.configuration_version == self.version:
-                self._handled = known
+                self._abilities = known
         return known
 
     def is_followed(self, tx: Transaction) -> bool:
@@ -238,7 +293,7 @@ class Configuration:
 class FreeRein(Configuration):
     """The configuration of transactions that are not ours: nothing is bounded in them, and nobody told of them."""
 
-    def bounds(self, tx: Transaction) -> Mapping[str, Bound]:
+    def rules(self, tx: Transaction) -> Mapping[str, Rules]:
         """There are none."""
         return {}
 
@@ -255,12 +310,8 @@ class FreeRein(Configuration):
         return ()
 
 
-class _Bounded(msgspec.Struct):
-    backpressure: Bound | None = None
-
-
-_bounded: Final = msgspec.json.Decoder(_Bounded).decode
+_decode_rules: Final = msgspec.json.Decoder(Rules).decode
 decode_pool: Final = msgspec.json.Decoder(Pool).decode
-decode_handled: Final = msgspec.json.Decoder(tuple[Handled, ...]).decode
+decode_abilities: Final = msgspec.json.Decoder(Abilities).decode
 decode_tenant: Final = msgspec.json.Decoder(Tenant).decode
 decode_subscription: Final = msgspec.json.Decoder(Subscription).decode

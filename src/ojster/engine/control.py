@@ -136,9 +136,10 @@ def _revise(tx: Transaction, job: Job, revival: Revival) -> None:
         tx.count(revised.queue, job.tenant, job.state, 1)
         tx.know_queues({revised.queue})
     job.queue, job.max_attempts, job.envelope = revised.queue, revised.max_attempts, revised.envelope
+    job.needs = revised.needs
     tx.execute(
-        "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts WHERE seq = :seq",
-        {"queue": job.queue, "max_attempts": job.max_attempts, "seq": job.seq},
+        "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts, needs = :needs WHERE seq = :seq",
+        {"queue": job.queue, "max_attempts": job.max_attempts, "needs": job.needs, "seq": job.seq},
     )
     tx.execute("UPDATE payloads SET envelope = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
 

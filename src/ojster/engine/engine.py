@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -30,6 +30,7 @@ from ojster.engine import (
     idempotency,
     inspect,
     outcome,
+    queue_config,
     queues,
     retention,
     schemas,
@@ -42,6 +43,7 @@ from ojster.engine.admission import Pushed
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Nobody, claim
+from ojster.engine.configuration import Rules
 from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.engine.idempotency import Key, Reply
@@ -68,7 +70,7 @@ from ojster.model.errors import (
     SchemaViolation,
     TenantMissing,
 )
-from ojster.model.job import Members, NewJob, check_queue_name, read_job, read_members
+from ojster.model.job import Members, NewJob, check_queue_name, queue_of, read_job, read_members
 from ojster.model.states import FINISHED as FINISHED_STATES
 from ojster.model.tenant import DEFAULT_TENANT, NOBODY, qualify, split
 from ojster.model.workflow import NewWorkflow, Problem, read_workflow, refusal_of
@@ -289,7 +291,7 @@ class Engine:
         InvalidRequest, InvalidPolicy, PayloadTooLarge
             The request is malformed.
         """
-        members = await through_middleware(self.middleware, members)
+        members = await self._completed(members)
         catalogue = await self._schemas()
         args = members.get("args", msgspec.Raw(b"null"))
         settings = self.database.settings
@@ -306,6 +308,23 @@ class Engine:
         if catalogue:
             job.warnings = _check_args(catalogue, job, args)
         return job
+
+    async def _completed(self, members: Members) -> Members:
+        """Run the enqueue middleware over a job, and complete and check it as the rules of its queue say."""
+        members = await through_middleware(self.middleware, members)
+        rules = await self._resource_rules()
+        of_queue = rules.get(queue_of(members)) if rules else None
+        if of_queue is not None:
+            members |= {name: raw for name, raw in of_queue.ml_default_members if name not in members}
+            of_queue.ml_limits.check(members, queue_of(members))
+        return members
+
+    async def _resource_rules(self) -> Mapping[str, Rules]:
+        """Return the rules of queues that say something of what jobs need."""
+        known = self.database.configuration.known_rules
+        if known is None:
+            known = await self.database.read(queue_config.rules, None)
+        return {queue: rules for queue, rules in known.items() if rules.are_about_resources} if known else known
 
     def _check_tenant(self, tenant: str) -> None:
         if not tenant and self.database.settings.tenants == "required":
@@ -345,7 +364,7 @@ class Engine:
             worker_id = self.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.tenant, worker_id=worker_id)
             queues = tuple(qualify(self.tenant or DEFAULT_TENANT, queue) for queue in queues)
-        if self.database.configuration.may_be_choosy(request.worker_id):
+        if request.provided is not None or self.database.configuration.may_be_special(request.worker_id):
             queues = tuple(map(choosy, queues))
         patience = Patience(queues if waits else (), _in_vain if waits else _never, self.give_back)
         call = self.database.run_patiently(claim, request, patience)
@@ -664,17 +683,17 @@ class Engine:
         size = sum(map(len, members.values()))
         new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
         self._check_tenant(new.tenant)
-        if self.middleware:
-            await self._wrap_jobs(new)
+        if self.middleware or await self._resource_rules():
+            await self._complete_steps(new)
         if catalogue := await self._schemas():
             _check_steps(catalogue, new)
         return new
 
-    async def _wrap_jobs(self, new: NewWorkflow) -> None:
-        """Run the enqueue middleware over the jobs of a workflow."""
+    async def _complete_steps(self, new: NewWorkflow) -> None:
+        """Put the jobs of a workflow through what ``prepare`` puts jobs through."""
         for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
             if spec.request is not msgspec.UNSET:
-                members = await through_middleware(self.middleware, read_members(spec.request, "The step"))
+                members = await self._completed(read_members(spec.request, "The step"))
                 spec.request = msgspec.Raw(msgspec.json.encode(members))
                 largest = self.database.settings.largest_job
                 job = read_job(members, self.database.clock(), largest=largest, tenant=new.tenant)

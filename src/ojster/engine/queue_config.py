@@ -5,14 +5,13 @@ Limits on what runs are rows of ``rate_limits`` (see ``ojster.engine.limits``); 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from ojster.database.transaction import Transaction
-from ojster.engine.configuration import Bound
+from ojster.engine.configuration import Rules
 from ojster.engine.limits import limit_queue
 from ojster.engine.system import FORGOTTEN, drop
 
@@ -27,20 +26,22 @@ class Kept(msgspec.Struct, frozen=True):
     most_dead_letters: int | None = None
 
 
-class QueueConfig(msgspec.Struct, frozen=True):
-    """What is set for a queue; ``limits`` is stored elsewhere."""
+class QueueConfig(Rules, frozen=True):
+    """What is set for a queue, beside what is limited."""
 
     retention: Kept = Kept()
-    backpressure: Bound | None = None
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Changes to what is set for a queue, by members of ``Limits`` and ``Kept``; what is not mentioned stays."""
+    """Changes to what is set for a queue; what is not mentioned stays.
+
+    ``limits`` and ``retention`` are by members of ``Limits`` and ``Kept``, ``rules`` by members of ``Rules``.
+    """
 
     queue: str
     limits: dict[str, Any] = {}
     retention: dict[str, int | None] = {}
-    backpressure: Bound | UnsetType | None = UNSET
+    rules: dict[str, Any] = {}
 
 
 _decode: Final = msgspec.json.Decoder(QueueConfig).decode
@@ -58,11 +59,9 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
         tx.know_queues((change.queue,))
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
         config = read_config(tx, change.queue)
-        news: dict[str, Any] = {}
+        news = dict(change.rules)
         if change.retention:
             news["retention"] = msgspec.structs.replace(config.retention, **change.retention)
-        if change.backpressure is not UNSET:
-            news["backpressure"] = change.backpressure
         if news:
             tx.execute(
                 "UPDATE queues SET config = :config WHERE name = :name",
@@ -74,6 +73,12 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
             limit_queue(tx, change.queue, **change.limits)
         tx.emit_about("queue.configured", change.queue, change.queue)
     return [None for _ in changes]
+
+
+def rules(tx: Transaction, requests: Sequence[None]) -> list[Mapping[str, Rules]]:
+    """Return the rules of the queues that have some, for each request."""
+    known = tx.configuration.rules(tx)
+    return [known for _ in requests]
 
 
 def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict[str, Kept]]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
-from ojster.database.transaction import Transaction
+from ojster.database.transaction import KINDS_OF_WAITING, Transaction
 from ojster.engine.configuration import Tenant
 from ojster.model.errors import TenantLimitExceeded
 from ojster.model.job import NewJob
@@ -46,10 +46,10 @@ def oldest_waiting(tx: Transaction, queue: str) -> int | None:
     """Return since when the next job of a queue has been available, whosever it is."""
     moments = []
     for tenant in (NOBODY, *waiting_tenants(tx, queue)):
-        for limited, order in (("limit_key IS NULL", "priority DESC"), ("limit_key IS NOT NULL", "limit_key")):
+        for kind, order in KINDS_OF_WAITING:
             moments += tx.execute(
                 f"SELECT enqueued_at FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' "
-                f"AND {limited} ORDER BY {order}, seq LIMIT 1",
+                f"AND {kind} ORDER BY {order}, seq LIMIT 1",
                 {"queue": queue, "tenant": tenant},
             )
     return min((at for (at,) in moments if at is not None), default=None)

@@ -166,11 +166,11 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
 
 
 def free(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Let those wait no longer who share an exclusive key, a limit, or the room of a pool with jobs that stop."""
+    """Let those wait no longer who share something with jobs that stop: a key, a limit, a pool, a worker's GPUs."""
     for pool in tx.configuration.pools(tx).values():
         if pool.concurrency is not None and any(job.queue in pool.queues for job in jobs):
             tx.effects.opened.update(pool.queues)
-    tx.effects.opened.update(job.queue for job in jobs if job.exclusive_key is not None)
+    tx.effects.opened.update(job.queue for job in jobs if job.exclusive_key is not None or job.needs is not None)
     free_limits(tx, jobs)
     if tenants := {job.tenant for job in jobs if job.tenant}:
         free_tenants(tx, tenants)

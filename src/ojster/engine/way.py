@@ -8,13 +8,14 @@ from typing import Final
 import msgspec
 
 from ojster.database.transaction import Transaction
-from ojster.engine.configuration import Pool
+from ojster.engine.configuration import PLAIN, Abilities, Pool
 from ojster.engine.limits import UNLIMITED, Gate, Head, Limit, count_active, find_limit, key_of_queue
+from ojster.engine.matching import Budget, Match
 from ojster.engine.pools import count_active_jobs, room_in
 from ojster.engine.sharing import STRICT, Sharing, Turns
 from ojster.engine.tenants import MOST_TENANTS, rooms_of, waiting_tenants
+from ojster.model.needs import Provided
 from ojster.model.tenant import NOBODY
-from ojster.model.versions import Handled
 
 MOST_SHARES: Final = 1_000
 """Of how many sets of queues that share it is remembered whose turn it is."""
@@ -50,16 +51,22 @@ class Claim(msgspec.Struct, frozen=True):
     lease: int | None = None
     sharing: Sharing = STRICT
     tenant: str | None = None
+    provided: Provided | None = None
+    """What it provides for jobs that need something; ``None``: what its last heartbeat has said."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Which queues a worker gets jobs from, and how these share: the same for claims that are served together."""
+    """Which queues a worker gets jobs from, and how these share: the same for claims that are served together.
+
+    ``worker`` is who gets them, if that is not the same to jobs: if it provides something.
+    """
 
     queues: tuple[str, ...]
     sharing: Sharing
     pool: str | None
     tenant: str | None
-    handled: tuple[Handled, ...] = ()
+    abilities: Abilities = PLAIN
+    worker: str | None = None
 
 
 class Way:
@@ -75,6 +82,8 @@ class Way:
         Workers that are to be given nothing.
     is_closed:
         Whether nothing at all is handed out.
+    has_needs:
+        Whether jobs wait in some queue that need something of their worker.
     has_keys:
         Whether jobs with limits of their own wait in some queue.
     keys:
@@ -95,6 +104,7 @@ class Way:
         self.limited: set[str] = set()
         self.idle: set[str | None] = set()
         self.is_closed = False
+        self.has_needs = False
         self.has_keys = False
         self.gates: dict[str, Gate] = {}
         self.keys: dict[str, Gate] = {}
@@ -103,7 +113,9 @@ class Way:
         self.tenants_room: dict[str, int] = {}
         self.exhausted: set[tuple[str, str]] = set()
         self._waiting: dict[str, list[str]] = {}
-        self._handled = tx.configuration.handled(tx)
+        self._abilities = tx.configuration.abilities(tx)
+        self._budgets: dict[str, Budget] = {}
+        self._matches: dict[Share, Match] = {}
         self._pools = tx.configuration.pools(tx)
         self._members: dict[str, str] = {}
         if self._pools:
@@ -115,6 +127,8 @@ class Way:
                 self.is_closed = True
             elif kind == "limits":
                 self.has_keys = True
+            elif kind == "needs":
+                self.has_needs = True
             elif kind == "tenants":
                 self.has_tenants = True
             elif kind == "paused":
@@ -124,20 +138,36 @@ class Way:
 
     def share(self, request: Claim) -> Share:
         """Return from which queues a worker gets jobs, and how they share: as its pool has it, if it is of one."""
-        handled = self._handled.get(request.worker_id or "", ())
+        abilities = self._abilities.get(request.worker_id or "", PLAIN)
+        if request.provided is not None:
+            abilities = msgspec.structs.replace(abilities, provided=request.provided)
+        worker = request.worker_id if abilities.provided.facts else None
         pool = self._pool_of(request)
         if pool is not None:
             queues = tuple(queue for queue in pool.queues if queue in request.queues)
-            return Share(queues, pool.sharing, pool.name, request.tenant, handled)
+            return Share(queues, pool.sharing, pool.name, request.tenant, abilities, worker)
         queues = request.queues
         if self._pools:
             shut = {queue for pool in self._pools.values() if pool.isolated for queue in pool.queues}
             queues = tuple(queue for queue in queues if queue not in shut)
-        return Share(queues, request.sharing, None, request.tenant, handled)
+        return Share(queues, request.sharing, None, request.tenant, abilities, worker)
 
     def _pool_of(self, request: Claim) -> Pool | None:
         name = self._members.get(request.worker_id or "")
         return None if name is None else self._pools.get(name)
+
+    def match(self, share: Share) -> Match:
+        """Return which jobs fit those who share, where jobs wait that need something."""
+        if share not in self._matches:
+            self._matches[share] = Match(self._tx, share.worker, share.abilities.provided, self._budgets)
+        return self._matches[share]
+
+    def _look_at_budgets(self, queues: Iterable[str]) -> None:
+        rules = self._tx.configuration.rules(self._tx)
+        for queue in queues:
+            limits = rules[queue].ml_limits if queue in rules else None
+            if limits is not None and (limits.max_concurrent_gpu_jobs, limits.max_total_gpus) != (None, None):
+                self._budgets[queue] = Budget(self._tx, queue, limits)
 
     def enter_pools(self, shares: Iterable[Share]) -> None:
         """Find out how much room there is in pools; where that is limited, one claim at a time."""
@@ -170,7 +200,10 @@ class Way:
 
     def approach(self, shares: Collection[Share]) -> None:
         """Look at the limits of the queues that are looked into, and at those of the tenants who have jobs there."""
-        for queue in sorted({queue for share in shares for queue in share.queues}):
+        queues = sorted({queue for share in shares for queue in share.queues})
+        if self.has_needs:
+            self._look_at_budgets(queues)
+        for queue in queues:
             if queue in self.limited:
                 key = key_of_queue(queue)
                 self.gates[queue] = Gate(self._tx, find_limit(self._tx, key) or Limit(key), count_active(self._tx, key))
@@ -241,6 +274,8 @@ _OBSTACLES: Final = (
     "UNION ALL SELECT 'maintenance', name FROM system WHERE name = 'maintenance' "
     "UNION ALL SELECT 'limits', '' WHERE EXISTS "
     "(SELECT 1 FROM jobs WHERE state = 'available' AND limit_key IS NOT NULL) "
+    "UNION ALL SELECT 'needs', '' WHERE EXISTS "
+    "(SELECT 1 FROM jobs WHERE state = 'available' AND needs IS NOT NULL) "
     "UNION ALL SELECT 'tenants', '' WHERE EXISTS "
     "(SELECT 1 FROM jobs WHERE state = 'available' AND tenant <> '')"
 )

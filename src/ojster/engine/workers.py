@@ -10,10 +10,12 @@ import msgspec
 from ojster.database.transaction import JOB_COLUMNS, Transaction
 from ojster.engine.advance import advance
 from ojster.engine.claim import lease_end
+from ojster.engine.configuration import PLAIN, Abilities
 from ojster.engine.transitions import fail_attempt, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.failure import Failure
+from ojster.model.needs import read_provided
 from ojster.model.tenant import called
 from ojster.model.versions import Handled
 
@@ -33,6 +35,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     pool: str | None = None
     handlers: tuple[Handled, ...] = ()
     """Of which types it handles only some versions."""
+    capabilities: dict[str, Any] = {}
+    """What it provides for jobs that need something (ojs-ml-resources.md section 11)."""
     tenant: str | None = None
     """Whose jobs only it may be at; ``None``: anybody's."""
 
@@ -79,14 +83,15 @@ def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[Pulse]:
 
 def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     now = tx.now
-    _note_handlers(tx, one)
+    abilities = Abilities(one.handlers, read_provided(one.capabilities))
+    _note_abilities(tx, one, abilities)
     ((directive, started_at),) = tx.execute(
-        f"INSERT INTO workers ({_WORKER_COLUMNS}, handlers) VALUES (:id, :state, NULL, :hostname, :pid, :queues, "
-        ":labels, :concurrency, :active_jobs, :now, :now, :pool, :handlers) "
+        f"INSERT INTO workers ({_WORKER_COLUMNS}, abilities) VALUES (:id, :state, NULL, :hostname, :pid, :queues, "
+        ":labels, :concurrency, :active_jobs, :now, :now, :pool, :abilities) "
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, hostname = excluded.hostname, pid = excluded.pid, "
         "queues = excluded.queues, labels = excluded.labels, concurrency = excluded.concurrency, "
         "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at, pool = excluded.pool, "
-        "handlers = excluded.handlers "
+        "abilities = excluded.abilities "
         "RETURNING directive, started_at",
         {
             "id": one.worker_id,
@@ -98,7 +103,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
             "concurrency": one.concurrency,
             "active_jobs": len(one.active_jobs),
             "pool": one.pool,
-            "handlers": msgspec.json.encode(one.handlers).decode() if one.handlers else None,
+            "abilities": None if abilities == PLAIN else msgspec.json.encode(abilities).decode(),
             "now": now,
         },
     )
@@ -126,9 +131,9 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     return pulse
 
 
-def _note_handlers(tx: Transaction, one: Heartbeat) -> None:
-    """Let all processes know if a worker handles other versions than it did."""
-    if tx.configuration.handled(tx).get(one.worker_id, ()) != one.handlers:
+def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
+    """Let all processes know if a worker can do other things than it could."""
+    if tx.configuration.abilities(tx).get(one.worker_id, PLAIN) != abilities:
         tx.effects.configured = True
         tx.effects.opened.update(one.queues)
 

@@ -51,6 +51,7 @@ class Job(msgspec.Struct, gc=False):
     limit_key: str | None = None
     tenant: str = ""
     version: int | None = None
+    needs: str | None = None
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
     """From which state, and into which, it was put in this transaction, if nobody was told of that yet."""
@@ -77,7 +78,7 @@ class Job(msgspec.Struct, gc=False):
             started_at=_moment(seen.started_at),
             finished_at=_moment(seen.completed_at or seen.cancelled_at or seen.discarded_at),
             due_at=_moment(seen.next_attempt_at),
-            timeout=seen.timeout_ms * 1000 if seen.timeout_ms else seen.timeout * 1_000_000 if seen.timeout else None,
+            timeout=seen.micros_to_run,
             lease=seen.visibility_timeout_ms * 1000 if seen.visibility_timeout_ms else None,
             retry_delay=None if seen.retry_delay_ms is None else seen.retry_delay_ms * 1000,
             worker_id=seen.worker_id,
@@ -189,6 +190,7 @@ class _Seen(msgspec.Struct):
     retry_delay_ms: int | None = None
     timeout: int | None = None
     timeout_ms: int | None = None
+    ext_ml_timeout_seconds: int | None = None
     visibility_timeout_ms: int | None = None
     worker_id: str | None = None
     progress: msgspec.Raw | UnsetType = UNSET
@@ -197,6 +199,15 @@ class _Seen(msgspec.Struct):
     superseded_by: str | None = None
     parent_results: msgspec.Raw | UnsetType = UNSET
     checkpoint: msgspec.Raw | UnsetType = UNSET
+
+    @property
+    def micros_to_run(self) -> int | None:
+        """For how long the job may run, in microseconds, if it says so."""
+        if self.ext_ml_timeout_seconds:
+            return self.ext_ml_timeout_seconds * 1_000_000
+        if self.timeout_ms:
+            return self.timeout_ms * 1000
+        return self.timeout * 1_000_000 if self.timeout else None
 
 
 def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:

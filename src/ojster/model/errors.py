@@ -82,6 +82,13 @@ class SchemaViolation(InvalidRequest):
     status = 422
 
 
+class ResourcesRefused(InvalidRequest):
+    """A job needs more than its queue allows (ojs-ml-resources.md section 10.2)."""
+
+    code = "resource_limit_exceeded"
+    status = 422
+
+
 class InvalidWorkflow(InvalidRequest):
     """A workflow breaks a rule; ``validation_errors`` in the details say which, and where (ojs-workflows.md 11.1)."""
 

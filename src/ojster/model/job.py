@@ -21,6 +21,7 @@ from ojster.model.duration import MILLISECOND, SECOND, parse_duration
 from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.limit import RateLimitPolicy, parse_policy
+from ojster.model.ml_resources import read_resources, says_something
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.tenant import check_tenant, qualify, shown_tenant
 from ojster.model.timestamps import format_timestamp, parse_timestamp
@@ -145,6 +146,8 @@ class NewJob(msgspec.Struct, gc=False):
     node: int | None = None
     tenant: str = ""
     version: msgspec.Raw | None = None
+    needs: str | None = None
+    """The key of what it needs of its worker (``ojster.model.needs``)."""
     warnings: tuple[str, ...] = ()
     """What the schema of its type has against its arguments."""
 
@@ -351,6 +354,11 @@ def read_job(
     envelope += b"}"
     if len(envelope) > largest:
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
+    needs, timeout = None, options.timeout
+    if says_something(members):
+        resources = read_resources(members)
+        timeout = resources.timeout or timeout
+        needs = None if resources.needs is None else resources.needs.key
     unique_key = None
     if options.unique is not None:
         unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))
@@ -368,7 +376,7 @@ def read_job(
         pending=options.pending,
         scheduled_at=None if scheduled_at is None else scheduled_at.at(now),
         expires_at=None if expires_at is None else expires_at.at(now),
-        timeout=options.timeout,
+        timeout=timeout,
         lease=options.lease,
         unique=options.unique,
         unique_key=unique_key,
@@ -376,6 +384,7 @@ def read_job(
         limit=limit,
         tenant=owner,
         version=members.get("version"),
+        needs=needs,
     )
 
 
@@ -478,6 +487,17 @@ def _check_version(raw: bytes) -> None:
     value = _string(raw, "specversion")
     if value != SPEC_VERSION and not value.startswith("1.0."):
         raise Unsupported(f"specversion {value[:32]!r} is not supported; this server speaks {SPEC_VERSION!r}.")
+
+
+def queue_of(members: Members) -> str:
+    """Return the queue that a job with these attributes names, which are not used up.
+
+    Raises
+    ------
+    InvalidRequest
+        Its options are malformed.
+    """
+    return _options_of(members.get("options"), dict(members)).queue
 
 
 def _options_of(raw: msgspec.Raw | None, members: Members) -> JobOptions:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.model.ml_resources import ResourceLimits
 from ojster.model.workflow_info import WorkflowInfo
 
 Count = Annotated[int, Meta(ge=0)]
@@ -193,6 +194,7 @@ class FetchBody(Struct):
     count: Annotated[int, Meta(ge=1)] = 1
     worker_id: Identifier | None = None
     visibility_timeout_ms: Milliseconds | None = None
+    capabilities: dict[str, Json] | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="how long to wait if there is no job")] = 0
     strategy: SharingStrategy | None = None
     weights: Annotated[dict[str, Weight], Meta(max_length=100)] = {}
@@ -319,6 +321,7 @@ class HeartbeatBody(Struct):
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     pool: Identifier | None = None
     handlers: list[HandlerBody] = []
+    capabilities: dict[str, Json] = {}
 
 
 class DeadLetterOverrideBody(Struct):
@@ -452,6 +455,9 @@ class QueueConfigBody(Struct, forbid_unknown_fields=True):
     retention: dict[str, str | None] | UnsetType | None = UNSET
     dead_letter: DeadLetterConfigBody | UnsetType | None = UNSET
     backpressure: BackpressureBody | UnsetType | None = UNSET
+    ml_defaults: dict[str, Json] | UnsetType | None = UNSET
+    """Attributes ``ext_ml_*`` of jobs that do not have them."""
+    ml_limits: ResourceLimits | UnsetType | None = UNSET
 
 
 class QueueLimitBody(Struct, forbid_unknown_fields=True):

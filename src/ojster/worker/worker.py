@@ -13,7 +13,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -39,6 +39,7 @@ from ojster.model.errors import (
 )
 from ojster.model.failure import Failure
 from ojster.model.ids import new_id
+from ojster.model.needs import read_provided
 from ojster.worker.children import ChildPool
 from ojster.worker.execution import Ending, Executor, failure_of
 
@@ -98,6 +99,14 @@ class Worker:
         How the queues share the worker: strictly by default, so that the first that has a job is served.
     pool:
         The pool that the worker is of; if there is one of that name, it says which queues, and how they share.
+    capabilities:
+        What the worker provides for jobs that need something: ``gpu``, ``memory_gb``, ``labels``, …
+        (ojs-ml-resources.md section 11).
+
+    Raises
+    ------
+    InvalidRequest
+        The capabilities are malformed.
     """
 
     def __init__(
@@ -111,6 +120,7 @@ class Worker:
         labels: Sequence[str] = (),
         sharing: Sharing = STRICT,
         pool: str | None = None,
+        capabilities: Mapping[str, Any] | None = None,
     ) -> None:
         if concurrency < 1 or not queues:
             raise ValueError("a worker needs at least one queue and room for one job")
@@ -122,6 +132,8 @@ class Worker:
         self.labels = tuple(labels)
         self.sharing = sharing
         self.pool = pool
+        self.capabilities = dict(capabilities or {})
+        read_provided(self.capabilities)  # or they are refused
         self.id = f"worker_{new_id()}"
         self.state: State = "running"
         self.processed = 0
@@ -135,7 +147,7 @@ class Worker:
         self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._is_known = False
-        """Whether a heartbeat was heard: before, nobody knows of which pool the worker is."""
+        """Whether a heartbeat was heard: before, nobody knows what is special about the worker."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         """Set when the server should hear of the worker's state now, and not with the next heartbeat."""
@@ -220,8 +232,13 @@ class Worker:
         except (OjsterError, TimeoutError) as error:
             log.warning("the worker could not say good-bye: %s", str(error) or "no answer")
 
+    @property
+    def _is_special(self) -> bool:
+        """Whether it depends on what its heartbeats say which jobs the worker gets."""
+        return self.pool is not None or bool(self.app.handled) or bool(self.capabilities)
+
     async def _work(self, client: Client, until_empty: bool) -> None:
-        while self.pool is not None and not self._is_known and self.state == "running":
+        while self._is_special and not self._is_known and self.state == "running":
             self._changed.clear()
             await self._changed.wait()
         pause = 0.1
@@ -399,10 +416,11 @@ class Worker:
                 concurrency=self.concurrency,
                 pool=self.pool,
                 handlers=self.app.handled,
+                capabilities=self.capabilities,
             )
         )
-        self._is_known = True
-        if self.pool is not None:
+        if not self._is_known:
+            self._is_known = True
             self._changed.set()
         for job_id in (*pulse.cancelled, *pulse.lost):
             task, context = running[job_id]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from ojster.engine import control, overview, queue_config, statistics, system, workers
 from ojster.engine.bulk import Action
@@ -28,6 +28,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, NotFound, Unsupported
 from ojster.model.job import check_queue_name
 from ojster.model.limit import Limits, parse_limits
+from ojster.model.ml_resources import ResourceLimits, check_defaults
 from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.server import wire
@@ -107,7 +108,7 @@ async def configure_queue(exchange: Exchange) -> Answer:
     """Change what is set for a queue, whether there is one of that name yet or not. What is not mentioned stays."""
     name = check_queue_name(exchange.path["name"])
     body = await exchange.read(wire.QUEUE_CONFIG)
-    change = Configuration(name, _limits(body), _kept(body), _bound(body.backpressure))
+    change = Configuration(name, _limits(body), _kept(body), _rules(body))
     await exchange.engine.do(queue_config.configure, change)
     return Answer(encode(await _config_of(exchange, name)))
 
@@ -144,6 +145,11 @@ def _configuration(limits: Limits, config: QueueConfig) -> dict[str, Any]:
         shown["dead_letter"] = {"retention": dead}
     if config.backpressure is not None:
         shown["backpressure"] = msgspec.to_builtins(config.backpressure)
+    if config.ml_defaults:
+        shown["ml_defaults"] = config.ml_defaults
+    if config.ml_limits != ResourceLimits():
+        limits_of_resources = msgspec.structs.asdict(config.ml_limits)
+        shown["ml_limits"] = {name: limit for name, limit in limits_of_resources.items() if limit is not None}
     return shown
 
 
@@ -181,9 +187,19 @@ def _kept(body: wire.QueueConfigBody) -> dict[str, int | None]:
 _FINISHED: Final = ("completed", "cancelled", "discarded")
 
 
-def _bound(body: wire.BackpressureBody | UnsetType | None) -> Bound | UnsetType | None:
-    if not isinstance(body, wire.BackpressureBody):
-        return body
+def _rules(body: wire.QueueConfigBody) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if body.backpressure is not UNSET:
+        changes["backpressure"] = None if body.backpressure is None else _bound(body.backpressure)
+    if body.ml_defaults is not UNSET:
+        changes["ml_defaults"] = body.ml_defaults or {}
+        check_defaults(changes["ml_defaults"])
+    if body.ml_limits is not UNSET:
+        changes["ml_limits"] = body.ml_limits or ResourceLimits()
+    return changes
+
+
+def _bound(body: wire.BackpressureBody) -> Bound | None:
     if body.max_size_bytes:
         raise Unsupported("The size of a queue cannot be bounded, only its depth: leave out 'max_size_bytes'.")
     return Bound(body.max_depth, body.strategy, body.warning_threshold) if body.max_depth else None

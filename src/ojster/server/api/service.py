@@ -92,6 +92,7 @@ async def manifest(exchange: Exchange) -> Answer:
             "growth": "append in an acknowledgement",
         },
         "max_job_bytes": settings.largest_job,
+        "ml_resources": {"matching": True, "queue_limits": True, "preemption": False},
         "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
     }
     return Answer(
@@ -105,14 +106,7 @@ async def manifest(exchange: Exchange) -> Answer:
                 "backend": exchange.engine.database.kind,
                 "capabilities": capabilities,
                 "extensions": {"official": _EXTENSIONS, "experimental": []},
-                "features": [
-                    "long-poll",
-                    "batch-acknowledge",
-                    "worker-directives",
-                    "events",
-                    "event-streams",
-                    "metrics",
-                ],
+                "features": _FEATURES,
                 "endpoints": {
                     "base_url": BASE,
                     "manifest": "/ojs/manifest",

@@ -17,6 +17,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.failure import parse_failure
 from ojster.model.job import check_queue_name, read_type
+from ojster.model.needs import read_provided
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, called, split
 from ojster.model.timestamps import format_timestamp
@@ -35,6 +36,7 @@ async def fetch(exchange: Exchange) -> Answer:
         worker_id=body.worker_id,
         lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
         sharing=_sharing(body) if body.strategy or body.weights else STRICT,
+        provided=None if body.capabilities is None else read_provided(body.capabilities),
     )
     if not body.wait_ms:
         jobs = await exchange.engine.fetch(request)
@@ -186,6 +188,7 @@ def _batch(outcomes: Sequence[Job | OjsterError], show: Any) -> Answer:
 async def heartbeat(exchange: Exchange) -> Answer:
     """Report a worker's health, extend the leases of its jobs, and learn what is wanted of it."""
     body = await exchange.read(wire.HEARTBEAT)
+    read_provided(body.capabilities)  # or it is refused
     engine = exchange.engine
     active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
     pulse = await engine.beat(
@@ -201,6 +204,7 @@ async def heartbeat(exchange: Exchange) -> Answer:
             concurrency=body.concurrency,
             pool=body.pool,
             handlers=_handled(body.handlers),
+            capabilities=body.capabilities,
         )
     )
     return Answer(
