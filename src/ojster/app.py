@@ -30,12 +30,12 @@ from ojster.engine.engine import Engine, EnqueueMiddleware, accepted, through_mi
 from ojster.engine.push import push
 from ojster.engine.settings import Settings
 from ojster.job import JobCancelled, JobContext, JobFailed
+from ojster.model import agents, ml_resources
 from ojster.model.cron import OverlapPolicy
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest
 from ojster.model.ids import new_id
 from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
-from ojster.model.ml_resources import PREFIX, read_resources
 from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.versions import ANY, Handled, parse_handled
@@ -193,11 +193,13 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] | None = None
     version: str | None = None
     resources: Mapping[str, Any] | None = None
+    agent: Mapping[str, Any] | None = None
 
     def beside(self) -> Members:
         """Return the members of a job that stand beside its ``options``."""
         members: dict[str, Any] = {} if self.version is None else {"version": self.version}
-        members |= {PREFIX + name: value for name, value in (self.resources or {}).items()}
+        members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
+        members |= {agents.PREFIX + name: value for name, value in (self.agent or {}).items()}
         return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
 
     def to_wire(self) -> bytes:
@@ -338,7 +340,8 @@ class JobType(Generic[P, R]):
         self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
         self._beside = options.beside()
         read_options(bytes(self._options_json))
-        read_resources(self._beside)
+        ml_resources.read_resources(self._beside)
+        agents.read_agent(self._beside)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
@@ -600,7 +603,8 @@ class App:
             (seconds), ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry.md), ``unique``,
             ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``,
             ``version`` (of their arguments), ``resources`` (what they need of a worker, as in ojs-ml-resources.md, but
-            without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``).
+            without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``agent`` (how they use models, as in
+            ojs-ai-agents.md, but without ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``).
 
         Raises
         ------

@@ -7,12 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from ojster.agents import AgentTask
+from ojster.engine.agents import Account
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.outcome import Progress
+from ojster.model.agents import AgentState
 from ojster.model.envelope import Job
 from ojster.values import to_json
 
@@ -94,6 +98,7 @@ class JobContext:
         worker_id: str,
         send: Callable[[Progress], Coroutine[Any, Any, None]],
         save: Callable[[NewCheckpoint], Coroutine[Any, Any, object]],
+        account: Callable[[Account], Coroutine[Any, Any, AgentState]],
         extend: Callable[[], Coroutine[Any, Any, None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -101,6 +106,7 @@ class JobContext:
         self.worker_id = worker_id
         self._send = send
         self._save = save
+        self._account = account
         self._extend = extend
         self._loop = loop
         self._stopped = threading.Event()
@@ -158,6 +164,11 @@ class JobContext:
         They are added together with the job's acknowledgement, or, if it fails, not at all.
         """
         self.appended += [msgspec.json.encode(step.wire) for step in steps]
+
+    @cached_property
+    def agent(self) -> AgentTask:
+        """The job as an agent's task: for asynchronous handlers that ask models (ojs-ai-agents.md)."""
+        return AgentTask(self.job, self.worker_id, self._account)
 
     @property
     def cancelled(self) -> bool:

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from ojster.engine.admission import Pushed
+from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.control import Steered
@@ -28,6 +29,7 @@ from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model import errors
+from ojster.model.agents import AgentState
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
 from ojster.model.ids import new_id
@@ -288,6 +290,13 @@ class HttpClient:
             "attempt": item.attempt,
         }
         await self._call("PUT", f"/jobs/{quote(item.job_id, safe='')}/progress", body)
+
+    async def account(self, item: Account) -> AgentState:
+        """Note what an agent's task uses. Not tried again: what is charged twice is lost."""
+        body = msgspec.structs.asdict(item)
+        path = f"/jobs/{quote(body.pop('job_id'), safe='')}/agent/usage"
+        answer = await self._call("POST", path, body, patience=0.0)
+        return msgspec.json.decode(answer["agent"], type=AgentState)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> None:
         """Save how far a job has got."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ojster.engine.admission import Pushed
+from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.control import Steered
@@ -20,6 +21,7 @@ from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
+from ojster.model.agents import AgentState
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.job import Members
@@ -46,6 +48,9 @@ class Client(Protocol):
 
     async def report(self, item: Progress) -> object:
         """Note how far a job is."""
+
+    async def account(self, item: Account) -> AgentState:
+        """Note what an agent's task uses."""
 
     async def save_checkpoint(self, item: NewCheckpoint) -> object:
         """Save how far a job has got."""

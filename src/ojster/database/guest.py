@@ -47,7 +47,7 @@ class GuestTransaction(PostgresTransaction):
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         """Wait for keys: on the caller's own connection, nobody else has to."""
-        names = sorted(keys)
+        names = self.names_of_locks(keys)
         if names and self.isolation != "read committed":
             raise InvalidRequest(
                 f"Unique jobs cannot be enqueued in a transaction with the isolation level {self.isolation}: it would "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -74,6 +75,10 @@ INSERTED_AT_ONCE: Final = 250
 ROWS_AT_ONCE: Final = 1_000
 """How many rows of another table a statement writes."""
 
+ORDERING_TRIES: Final = 50
+ORDERING_PAUSE: Final = 0.01
+"""How often, and after how many seconds, to put events in order is tried again while somebody else is at it."""
+
 SLOTS: Final = 32
 """How many rows the counts of a queue and state are spread over, so that transactions do not wait for each other."""
 
@@ -100,6 +105,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "tenant": "text",
     "version": "bigint",
     "needs": "text",
+    "agent": "bytea",
 }
 """What is written of a new job, beside its envelope."""
 
@@ -213,6 +219,7 @@ class PostgresTransaction(Transaction):
         self._connection = connection
         self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
         self._slot = slot
+        self._locks = f"{schema}/"
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._connection.execute(sql, parameters)
@@ -279,8 +286,13 @@ class PostgresTransaction(Transaction):
             )
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
-        names = sorted(keys)
-        return {name for (name,) in self.execute(_LOCK_KEYS, (texts(names),))} if names else frozenset()
+        names = self.names_of_locks(keys)
+        held = self.execute(_LOCK_KEYS, (texts(names),)) if names else ()
+        return {name.removeprefix(self._locks) for (name,) in held}
+
+    def names_of_locks(self, keys: Iterable[str]) -> list[str]:
+        """Return by which names the locks for some keys are known in the database, which is not only ours."""
+        return [self._locks + key for key in sorted(keys)]
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]
@@ -313,10 +325,12 @@ class PostgresTransaction(Transaction):
     def record_events(self, events: bytes) -> None:
         self.execute(_RECORD, (self.now, events))
 
-    def order_events(self) -> None:
-        """Give positions to events that have become visible; if somebody else is at it, leave it to him."""
-        if not self.lock_keys({"events"}):
-            self.execute(_ORDER_EVENTS)
+    def order_events(self) -> bool:
+        """Give positions to events that have become visible; return ``False`` if somebody else is at it."""
+        if self.lock_keys({"events"}):
+            return False
+        self.execute(_ORDER_EVENTS)
+        return True
 
     def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
         return [(here, events) for here, events in self.execute(_EVENTS, (position, limit))]
@@ -343,10 +357,10 @@ LONGEST_ROUND_TRIP: Final = 100_000
 """An answer that took longer, in microseconds, does not say well enough what time it is."""
 
 
-def _order_events(tx: Transaction, requests: Sequence[None]) -> list[None]:
+def _order_events(tx: Transaction, requests: Sequence[None]) -> list[bool]:
     assert isinstance(tx, PostgresTransaction)
-    tx.order_events()
-    return list(requests)
+    done = tx.order_events()
+    return [done for _ in requests]
 
 
 class ServerClock:
@@ -463,7 +477,10 @@ class PostgresDatabase(Database):
         return self._writer.busy <= 1
 
     async def order_events(self) -> None:
-        await self.run(_order_events, None)
+        for _ in range(ORDERING_TRIES):  # who is at it may have begun before the last events were there
+            if await self.run(_order_events, None):
+                return
+            await asyncio.sleep(ORDERING_PAUSE)
 
     def ring_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Later, Transaction
+from ojster.engine.agents import begin_task
 from ojster.engine.limits import limit_queue, register
 from ojster.engine.transitions import cancel_job
 from ojster.model.duration import SECOND
@@ -86,6 +87,8 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     if new.version is not None:
         job.version = version_number(msgspec.json.decode(new.version))
     job.needs = new.needs
+    if new.agent is not None:
+        begin_task(tx, job, new.agent)
     job.envelope = new.envelope
     if new.pending:
         job.state = "pending"

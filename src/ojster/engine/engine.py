@@ -21,8 +21,8 @@ from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Transaction
 from ojster.database.waiting import choosy
 from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, job_topic, workflow_topic
-from ojster.engine import bulk as bulks
 from ojster.engine import (
+    agents,
     checkpoints,
     control,
     cron,
@@ -39,7 +39,9 @@ from ojster.engine import (
     workflow_views,
     workflows,
 )
+from ojster.engine import bulk as bulks
 from ojster.engine.admission import Pushed
+from ojster.engine.agents import Account
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Nobody, claim
@@ -59,6 +61,7 @@ from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
+from ojster.model.agents import AgentState
 from ojster.model.envelope import Job
 from ojster.model.errors import (
     BackendUnavailable,
@@ -80,7 +83,7 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 R = TypeVar("R")
-W = TypeVar("W", Acknowledgement, FailureReport, Release, Progress, NewCheckpoint)
+W = TypeVar("W", Acknowledgement, FailureReport, Release, Progress, NewCheckpoint, Account)
 
 JobRequest = dict[str, Any]
 Enqueue = Callable[[JobRequest], Awaitable[JobRequest]]
@@ -424,6 +427,21 @@ class Engine:
         """
         (found,) = await self._word(outcome.report, (item,))
         return accepted(found)
+
+    async def account(self, item: Account) -> AgentState:
+        """Note what an agent's task uses, or is about to, and return how it stands (ojs-ai-agents.md section 3).
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or the caller does not hold its lease.
+        TokenBudgetExceeded
+            A call is about to be made, and there are too few tokens left for it.
+        ToolNotFound
+            The job has not declared the tool.
+        """
+        await self._check_job(item.job_id)
+        return accepted(await self.database.run(agents.account, self._by(item)))
 
     async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:
         """Save how far a job has got, in the place of what was saved before.

@@ -11,7 +11,7 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
-from ojster.engine.inspect import no_job
+from ojster.engine.leases import refusal_of
 from ojster.engine.transitions import (
     fail_attempt,
     free,
@@ -21,11 +21,11 @@ from ojster.engine.transitions import (
     write_outcomes,
 )
 from ojster.engine.workflows import grow
+from ojster.model.agents import OutputRefused, check_output, decode_state
 from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, OjsterError, PayloadTooLarge
+from ojster.model.errors import OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure
 from ojster.model.states import JobState
-from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp
 
 
@@ -78,7 +78,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     completed: list[Job] = []
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
-        if refusal := _refusal(job, ack):
+        if refusal := refusal_of(job, ack):
             results.append(refusal)
             continue
         assert job is not None
@@ -88,6 +88,9 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
                     f"The result takes {len(ack.result)} bytes; at most {largest} are allowed.", limit=largest
                 )
             )
+            continue
+        if job.agent is not None and (refused := _check_output(tx, job, ack.result)):
+            results.append(refused)
             continue
         if ack.append:
             try:
@@ -114,6 +117,21 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     return results
 
 
+def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputRefused | None:
+    """End an attempt as failed whose result has not the shape that was agreed on (ojs-ai-agents.md section 2.4)."""
+    assert job.agent is not None
+    if not decode_state(job.agent).checks_output:
+        return None
+    tx.envelopes([job])
+    problems = check_output(job.envelope, result)
+    if not problems:
+        return None
+    message = "The result does not have the shape that was agreed on: " + "; ".join(problems)
+    lock_workflows(tx, [job])
+    fail_attempt(tx, job, Failure(OutputRefused.code, message, OutputRefused.code, details={"violations": problems}))
+    return OutputRefused(message, job_id=job.id, current_state=job.state, violations=problems)
+
+
 def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | OjsterError]:
     """End failed attempts: for each return the job, to be retried or discarded, or why the report was refused."""
     jobs = tx.lock_jobs([report.job_id for report in reports])
@@ -121,7 +139,7 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
     results: list[Job | OjsterError] = []
     for report in reports:
         job = jobs.get(report.job_id)
-        if refusal := _refusal(job, report):
+        if refusal := refusal_of(job, report):
             results.append(refusal)
         else:
             assert job is not None
@@ -138,7 +156,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
     results: list[Job | OjsterError] = []
     for item in releases:
         job = jobs.get(item.job_id)
-        if refusal := _refusal(job, item):
+        if refusal := refusal_of(job, item):
             results.append(refusal)
             continue
         assert job is not None
@@ -167,7 +185,7 @@ def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError
     rows = []
     for item in items:
         job = jobs.get(item.job_id)
-        if refusal := _refusal(job, item):
+        if refusal := refusal_of(job, item):
             results.append(refusal)
             continue
         assert job is not None
@@ -178,28 +196,3 @@ def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError
         results.append(job)
     tx.execute_many("UPDATE jobs SET progress = ? WHERE seq = ?", rows)
     return results
-
-
-def _refusal(job: Job | None, claim: Acknowledgement | FailureReport | Release | Progress) -> OjsterError | None:
-    """Why this word about a job cannot be accepted: only the holder of its lease may speak."""
-    if job is None:
-        return no_job(claim.job_id)
-    if job.state != "active":
-        return Conflict(
-            f"The job {job.id} is {job.state}, not active.",
-            job_id=job.id,
-            current_state=job.state,
-            expected_state="active",
-        )
-    if claim.attempt is not None and claim.attempt != job.attempt:
-        return Conflict(
-            f"The job {job.id} is in attempt {job.attempt}; attempt {claim.attempt} has lost its lease.",
-            job_id=job.id,
-            current_attempt=job.attempt,
-        )
-    if claim.worker_id is not None and job.worker_id is not None and claim.worker_id != job.worker_id:
-        return Conflict(
-            f"The job {job.id} is leased to the worker {called(job.worker_id)}, not to {called(claim.worker_id)}.",
-            job_id=job.id,
-        )
-    return None

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ojster.model.agents import decode_state
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.states import JobState
 from ojster.model.tenant import called
@@ -52,6 +53,7 @@ class Job(msgspec.Struct, gc=False):
     tenant: str = ""
     version: int | None = None
     needs: str | None = None
+    agent: bytes | None = None
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
     """From which state, and into which, it was put in this transaction, if nobody was told of that yet."""
@@ -150,6 +152,8 @@ class Job(msgspec.Struct, gc=False):
             body += b',"parent_results":' + self.parent_results
         if self.checkpoint is not None:
             body += b',"checkpoint":' + self.checkpoint
+        if self.agent is not None:
+            body += decode_state(self.agent).to_json()
         return body + b"}"
 
     def _end(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.model.agents import SYSTEM_MANAGED, Agent, is_agents, read_agent
 from ojster.model.duration import MILLISECOND, SECOND, parse_duration
 from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.model.ids import is_job_id, new_id
@@ -148,6 +149,7 @@ class NewJob(msgspec.Struct, gc=False):
     version: msgspec.Raw | None = None
     needs: str | None = None
     """The key of what it needs of its worker (``ojster.model.needs``)."""
+    agent: Agent | None = None
     warnings: tuple[str, ...] = ()
     """What the schema of its type has against its arguments."""
 
@@ -344,7 +346,7 @@ def read_job(
         options.fragment,
     )
     for name, value in members.items():
-        if name not in _SYSTEM_NAMES:
+        if name not in _SYSTEM_NAMES and name not in SYSTEM_MANAGED:
             envelope += b",%b:%b" % (_encode(name), bytes(value))
     scheduled_at, expires_at = options.scheduled_at, options.expires_at
     if scheduled_at is not None and scheduled_at.relative:
@@ -354,6 +356,7 @@ def read_job(
     envelope += b"}"
     if len(envelope) > largest:
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
+    agent = read_agent(members) if is_agents(members) else None
     needs, timeout = None, options.timeout
     if says_something(members):
         resources = read_resources(members)
@@ -385,6 +388,7 @@ def read_job(
         tenant=owner,
         version=members.get("version"),
         needs=needs,
+        agent=agent,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ojster.model.agents import FINAL_ERRORS
 from ojster.model.duration import MILLISECOND, MINUTE, SECOND, parse_duration
 from ojster.model.errors import InvalidPolicy, InvalidRequest
 
@@ -108,7 +109,7 @@ def judge(
     """
     if code in HANDLER_CODES:
         return HANDLER_CODES[code]
-    final = retryable is False and code != "RETRY"
+    final = (retryable is False and code != "RETRY") or not FINAL_ERRORS.isdisjoint((code, error_type))
     if attempt < max_attempts and not final and not policy.forbids(error_type):
         return Verdict.RETRY
     return Verdict.DEAD_LETTER if policy.on_exhaustion == "dead_letter" else Verdict.DISCARD

@@ -269,6 +269,20 @@ class CheckpointBody(Struct):
     attempt: Count | None = None
 
 
+class AgentUsageBody(Struct):
+    """What an agent's task has used, or, with ``is_estimate``, what a call will use that is about to be made.
+
+    ``tokens`` are added to what was said before; what was estimated too high is put right by a negative number.
+    """
+
+    tokens: Annotated[int, Meta(ge=-(10**12), le=10**12)] = 0
+    is_estimate: bool = False
+    model: Identifier | None = None
+    tool_result: dict[str, Json] | None = None
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
 class WorkflowBody(Struct):
     """A workflow. A step is a job with members of its own, or a workflow again; docs/workflows.md describes them."""
 
@@ -593,6 +607,7 @@ ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)
 NACK: Final = msgspec.json.Decoder(NackBody)
 NACK_JOB: Final = msgspec.json.Decoder(NackJobBody)
 NACK_BATCH: Final = msgspec.json.Decoder(NackBatchBody)
+AGENT_USAGE: Final = msgspec.json.Decoder(AgentUsageBody)
 CHECKPOINT: Final = msgspec.json.Decoder(CheckpointBody)
 PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
 REVIEW: Final = msgspec.json.Decoder(ReviewBody)

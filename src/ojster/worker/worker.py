@@ -285,6 +285,7 @@ class Worker:
             self.id,
             lambda item: self._send_progress(client, item),
             client.save_checkpoint,
+            client.account,
             lambda: self._beat(client),
             loop,
         )

@@ -10,6 +10,7 @@ import msgspec
 
 from ojster.engine import limits
 from ojster.engine.admission import Pushed
+from ojster.engine.agents import Account
 from ojster.engine.backpressure import pressures
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.control import Steered
@@ -126,6 +127,34 @@ def _progress(job: Job) -> Answer:
     return Answer(encode({"job_id": job.id, "state": job.state, **shown}))
 
 
+async def account_agent(exchange: Exchange) -> Answer:
+    """Note what an agent's task uses; 429 if a call is about to be made and there are too few tokens left for it."""
+    body = await exchange.read(wire.AGENT_USAGE)
+    if body.is_estimate and body.tokens < 0:
+        raise InvalidRequest("No call takes fewer than 0 tokens.", field="tokens")
+    item = Account(
+        exchange.path["id"],
+        body.tokens,
+        body.is_estimate,
+        body.model,
+        body.tool_result,
+        body.worker_id,
+        body.attempt,
+    )
+    state = await exchange.engine.account(item)
+    return Answer(
+        encode(
+            {
+                "job_id": item.job_id,
+                "tokens_used": state.tokens_used,
+                "token_budget": state.budget,
+                "tokens_left": state.left,
+                "agent": state,
+            }
+        )
+    )
+
+
 async def save_checkpoint(exchange: Exchange) -> Answer:
     """Save how far a job has got, for the attempt after this one; at most 1 MiB."""
     body = await exchange.read(wire.CHECKPOINT)
@@ -186,6 +215,7 @@ ROUTES: Final = (
     Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs"),
     Route("PUT", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", wire.CheckpointBody, large=True),
     Route("POST", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", wire.CheckpointBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/agent/usage", account_agent, "Jobs", wire.AgentUsageBody),
     Route("GET", f"{BASE}/jobs/{{id}}/checkpoint", show_checkpoint, "Jobs"),
     Route("DELETE", f"{BASE}/jobs/{{id}}/checkpoint", clear_checkpoint, "Jobs"),
 )

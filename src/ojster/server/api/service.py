@@ -92,6 +92,7 @@ async def manifest(exchange: Exchange) -> Answer:
             "growth": "append in an acknowledgement",
         },
         "max_job_bytes": settings.largest_job,
+        "ai_agents": {"level": "standard", "output_schemas": _has("jsonschema_rs")},
         "ml_resources": {"matching": True, "queue_limits": True, "preemption": False},
         "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
     }
