@@ -14,6 +14,7 @@ from ojster.database.dispatcher import Operation, Patience
 from ojster.database.transaction import Effects
 from ojster.database.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
 from ojster.engine.configuration import Configuration
+from ojster.engine.events import Event
 from ojster.engine.settings import Settings
 from ojster.model.errors import InvalidRequest
 from ojster.model.timestamps import system_clock
@@ -63,6 +64,8 @@ class Database(ABC):
         self.configuration = Configuration()
         self.records_events = False
         self.next_due: int | None = None
+        self.on_events: Callable[[Sequence[Event]], None] | None = None
+        """Called with what a transaction has brought about, once it is committed, from any thread."""
 
     @abstractmethod
     def open(self) -> None:
@@ -123,8 +126,11 @@ class Database(ABC):
         if effects.workflows and wakeups.waits_for("workflow:"):
             for workflow_id in effects.workflows:
                 wakeups.wake(workflow_topic(workflow_id))
-        if effects.events and wakeups.waits_for(EVENTS):
-            wakeups.wake(EVENTS)
+        if effects.events:
+            if wakeups.waits_for(EVENTS):
+                wakeups.wake(EVENTS)
+            if self.on_events is not None:
+                self.on_events(effects.events)
         if effects.due is not None:
             self.expect(effects.due)
         if effects.configured:

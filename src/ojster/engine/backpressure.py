@@ -125,6 +125,12 @@ class Pressure(msgspec.Struct, frozen=True):
         }
 
 
+def bounded_pressures(tx: Transaction, requests: Sequence[None]) -> list[dict[str, Pressure]]:
+    """Return how full each bounded queue is, for each request."""
+    found = {queue: Pressure(depth_of(tx, queue), bound) for queue, bound in tx.configuration.bounds(tx).items()}
+    return [found for _ in requests]
+
+
 def pressures(tx: Transaction, queues: Sequence[str]) -> list[Pressure | None]:
     """Return how full each queue is; ``None``: it has no bound."""
     bounds = tx.configuration.bounds(tx)

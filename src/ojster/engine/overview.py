@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.inspect import count_jobs
+from ojster.engine.pools import list_pools
 from ojster.engine.queue_config import QueueConfig, read_config
 from ojster.engine.queues import Queue, find_queue, list_queues
 from ojster.engine.statistics import Work, work_by_queue
@@ -112,3 +113,20 @@ def _count_dead_letters(tx: Transaction, tenant: str | None) -> DeadLetters:
         min((row[3] for row in rows), default=None),
         max((row[4] for row in rows), default=None),
     )
+
+
+class StateOfExtensions(msgspec.Struct, frozen=True):
+    """What extensions tell in numbers: dead letters by queue, how far pools are used, how many hear of events."""
+
+    dead_letters: dict[str, int]
+    pools: dict[str, float]
+    subscriptions: int
+
+
+def state_of_extensions(tx: Transaction, requests: Sequence[None]) -> list[StateOfExtensions]:
+    """Return how it stands with dead letters, pools and webhooks, for each request."""
+    dead = _count_dead_letters(tx, None).by_queue
+    (pools,) = list_pools(tx, (None,))
+    used = {one.pool.name: one.active_jobs / one.pool.concurrency for one in pools if one.pool.concurrency}
+    found = StateOfExtensions(dead, used, len(tx.configuration.subscriptions(tx)))
+    return [found for _ in requests]

@@ -18,6 +18,8 @@ from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from ojster.engine import overview
+from ojster.engine.backpressure import bounded_pressures
 from ojster.engine.engine import Engine
 from ojster.engine.tenant_admin import TenantChange, introduce_tenants, list_tenants
 from ojster.model.errors import MethodNotAllowed, NotFound, OjsterError
@@ -26,7 +28,7 @@ from ojster.server.api import ROUTES
 from ojster.server.api.service import STARTED
 from ojster.server.deliveries import Deliverer, Sender
 from ojster.server.exchange import Answer, Endpoint, Exchange, Services, encode, refuse
-from ojster.server.metrics import Metrics
+from ojster.server.metrics import Metrics, Seen
 from ojster.server.route import BASE, Route
 from ojster.server.sockets import follow_by_socket
 from ojster.server.streams import Feed
@@ -84,6 +86,7 @@ class Application:
         self._cors_origins = cors_origins
         self._tenants = tenants
         self.metrics = Metrics()
+        engine.database.on_events = self.metrics.count_events
         self.deliverer = Deliverer(engine, Sender(trusting=trusting))
         self._services = Services(self.deliverer.sender, Feed(engine))
         self._largest_body = largest_body or max(
@@ -198,16 +201,22 @@ class Application:
 
     async def _show_metrics(self, exchange: Exchange) -> Answer:
         engine = self.engine
-        counts, workers, workflows, tenants = await asyncio.gather(
-            engine.count_jobs(), engine.workers(), engine.count_workflows(), engine.look(list_tenants, None)
+        counts, workers, workflows, tenants, pressures, state = await asyncio.gather(
+            engine.count_jobs(),
+            engine.workers(),
+            engine.count_workflows(),
+            engine.look(list_tenants, None),
+            engine.look(bounded_pressures, None),
+            engine.look(overview.state_of_extensions, None),
         )
         queues = await engine.queues()
         statistics = await asyncio.gather(*(engine.queue_statistics(queue.name) for queue in queues))
         by_state: dict[str, int] = {}
         for worker in workers:
             by_state[worker.state] = by_state.get(worker.state, 0) + 1
-        text = self.metrics.render(counts, statistics, by_state, workflows, tenants, time.monotonic() - STARTED)
-        return Answer(text, content_type=b"text/plain")
+        uptime = time.monotonic() - STARTED
+        seen = Seen(counts, statistics, by_state, workflows, tenants, pressures, state, uptime)
+        return Answer(self.metrics.render(seen), content_type=b"text/plain")
 
     async def _show_openapi(self, exchange: Exchange) -> Answer:
         return Answer(encode(self._described), content_type=b"application/json")

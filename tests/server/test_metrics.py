@@ -1,0 +1,60 @@
+"""What Prometheus sees of the extensions: how often something happened, and how it stands with what is set."""
+
+from __future__ import annotations
+
+import pytest
+
+from ojster.engine.events import Event
+from ojster.server.metrics import MOST_SERIES, Metrics
+from tests.conftest import Bench
+from tests.server.conftest import Http
+
+pytestmark = pytest.mark.anyio
+
+
+async def seen(http: Http, name: str) -> list[str]:
+    text = (await http("GET", "/metrics")).text
+    return [line for line in text.splitlines() if line.startswith(name) and "_created" not in line]
+
+
+async def test_it_is_counted_what_happens_once_it_is_committed(http: Http, bench: Bench) -> None:
+    await http("PUT", "/ojs/v1/admin/queues/full/config", {"backpressure": {"max_depth": 2}})
+    for status in (201, 201, 429, 429):
+        body = {"type": "a", "args": [], "options": {"queue": "full"}}
+        assert (await http("POST", "/ojs/v1/jobs", body)).status_code == status
+    assert await seen(http, "ojs_backpressure_rejected_total") == ['ojs_backpressure_rejected_total{queue="full"} 2.0']
+    assert await seen(http, "ojs_backpressure_pressure") == ['ojs_backpressure_pressure{queue="full"} 1.0']
+
+
+async def test_dead_letters_progress_and_sweeps_are_counted(http: Http, bench: Bench) -> None:
+    await bench.push("report.build", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    job = await bench.fetch_one()
+    await http("PUT", f"/ojs/v1/jobs/{job.id}/progress", {"progress": 0.5})
+    await bench.fail(job)
+    labels = '{job_type="report.build",queue="default"} 1.0'
+    assert await seen(http, "ojs_progress_updates_total") == [f"ojs_progress_updates_total{labels}"]
+    assert await seen(http, "ojs_dead_letter_added_total") == [f"ojs_dead_letter_added_total{labels}"]
+    assert await seen(http, "ojs_dead_letters{") == ['ojs_dead_letters{queue="default"} 1.0']
+    await bench.push()
+    await http("POST", "/ojs/v1/jobs/batch/cancel", {"filter": {"queue": "default"}})
+    assert await seen(http, "ojs_bulk_cancel_requests_total") == ["ojs_bulk_cancel_requests_total 1.0"]
+
+
+async def test_pools_and_subscriptions_stand_beside_their_bounds(http: Http, bench: Bench) -> None:
+    await http("PUT", "/ojs/v1/admin/pools/mail", {"queues": ["default"], "concurrency": 4})
+    await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "pool": "mail"})
+    await bench.push()
+    await bench.fetch_one(worker_id="w")
+    assert await seen(http, "ojs_scheduling_pool") == ['ojs_scheduling_pool_utilization{pool="mail"} 0.25']
+    assert await seen(http, "ojs_webhook_subscriptions") == ["ojs_webhook_subscriptions 0.0"]
+
+
+def test_there_are_never_more_series_than_somebody_can_store() -> None:
+    metrics = Metrics()
+    for number in range(MOST_SERIES + 5):
+        event: Event = ("rate_limit.exceeded", 0, f"key{number}", None, None, {"strategy": "rate"}, "*")
+        metrics.count_events([event])
+    (family,) = [one for one in metrics._of_events() if one.name == "ojs_rate_limit_exceeded"]
+    totals = [sample for sample in family.samples if sample.name.endswith("_total")]
+    assert len(totals) == MOST_SERIES + 1
+    assert (totals[-1].labels, totals[-1].value) == ({"key": "_other", "strategy": "_other"}, 5.0)
