@@ -144,6 +144,7 @@ def whole_scans(plan: dict[str, Any]) -> list[str]:
             "workflows_due",
             "jobs_exclusive",
             "jobs_limited",
+            "jobs_needing",
             "jobs_tenants",
         )  # few rows, or only the first is looked at
         if not limited and not partial:

@@ -10,7 +10,7 @@ import msgspec
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
 from ojster.engine.inspect import no_job
-from ojster.engine.transitions import cancel_job, lock_workflows, make_available
+from ojster.engine.transitions import cancel_jobs, lock_workflows, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.job import read_job, read_members
@@ -31,16 +31,16 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
     """Cancel unfinished jobs; for each return it, or why it cannot be cancelled."""
     results: list[Steered | OjsterError] = []
     jobs = tx.lock_jobs(ids)
+    before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
+    cancel_jobs(tx, [jobs[id] for id in before])
     for id in ids:
         job = jobs.get(id)
         if job is None:
             results.append(no_job(id))
-        elif job.state in FINISHED:
-            results.append(_wrong_state(job, "cancelled", "it is finished"))
+        elif id in before:
+            results.append(Steered(job, before.pop(id)))
         else:
-            before = job.state
-            cancel_job(tx, job)
-            results.append(Steered(job, before))
+            results.append(_wrong_state(job, "cancelled", "it is finished"))
     advance(tx)
     return results
 

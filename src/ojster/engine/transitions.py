@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence, Set
+from operator import attrgetter
 from typing import Final
 
-from ojster.database.transaction import Transaction
+from ojster.database.transaction import ColumnType, Transaction
 from ojster.engine.limits import block, free_limits, unmark
 from ojster.engine.tenants import free_tenants
 from ojster.model.envelope import Job
@@ -20,10 +21,22 @@ from ojster.model.retry import Verdict, judge
 from ojster.model.states import FINISHED, JobState
 from ojster.model.timestamps import parse_timestamp
 
-_WRITE_OUTCOME: Final = (
-    "UPDATE jobs SET state = ?, attempt = ?, enqueued_at = ?, finished_at = ?, due_at = ?, retry_delay = ?, "
-    "worker_id = ?, dead = ?, errors = ?, error_type = ? WHERE seq = ?"
-)
+_OUTCOME: Final[dict[str, ColumnType]] = {
+    "seq": "bigint",
+    "state": "text",
+    "attempt": "bigint",
+    "enqueued_at": "bigint",
+    "finished_at": "bigint",
+    "due_at": "bigint",
+    "retry_delay": "bigint",
+    "worker_id": "text",
+    "dead": "bigint",
+    "errors": "bytea",
+    "error_type": "text",
+}
+"""What an outcome changes of a job's row, and by what the row is found."""
+
+_VALUES: Final = attrgetter(*_OUTCOME)
 
 LONGEST_ERROR_TYPE: Final = 500
 """How many characters of an error's type can be searched for."""
@@ -146,13 +159,26 @@ def put_off(tx: Transaction, job: Job) -> None:
 
 def cancel_job(tx: Transaction, job: Job) -> None:
     """Cancel an unfinished job. Its worker learns of it with the next heartbeat."""
-    before = job.state
-    finish(tx, job, JobState.CANCELLED)
-    tx.emit("job.cancelled", job, previous_state=before)
+    cancel_jobs(tx, [job])
+
+
+def cancel_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Cancel unfinished jobs. Their workers learn of it with the next heartbeat."""
+    for job in jobs:
+        before = job.state
+        end(tx, job, JobState.CANCELLED)
+        tx.emit("job.cancelled", job, previous_state=before)
+    write_outcomes(tx, jobs)
 
 
 def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
     """Bring a job to a terminal state that is not ``completed``."""
+    end(tx, job, state, dead=dead)
+    write_outcomes(tx, [job])
+
+
+def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
+    """Do as ``finish``, and leave it to the caller to write the outcome, with that of others."""
     assert state in FINISHED
     free(tx, [job])
     tx.move(job, state.value)
@@ -162,7 +188,6 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
     tx.effects.finished.append(job.id)
     if job.node is not None:
         tx.effects.ended.append(job)
-    write_outcomes(tx, [job])
 
 
 def free(tx: Transaction, jobs: Sequence[Job]) -> None:
@@ -178,22 +203,4 @@ def free(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:
     """Write what an outcome changes of a job's row."""
-    tx.execute_many(
-        _WRITE_OUTCOME,
-        [
-            (
-                job.state,
-                job.attempt,
-                job.enqueued_at,
-                job.finished_at,
-                job.due_at,
-                job.retry_delay,
-                job.worker_id,
-                job.dead,
-                job.errors,
-                job.error_type,
-                job.seq,
-            )
-            for job in jobs
-        ],
-    )
+    tx.update_rows("jobs", _OUTCOME, [_VALUES(job) for job in jobs])
