@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from ojster import App, Worker
 from ojster.database.database import open_database
 from ojster.engine import queue_config
+from ojster.engine.bulk import Action
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport
 from ojster.engine.queue_config import Configuration
+from ojster.engine.selection import JobFilter
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.model.duration import SECOND
@@ -353,13 +355,26 @@ async def test_limits_and_needs_hold_together(bench: Bench) -> None:
     assert await fetch(bench, A100) == []
 
 
-async def test_more_kinds_of_needs_than_a_claim_looks_at_are_all_come_to(bench: Bench) -> None:
-    kinds = [members_of(node_selector={"host": f"h{number}"}) for number in range(450)]
-    (wanted, *_) = await push(bench, members_of(node_selector={"host": "mine"}), *kinds)
-    found: list[str] = []
-    for _ in range(4):
-        found += await fetch(bench, {"labels": {"host": "mine"}})
-    assert found == [wanted]
+async def test_more_kinds_of_needs_than_a_claim_looks_at_at_once_are_all_come_to(bench: Bench) -> None:
+    await push(bench, *[members_of(node_selector={"host": f"h{number}"}) for number in range(450)])
+    for _ in range(5):
+        (wanted,) = await push(bench, members_of(node_selector={"host": "mine"}))
+        assert await fetch(bench, {"labels": {"host": "mine"}}) == [wanted]
+
+
+async def test_servers_that_serve_one_worker_at_the_same_time_share_out_no_gpu_twice(shared_url: str) -> None:
+    benches = [Bench(Engine(open_database(shared_url)), Clock()) for _ in range(4)]
+    for _ in range(5):
+        ids = await push(benches[0], *[members_of(gpu_count=1) for _ in range(20)])
+        found: list[str] = []
+        for _ in range(10):
+            for some in await asyncio.gather(*[fetch(bench, A100, 3) for bench in benches]):
+                found += some
+        assert len(found) == len({*found} & {*ids}) == 8
+        await benches[0].engine.acknowledge([Acknowledgement(id) for id in found])
+        await benches[0].engine.sweep(Action.CANCEL, JobFilter())
+    for bench in benches:
+        await bench.engine.close()
 
 
 JOBS = st.lists(

@@ -20,7 +20,10 @@ from ojster.model.ml_resources import ResourceLimits, read_resources
 from ojster.model.needs import Needs, Provided
 
 MOST_KINDS: Final = 200
-"""At how many kinds of needs a claim looks in one queue."""
+"""At how many kinds of needs of one queue a claim looks at once."""
+
+MOST_WINDOWS: Final = 20
+"""How often it looks at some more of them, as long as it has found none that the worker can take now."""
 
 PATIENCE: Final = 60_000_000
 """A job that has waited for so long, in microseconds, is no longer passed over for those that prefer a worker."""
@@ -107,6 +110,8 @@ class Match:
         self._held: list[dict[str, str]] = []
         self._free: dict[str, float] = {name: provided.amount(name) for name in provided.facts}
         self._kinds: dict[tuple[str, str], list[tuple[str, Needs]]] = {}
+        self._is_elsewhere = worker_id is not None and bool(tx.lock_keys({f"worker:{worker_id}"}))
+        """Whether another transaction finds jobs for the worker: what that leaves of it is not known yet."""
         if worker_id is not None:
             for seq, type, queue, key in tx.execute(_HELD, {"worker_id": worker_id}):
                 self._hold(type, queue, None if key is None else _find_needs(tx, key, seq))
@@ -120,8 +125,14 @@ class Match:
         """Return what the jobs that wait in a queue need, by key, as far as the worker provides it."""
         here = (queue, tenant)
         if here not in self._kinds:
-            found = [(key, self._needs_of(queue, tenant, key)) for key in self._waiting(queue, tenant)]
-            self._kinds[here] = [(key, needs) for key, needs in found if self._provided.meets(needs)]
+            self._kinds[here] = []
+            for some in () if self._is_elsewhere else self._windows(queue, tenant):
+                found = [(key, self._needs_of(queue, tenant, key)) for key in some]
+                self._kinds[here] += [(key, needs) for key, needs in found if self._provided.meets(needs)]
+                if any(self.room(queue, needs) for _, needs in self._kinds[here]):
+                    break
+            if self._is_elsewhere:
+                self._tx.effects.opened.add(queue)
         return self._kinds[here]
 
     def _needs_of(self, queue: str, tenant: str, key: str) -> Needs:
@@ -131,16 +142,25 @@ class Match:
             known = _find_needs(self._tx, key, rows[0][0] if rows else 0)
         return known
 
-    def _waiting(self, queue: str, tenant: str) -> Iterator[str]:
-        """Some of the kinds of needs in a queue; where there are many, from where the last claim ended."""
+    def _windows(self, queue: str, tenant: str) -> Iterator[list[str]]:
+        """The kinds of needs in a queue, some at a time; where there are many, from where the last claim ended."""
         tx = self._tx
         places, here = tx.configuration.places, ("needs", queue, tenant)
-        start = places.pop(here, "")
-        for after in (start, "") if start else ("",):
+        start = after = places.pop(here, "")
+        has_wrapped = not start
+        for _ in range(MOST_WINDOWS):
             rows = tx.execute(_KINDS, {"queue": queue, "tenant": tenant, "after": after, "most": MOST_KINDS})
-            yield from (key for (key,) in rows if after or not start or key <= start)
-            if len(rows) == MOST_KINDS:
-                places[here] = rows[-1][0]
+            some = [key for (key,) in rows]
+            is_last = len(some) < MOST_KINDS
+            if not is_last:
+                places[here] = after = some[-1]
+            yield some
+            if is_last:
+                places.pop(here, None)
+                if has_wrapped:
+                    return
+                after, has_wrapped = "", True
+            elif has_wrapped and start and after >= start:
                 return
 
     def room(self, queue: str, needs: Needs) -> int:
