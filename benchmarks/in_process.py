@@ -15,7 +15,7 @@ from benchmarks.figure import Figure, percentile
 from benchmarks.floors import FOUND
 from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
-from ojster.server.run import be_quick
+from ojster.tuning import be_quick
 
 R = TypeVar("R")
 

@@ -21,7 +21,7 @@ from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement
 from ojster.engine.way import Claim
 from ojster.model.job import read_members
-from ojster.server.run import be_quick
+from ojster.tuning import be_quick
 
 R = TypeVar("R")
 

@@ -14,12 +14,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 
 from ojster import tracing
-from ojster.client.http import HttpClient
 from ojster.client.interface import Client
 from ojster.client.portal import Portal
 from ojster.codec import Codec, Codecs
@@ -43,6 +42,9 @@ from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
 from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
 from ojster.workflow import Step, Workflow, chain
+
+if TYPE_CHECKING:
+    from ojster.client.http import HttpClient
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -681,6 +683,8 @@ class App:
             headers = (
                 self._headers if self.tenant is None else self._headers | {"X-OJS-Tenant": shown_tenant(self.tenant)}
             )
+            from ojster.client.http import HttpClient  # only here: importing it takes longer than all else
+
             client = self._http[loop] = HttpClient(self.url, headers=headers)
         return client
 

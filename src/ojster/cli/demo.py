@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import httpx
 import msgspec
 from rich.console import Console, Group
 from rich.live import Live
@@ -221,6 +220,8 @@ def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, 
 
 @contextmanager
 def _server(database: Path, folder: str) -> Iterator[str]:
+    import httpx  # only here: no other command should wait until it is imported
+
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

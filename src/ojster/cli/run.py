@@ -29,9 +29,7 @@ from ojster.engine.sharing import Sharing, Strategy
 from ojster.model.errors import InvalidRequest
 from ojster.model.needs import read_provided
 from ojster.model.tenant import DEFAULT_TENANT, check_tenant
-from ojster.server.api.tenants import read_tenants
-from ojster.server.run import be_quick
-from ojster.server.run import serve as serve_forever
+from ojster.tuning import be_quick
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -173,6 +171,10 @@ def serve(
         ),
     )
     _log_to_console(log_level)
+    # The server's libraries take a while to be imported, for which no other command should have to wait.
+    from ojster.server.api.tenants import read_tenants
+    from ojster.server.run import serve as serve_forever
+
     serve_forever(
         database,
         host=host,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import signal
 import socket
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -20,17 +18,10 @@ from ojster.engine.tenant_admin import TenantChange
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
 from ojster.server.protocol import QuickHttpProtocol
+from ojster.tuning import be_quick
 
 GRACE: Final = 25
 """How many seconds requests under way have to finish after a signal to stop."""
-
-COLLECT_EVERY: Final = 50_000
-"""How many objects are made before the garbage collector looks for cycles; Python's 700 is for small programs."""
-
-SWITCH_INTERVAL: Final = 0.0005
-"""How long, in seconds, one thread may keep the others from running Python while they want to. The writer's thread
-would starve at Python's default, ten times that, while the event loop is busy; see docs/architecture.md."""
-
 
 LARGEST_MESSAGE: Final = 65_536
 """How many bytes a message of a WebSocket client may have: they only say what it wants to follow."""
@@ -39,13 +30,6 @@ LARGEST_MESSAGE: Final = 65_536
 def has_websockets() -> bool:
     """Whether WebSocket can be spoken: the extra ``websocket`` is installed."""
     return importlib.util.find_spec("websockets") is not None
-
-
-def be_quick() -> None:
-    """Tune the interpreter for a process that serves or works: fair threads, and rare garbage collection."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.freeze()
-    gc.set_threshold(COLLECT_EVERY)
 
 
 class _Server(uvicorn.Server):
