@@ -83,3 +83,16 @@ async def test_a_handler_says_what_it_needs_and_its_worker_what_it_provides(shar
     await worker.run(until_empty=True)
     assert seen == ["small", "large"]
     await app.aclose()
+
+
+async def test_jobs_of_cron_say_all_that_their_template_says_and_keep_to_the_rules(http: Http, bench: Bench) -> None:
+    await http("PUT", CONFIG, {"ml_defaults": {"ext_ml_gpu_count": 2}, "ml_limits": {"max_gpu_count": 4}})
+    template = {"type": "train", "args": [], "version": "2.0", "ext_ml_gpu_type": "nvidia-a100"}
+    cron = {"name": "nightly", "expression": "* * * * *", "overlap_policy": "allow"}
+    response = await http("POST", "/ojs/v1/cron", cron | {"job_template": template})
+    assert response.status_code == 201, response.text
+    await bench.upkeep(after=61)
+    (job,) = (await http("GET", "/ojs/v1/jobs")).json()["jobs"]
+    assert (job["version"], job["ext_ml_gpu_type"], job["ext_ml_gpu_count"]) == ("2.0", "nvidia-a100", 2)
+    refused = await http("POST", "/ojs/v1/cron", cron | {"job_template": template | {"ext_ml_gpu_count": 5}})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "resource_limit_exceeded")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from ojster.engine.sharing import STRICT, Sharing, Turns
+from ojster.model.job import Members
 from ojster.model.limit import Rate
 from ojster.model.ml_resources import ResourceLimits
 from ojster.model.needs import NOTHING, Needs, Provided
@@ -55,10 +56,10 @@ class Rules(msgspec.Struct, frozen=True):
     ml_defaults: dict[str, Any] = {}
     ml_limits: ResourceLimits = ResourceLimits()
 
-    @property
-    def ml_default_members(self) -> list[tuple[str, msgspec.Raw]]:
-        """The defaults as members of a job."""
-        return [(name, msgspec.Raw(msgspec.json.encode(value))) for name, value in self.ml_defaults.items()]
+    def complete(self, members: Members) -> Members:
+        """Return the attributes of a job, with the defaults for those that it does not have."""
+        defaults = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in self.ml_defaults.items()}
+        return defaults | members
 
     @property
     def are_about_resources(self) -> bool:

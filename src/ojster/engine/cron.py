@@ -18,7 +18,7 @@ from ojster.engine.transitions import cancel_job
 from ojster.model.cron import CronSchedule
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
-from ojster.model.job import NewJob, read_job, read_members
+from ojster.model.job import NewJob, queue_of, read_job, read_members
 from ojster.model.tenant import called, split
 from ojster.model.timestamps import format_timestamp
 
@@ -193,6 +193,8 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     meta |= {"cron_name": called(cron.name), "cron_triggered_at": format_timestamp(scheduled_for)}
     members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
     members.pop("id", None)
+    if (rules := tx.configuration.rules(tx).get(queue_of(members))) is not None:
+        members = rules.complete(members)
     tenant = split(cron.name)[0] or None
     otherwise = tx.settings.default_tenant
     job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)

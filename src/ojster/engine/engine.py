@@ -318,7 +318,7 @@ class Engine:
         rules = await self._resource_rules()
         of_queue = rules.get(queue_of(members)) if rules else None
         if of_queue is not None:
-            members |= {name: raw for name, raw in of_queue.ml_default_members if name not in members}
+            members = of_queue.complete(members)
             of_queue.ml_limits.check(members, queue_of(members))
         return members
 
@@ -946,7 +946,19 @@ class Engine:
     # Cron jobs
 
     async def register_cron(self, item: cron.Cron) -> tuple[cron.Cron, bool]:
-        """Register or update a cron job; return it, and whether it is new."""
+        """Register or update a cron job; return it, and whether it is new.
+
+        Raises
+        ------
+        InvalidRequest
+            Its template describes no job, or one that its queue does not allow.
+        """
+        members = read_members(item.template, "The cron job's template")
+        queue = queue_of(members)
+        if (rules := (await self._resource_rules()).get(queue)) is not None:
+            rules.ml_limits.check(rules.complete(members), queue)
+        largest = self.database.settings.largest_job
+        read_job(members, self.database.clock(), largest=largest, tenant=self.tenant)
         item = msgspec.structs.replace(item, name=self.named(item.name))
         return await self.database.run(cron.register, item)
 

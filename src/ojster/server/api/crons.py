@@ -7,7 +7,7 @@ from typing import Any, Final
 from ojster.engine.cron import Cron
 from ojster.model.cron import CronSchedule
 from ojster.model.errors import InvalidRequest
-from ojster.model.job import Members, read_job, read_members
+from ojster.model.job import Members, read_members
 from ojster.model.tenant import called, shown_tenant, split
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
@@ -29,7 +29,8 @@ async def list_crons(exchange: Exchange) -> Answer:
 
 async def register_cron(exchange: Exchange) -> Answer:
     """Register a cron job, or update the one of that name."""
-    body = await exchange.read(wire.CRON)
+    raw = await exchange.body()
+    body = exchange.decode(raw, wire.CRON)
     expression = body.expression or body.cron
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'.", field="expression")
@@ -42,15 +43,15 @@ async def register_cron(exchange: Exchange) -> Answer:
             overlap_policy=body.overlap_policy,
             enabled=body.enabled,
             description=body.description,
-            template=_template(body, exchange),
+            template=_template(body, read_members(raw)),
         )
     )
     location = (b"location", f"/ojs/v1/cron/{called(cron.name)}".encode())
     return Answer(_cron_answer(cron), 201 if is_new else 200, (location,))
 
 
-def _template(body: wire.CronBody, exchange: Exchange) -> bytes:
-    """The enqueue request of each job of a cron job, proven to be valid."""
+def _template(body: wire.CronBody, members: Members) -> bytes:
+    """The enqueue request of each job of a cron job, with what else its template says."""
     job = body.job_template
     if job is None:
         if body.type is None:
@@ -60,11 +61,8 @@ def _template(body: wire.CronBody, exchange: Exchange) -> bytes:
     meta = dict(job.meta)
     if "meta" in options:
         meta |= read_members(options.pop("meta"), "options.meta")
-    template = encode({"type": job.type, "args": job.args, "meta": meta, "options": options})
-    database = exchange.engine.database
-    largest = database.settings.largest_job
-    read_job(read_members(template), database.clock(), largest=largest, tenant=exchange.engine.tenant)
-    return template
+    others = {} if body.job_template is None else read_members(members["job_template"], "job_template")
+    return encode(others | {"type": job.type, "args": job.args, "meta": meta, "options": options})
 
 
 async def show_cron(exchange: Exchange) -> Answer:
