@@ -232,7 +232,7 @@ async def test_a_job_that_needs_more_than_is_left_lets_others_pass(bench: Bench)
 
 async def test_a_waiting_worker_is_woken_by_the_jobs_that_it_can_take(bench: Bench) -> None:
     waiting = asyncio.create_task(fetch(bench, T4, worker="with", wait=30))
-    others = [asyncio.create_task(fetch(bench, worker=f"without{number}", wait=30)) for number in range(3)]
+    others = [asyncio.create_task(fetch(bench, {}, 1, f"without{number}", wait=30)) for number in range(3)]
     await asyncio.sleep(0.05)
     (id,) = await push(bench, members_of(gpu_count=1))
     assert await waiting == [id]

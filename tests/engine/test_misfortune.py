@@ -14,7 +14,7 @@ from ojster.database.database import Database, open_database
 from ojster.database.dispatcher import Patience
 from ojster.database.transaction import Transaction
 from ojster.engine.claim import claim
-from ojster.engine.cron import Cron
+from ojster.engine.cron import Cron, register
 from ojster.engine.engine import Engine
 from ojster.engine.inspect import Page
 from ojster.engine.selection import JobFilter
@@ -101,7 +101,7 @@ async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, template in (("bad", b'{"type": "NOT A TYPE", "args": []}'), ("good", b'{"type": "tick", "args": []}')):
-        await bench.engine.register_cron(Cron(name=name, expression="@every 60s", template=template))
+        await bench.run(register, Cron(name=name, expression="@every 60s", template=template))
     await bench.upkeep(after=61)
     assert (await bench.fetch_one()).type == "tick"
     assert "the cron job bad did not fire" in caplog.text

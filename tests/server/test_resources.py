@@ -45,6 +45,8 @@ async def test_capabilities_and_needs_that_make_no_sense_are_refused(http: Http)
         body = {"worker_id": "w", "queues": ["default"], "capabilities": {"gpu": "a100"}}
         response = await http("POST", f"/ojs/v1/workers/{path}", body)
         assert (response.status_code, response.json()["error"]["details"]["field"]) == (400, "capabilities.gpu")
+    response = await http("POST", "/ojs/v1/workers/fetch", {"queues": ["default"], "capabilities": A100})
+    assert (response.status_code, response.json()["error"]["details"]["field"]) == (400, "worker_id")
     assert (await push(http, 400, gpu_count=0, gpu_type="nvidia-t4"))["error"]["code"] == "invalid_request"
 
 

@@ -193,8 +193,10 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     meta |= {"cron_name": called(cron.name), "cron_triggered_at": format_timestamp(scheduled_for)}
     members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
     members.pop("id", None)
-    if (rules := tx.configuration.rules(tx).get(queue_of(members))) is not None:
+    queue = queue_of(members)
+    if (rules := tx.configuration.rules(tx).get(queue)) is not None:
         members = rules.complete(members)
+        rules.ml_limits.check(members, queue)
     tenant = split(cron.name)[0] or None
     otherwise = tx.settings.default_tenant
     job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)

@@ -61,8 +61,8 @@ def _find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = No
             if not rows:
                 raise TryAgain("A job that was looked at was deleted meanwhile.")
             ((envelope,),) = rows
-        while len(known) >= MOST_REMEMBERED:
-            known.pop(next(iter(known)), None)
+        if len(known) >= MOST_REMEMBERED:
+            known.clear()
         known[key] = read_resources(read_members(envelope, "The job")).needs or Needs()
     return known[key]
 

@@ -30,6 +30,11 @@ from ojster.server.route import BASE, Route
 async def fetch(exchange: Exchange) -> Answer:
     """Claim jobs for a worker. With ``wait_ms``, wait for one if there is none."""
     body = await exchange.read(wire.FETCH)
+    if body.capabilities and body.worker_id is None:
+        raise InvalidRequest(
+            "A worker with 'capabilities' needs a 'worker_id', by which it is known what its jobs take of it.",
+            field="worker_id",
+        )
     request = Claim(
         queues=tuple([check_queue_name(name) for name in body.queues]),
         count=body.count,
