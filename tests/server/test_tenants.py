@@ -66,6 +66,8 @@ class World:
             "steps": [{"type": "gate", "id": "g"}, {"type": "a", "args": [TREASURE]}],
         }
         ids["workflow"] = (await call(http, "POST", f"{BASE}/workflows", workflow))["workflow"]["id"]
+        plan = {"name": "plan", "type": "chain", "steps": [{"type": "a", "args": [TREASURE]}]}
+        await call(http, "POST", f"{BASE}/definitions", plan)
         cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [TREASURE]}
         await call(http, "POST", f"{BASE}/cron", cron)
         schema = {"type": "array", "title": TREASURE}
@@ -81,6 +83,7 @@ class World:
         """All of it, as its owner sees it."""
         paths = [f"/jobs/{self.ids[name]}" for name in ("waiting", "available", "active", "dead")]
         paths += [f"/jobs/{self.ids['active']}/checkpoint", f"/workflows/{self.ids['workflow']}", "/cron/nightly"]
+        paths += ["/definitions/plan", "/definitions/plan/versions/1"]
         paths += ["/schemas/typed/1", f"/webhooks/subscriptions/{self.ids['subscription']}", "/workers", "/rate-limits"]
         return {path: await call(self.http, "GET", BASE + path) for path in paths}
 
@@ -128,6 +131,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "POST /workflows": [
             ("/workflows", {"type": "chain", "metadata": {"tenant_id": "acme"}, "steps": [{"type": "a", "args": []}]}),
             ("/workflows", {"type": "chain", "steps": [{"type": "a", "args": [], "meta": {"tenant_id": "acme"}}]}),
+            ("/workflows", {"definition": "plan", "target": "t"}),
         ],
         "POST /workers/fetch": [("/workers/fetch", {"queues": ["default", "work", "grave"], "count": 10})],
         "POST /workers/ack": [("/workers/ack", {"job_id": ids["active"], "worker_id": "w-acme"})],
@@ -139,6 +143,8 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         ],
         "POST /workers/{id}/directive": [("/workers/w-acme/directive", {"directive": "terminate"})],
         "POST /cron": [("/cron", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],
+        "POST /definitions": [("/definitions", {"name": "own", "type": "gate"})],
+        "PUT /definitions/{name}": [("/definitions/plan", {"type": "chain", "steps": [{"type": "b", "args": []}]})],
         "PATCH /cron/{name}": [("/cron/nightly", {"enabled": False})],
         "PUT /rate-limits/{key}": [("/rate-limits/stripe", {"concurrency": 1})],
         "POST /schemas": [("/schemas", {"job_type": "typed", "version": 1, "schema": {"type": "array"}})],
@@ -162,7 +168,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
     if f"{method} {place}" in known:
         return [(BASE + where, body) for where, body in known[f"{method} {place}"]]
     names = {
-        "{name}": "nightly" if "/cron" in place else "work",
+        "{name}": "nightly" if "/cron" in place else "plan" if "/definitions" in place else "work",
         "{key}": "stripe",
         "{type}": "typed",
         "{version}": "1",

@@ -26,6 +26,7 @@ from ojster.engine import (
     checkpoints,
     control,
     cron,
+    definitions,
     event_log,
     idempotency,
     inspect,
@@ -46,6 +47,7 @@ from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summar
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Nobody, claim
 from ojster.engine.configuration import Rules
+from ojster.engine.definitions import Deletion, Named
 from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.engine.idempotency import Key, Reply
@@ -62,6 +64,7 @@ from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.agents import AgentState
+from ojster.model.definition import START_MEMBERS, Definition, Start, check_params, read_definition, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import (
     BackendUnavailable,
@@ -690,6 +693,9 @@ class Engine:
             The request breaks a rule.
         """
         settings = self.database.settings
+        definition = None
+        if "definition" in members:
+            members, definition = await self._from_definition(members)
         read = partial(
             read_workflow,
             members,
@@ -701,11 +707,80 @@ class Engine:
         size = sum(map(len, members.values()))
         new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
         self._check_tenant(new.tenant)
+        if definition is not None:
+            new = msgspec.structs.replace(new, **definition.of(new.params))
         if self.middleware or await self._resource_rules():
             await self._complete_steps(new)
         if catalogue := await self._schemas():
             _check_steps(catalogue, new)
         return new
+
+    async def _from_definition(self, members: Members) -> tuple[Members, Start]:
+        """Return what a workflow says that is started from a definition, and which definition that is."""
+        start = read_start(members)
+        found = await self.find_definition(Named(start.definition, start.definition_version))
+        check_params(found, bytes(members.get("params", b"{}")))
+        own = {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+        start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
+        return found.members | own, start
+
+    async def create_definition(self, name: str, members: Members) -> Definition:
+        """Create a definition of workflows (seed 002).
+
+        Raises
+        ------
+        InvalidRequest, InvalidWorkflow
+            No workflow can be made of it.
+        Duplicate
+            There is one of its name.
+        """
+        return await self.do(definitions.create_definitions, self._read_definition(name, members))
+
+    async def update_definition(self, name: str, members: Members) -> Definition:
+        """Give a definition a new version, unless the latest is the same; return the latest.
+
+        Raises
+        ------
+        InvalidRequest, InvalidWorkflow
+            No workflow can be made of it.
+        NotFound
+            There is none of this name.
+        """
+        return await self.do(definitions.update_definitions, self._read_definition(name, members))
+
+    def _read_definition(self, name: str, members: Members) -> Definition:
+        found = read_definition(name, members)
+        settings = self.database.settings
+        read_workflow(found.members, self.database.clock(), largest=settings.largest_job, tenant=self.tenant)
+        return msgspec.structs.replace(found, name=self.named(found.name))
+
+    async def find_definition(self, which: Named) -> Definition:
+        """Return a version of a definition, or its latest.
+
+        Raises
+        ------
+        NotFound
+            There is none.
+        """
+        which = msgspec.structs.replace(which, name=self.named(which.name))
+        return await self.look(definitions.find_definitions, which)
+
+    async def definitions(self) -> list[Definition]:
+        """Return the latest versions of all definitions, by name."""
+        found = await self.database.read(definitions.list_definitions, None)
+        return [one for one in found if self.sees(split(one.name)[0])]
+
+    async def delete_definition(self, what: Deletion) -> None:
+        """Delete a definition with all its versions.
+
+        Raises
+        ------
+        NotFound
+            There is none.
+        Conflict
+            Workflows of it have not finished, and it is not to be forced.
+        """
+        await self.do(definitions.delete_definitions, msgspec.structs.replace(what, name=self.named(what.name)))
 
     async def _complete_steps(self, new: NewWorkflow) -> None:
         """Put the jobs of a workflow through what ``prepare`` puts jobs through."""

@@ -65,6 +65,10 @@ class Workflow(msgspec.Struct, gc=False):
     metadata: bytes
     error: bytes | None
     tenant: str
+    definition: str | None = None
+    definition_version: int | None = None
+    target: str | None = None
+    target_key: str | None = None
 
     @property
     def root(self) -> int:

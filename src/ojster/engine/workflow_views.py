@@ -14,6 +14,7 @@ from ojster.engine.results import outcomes
 from ojster.model.duration import HOUR
 from ojster.model.ids import is_job_id
 from ojster.model.node import ENDED, MOST_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow import read_spec
 from ojster.model.workflow_info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, WorkflowPage
@@ -150,6 +151,9 @@ def head_of(workflow: Workflow) -> WorkflowInfo:
         params=msgspec.Raw(workflow.params) if workflow.params != b"{}" else msgspec.UNSET,
         error=error,
         retries=workflow.retries,
+        definition=None if workflow.definition is None else called(workflow.definition),
+        definition_version=workflow.definition_version,
+        target=workflow.target,
         scheduled_at=None if workflow.scheduled_at is None else format_timestamp(workflow.scheduled_at),
         expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
         metadata=metadata,

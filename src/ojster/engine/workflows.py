@@ -86,6 +86,10 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
             message = f"A workflow with the id {new.id} exists already."
             results.append(Duplicate(message, existing_workflow_id=new.id))
             continue
+        if (other := _same_target(tx, new.target_key)) is not None:
+            message = f"Another workflow with the same definition, target and params has not finished: {other}."
+            results.append(Duplicate(message, existing_workflow_id=other, target=new.target))
+            continue
         (refusal,) = refuse_too_many(tx, [list(new.plan.jobs.values())])
         if refusal is not None:
             results.append(refusal)
@@ -102,6 +106,14 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
     return results
 
 
+def _same_target(tx: Transaction, key: str | None) -> str | None:
+    """Return the unfinished workflow with the same target, if there is one (seed 002, "Job Uniqueness")."""
+    if key is None:
+        return None
+    rows = tx.execute("SELECT id FROM workflows WHERE target_key = :key AND finished_at IS NULL", {"key": key})
+    return str(rows[0][0]) if rows else None
+
+
 def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
     due_at = min((moment for moment in (new.scheduled_at, new.expires_at) if moment is not None), default=None)
     values = {
@@ -116,11 +128,16 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         "params": new.params,
         "metadata": new.metadata,
         "tenant": new.tenant,
+        "definition": new.definition,
+        "definition_version": new.definition_version,
+        "target": new.target,
+        "target_key": new.target_key,
     }
     ((seq,),) = tx.execute(
         "INSERT INTO workflows (id, type, name, state, created_at, due_at, scheduled_at, expires_at, timeout, nodes, "
-        "jobs, params, metadata, tenant) VALUES (:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, "
-        ":expires_at, :timeout, 0, 0, :params, :metadata, :tenant) RETURNING seq",
+        "jobs, params, metadata, tenant, definition, definition_version, target, target_key) VALUES "
+        "(:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, :expires_at, :timeout, 0, 0, :params, "
+        ":metadata, :tenant, :definition, :definition_version, :target, :target_key) RETURNING seq",
         values,
     )
     return Workflow(
@@ -149,6 +166,10 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         metadata=new.metadata,
         error=None,
         tenant=new.tenant,
+        definition=new.definition,
+        definition_version=new.definition_version,
+        target=new.target,
+        target_key=new.target_key,
     )
 
 
@@ -371,6 +392,9 @@ def _retry(run: Advance, workflow: Workflow) -> None:
         raise _wrong_state(workflow, f"The workflow {workflow.id} {waits}, and cannot be retried yet.")
     if workflow.state == WorkflowState.COMPLETED:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
+    if (other := _same_target(run.tx, workflow.target_key)) is not None:
+        message = f"The workflow {workflow.id} cannot be retried: {other}, with the same target and params, runs."
+        raise Duplicate(message, existing_workflow_id=other, target=workflow.target)
     graph = run.graph
     nodes = graph.load_whole(workflow)
     reset = _Reset(nodes)

@@ -209,6 +209,12 @@ class NewWorkflow(msgspec.Struct):
     scheduled_at: int | None = None
     expires_at: int | None = None
     tenant: str = ""
+    definition: str | None = None
+    """From which definition it is started, as this is kept, …"""
+    definition_version: int | None = None
+    target: str | None = None
+    target_key: str | None = None
+    """… and what no other unfinished workflow may have: see ``ojster.model.definition``."""
 
 
 class Problem(Exception):

@@ -115,6 +115,8 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         Whether nothing of it runs any more. A cancelled one may still wait for jobs that were active.
     steps_total, steps_completed, jobs_total, jobs_completed:
         How many steps there are in its outermost container, and how many have completed.
+    definition, definition_version, target:
+        From which definition it was started, and for what.
     metadata:
         What its creator said of it, and times and counts of all its jobs.
     """
@@ -140,6 +142,9 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     result: msgspec.Raw | UnsetType = UNSET
     error: WorkflowError | None = None
     retries: int = 0
+    definition: str | None = None
+    definition_version: int | None = None
+    target: str | None = None
     created_at: str = ""
     started_at: str | None = None
     completed_at: str | None = None

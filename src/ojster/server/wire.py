@@ -286,7 +286,10 @@ class AgentUsageBody(Struct):
 class WorkflowBody(Struct):
     """A workflow. A step is a job with members of its own, or a workflow again; docs/workflows.md describes them."""
 
-    type: Literal["chain", "group", "batch", "saga", "graph", "map"]
+    type: Literal["chain", "group", "batch", "saga", "graph", "map"] | UnsetType = UNSET
+    definition: str | UnsetType = UNSET
+    definition_version: Count | UnsetType = UNSET
+    target: str | UnsetType = UNSET
     id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     steps: list[dict[str, Json]] | UnsetType = UNSET
@@ -303,6 +306,19 @@ class WorkflowBody(Struct):
     on_error: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
     on_cancel: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
     failure_policy: Literal["compensate", "retry", "skip"] | UnsetType = UNSET
+
+
+class DefinitionBody(Struct):
+    """A definition of workflows: what a workflow says, without ``params``, times and the like."""
+
+    name: str | UnsetType = UNSET
+    type: Literal["chain", "group", "batch", "saga", "graph", "map"] | UnsetType = UNSET
+    params_schema: dict[str, Json] | UnsetType = UNSET
+    steps: list[dict[str, Json]] | UnsetType = UNSET
+    jobs: list[dict[str, Json]] | UnsetType = UNSET
+    timeout: Count | UnsetType = UNSET
+    on_error: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
+    on_cancel: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
 
 
 class ReviewBody(Struct):

@@ -90,6 +90,7 @@ async def manifest(exchange: Exchange) -> Answer:
             "hold": True,
             "retry": True,
             "growth": "append in an acknowledgement",
+            "definitions": True,
         },
         "max_job_bytes": settings.largest_job,
         "ai_agents": {"level": "standard", "output_schemas": _has("jsonschema_rs")},

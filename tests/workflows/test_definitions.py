@@ -1,0 +1,173 @@
+"""Workflows are started from definitions, are snapshots of them, and have their target alone (seed 002)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.database.database import open_database
+from ojster.engine.definitions import Deletion, Named
+from ojster.engine.engine import Engine
+from ojster.model.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound, SchemaViolation
+from ojster.model.job import Members, read_members
+from tests.conftest import Bench, Clock
+
+pytestmark = pytest.mark.anyio
+
+STEPS = [{"type": "create", "args": [{"$ref": "params.what"}]}, {"type": "star", "args": []}]
+BODY = {"type": "chain", "steps": STEPS, "on_error": {"type": "mend", "args": []}, "timeout": 100}
+SCHEMA = {"type": "object", "required": ["what"], "properties": {"what": {"type": "string"}}}
+
+
+def members(**body: Any) -> Members:
+    return read_members(msgspec.json.encode(body))
+
+
+async def define(bench: Bench, **more: Any) -> Any:
+    return await bench.engine.create_definition("gist", members(**BODY | more))
+
+
+async def start(bench: Bench, **more: Any) -> str:
+    info = await bench.engine.create_workflow(members(**{"definition": "gist", "params": {"what": "x"}} | more))
+    return info.id
+
+
+async def finish(bench: Bench) -> list[str]:
+    done = []
+    while jobs := await bench.fetch():
+        done.append(jobs[0].type)
+        await bench.ack(jobs[0])
+    return done
+
+
+async def test_a_workflow_is_a_snapshot_of_the_version_that_it_was_started_from(bench: Bench) -> None:
+    await define(bench)
+    first = await start(bench)
+    changed = await bench.engine.update_definition("gist", members(**BODY | {"steps": STEPS[1:]}))
+    assert changed.version == 2
+    second, third = await start(bench), await start(bench, definition_version=1)
+    infos = [await bench.engine.show_workflow(id) for id in (first, second, third)]
+    assert [(info.definition, info.definition_version) for info in infos] == [("gist", 1), ("gist", 2), ("gist", 1)]
+    assert sorted(await finish(bench)) == ["create", "create", "star", "star", "star"]
+    assert [(await bench.engine.show_workflow(info.id)).state for info in infos] == ["completed"] * 3
+
+
+async def test_a_version_is_made_only_by_a_change_and_its_hashes_tell_which(bench: Bench) -> None:
+    one = await define(bench)
+    reordered = dict(reversed(BODY.items()))
+    assert (await bench.engine.update_definition("gist", members(**reordered))).version == 1
+    two = await bench.engine.update_definition("gist", members(**BODY | {"on_error": {"type": "other", "args": []}}))
+    assert (two.version, one.hashes["steps"] == two.hashes["steps"]) == (2, True)
+    assert one.hashes["on_error"] != two.hashes["on_error"]
+    assert len(one.hashes["steps"]) == 64
+    assert (await bench.engine.find_definition(Named("gist", 1))).hashes == one.hashes
+    assert [known.version for known in await bench.engine.definitions()] == [2]
+
+
+async def test_parameters_must_look_as_the_definition_says(bench: Bench) -> None:
+    await define(bench, params_schema=SCHEMA)
+    with pytest.raises(SchemaViolation, match=r"params\.what"):
+        await start(bench, params={"what": 3})
+    with pytest.raises(SchemaViolation):
+        await start(bench, params={})
+    await start(bench)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "refusal"),
+    [
+        ("No Name", BODY, InvalidRequest),
+        ("x" * 129, BODY, InvalidRequest),
+        ("gist", BODY | {"params": {}}, InvalidRequest),
+        ("gist", BODY | {"target": "x"}, InvalidRequest),
+        ("gist", BODY | {"params_schema": {"type": "nothing"}}, InvalidRequest),
+        ("gist", {"type": "chain"}, InvalidWorkflow),
+        ("gist", BODY | {"steps": [{"type": "NO TYPE", "args": []}]}, InvalidWorkflow),
+        ("gist", BODY | {"colour": "red"}, InvalidWorkflow),
+    ],
+)
+async def test_what_is_no_definition_is_refused(
+    bench: Bench, name: str, body: dict[str, Any], refusal: type[Exception]
+) -> None:
+    with pytest.raises(refusal):
+        await bench.engine.create_definition(name, members(**body))
+    assert await bench.engine.definitions() == []
+
+
+async def test_a_workflow_says_nothing_that_its_definition_says(bench: Bench) -> None:
+    await define(bench)
+    for wrong in ({"steps": STEPS}, {"timeout": 3}, {"target": ""}, {"target": 3}, {"definition_version": "one"}):
+        with pytest.raises(InvalidRequest):
+            await start(bench, **wrong)
+    for missing in ({"definition_version": 2}, {"definition": "other"}):
+        with pytest.raises(NotFound):
+            await start(bench, **missing)
+    with pytest.raises(InvalidWorkflow):
+        await bench.engine.create_workflow(members(**BODY, target="x"))
+
+
+async def test_there_is_one_unfinished_workflow_of_a_definition_a_target_and_parameters(bench: Bench) -> None:
+    await define(bench)
+    await bench.engine.create_definition("other", members(**BODY))
+    id = await start(bench, target="/gists")
+    with pytest.raises(Duplicate) as refused:
+        await start(bench, target="/gists")
+    assert refused.value.details["existing_workflow_id"] == id
+    for different in ({"target": "/gists/1"}, {"params": {"what": "y"}}, {"definition": "other"}):
+        await start(bench, **{"target": "/gists"} | different)
+    await start(bench)
+    await start(bench)
+    await bench.engine.cancel_workflow(id)
+    again = await start(bench, target="/gists")
+    with pytest.raises(Duplicate, match="cannot be retried"):
+        await bench.engine.retry_workflow(id)
+    await finish(bench)
+    assert (await bench.engine.show_workflow(again)).state == "completed"
+    await bench.engine.retry_workflow(id)
+
+
+async def test_one_of_fifty_gets_the_target(shared_url: str) -> None:
+    benches = [Bench(Engine(open_database(shared_url)), Clock()) for _ in range(3)]
+    await define(benches[0])
+
+    async def one(bench: Bench) -> bool:
+        try:
+            await start(bench, target="t")
+        except Duplicate:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*[one(benches[number % 3]) for number in range(50)])) == 1
+    for bench in benches:
+        await bench.engine.close()
+
+
+async def test_a_definition_is_deleted_when_nothing_of_it_runs_or_when_that_is_wanted(bench: Bench) -> None:
+    await define(bench)
+    id = await start(bench)
+    with pytest.raises(Conflict, match="1 workflows"):
+        await bench.engine.delete_definition(Deletion("gist"))
+    await bench.engine.delete_definition(Deletion("gist", force=True))
+    with pytest.raises(NotFound):
+        await bench.engine.find_definition(Named("gist"))
+    assert await finish(bench) == ["create", "star"]
+    assert (await bench.engine.show_workflow(id)).definition == "gist"
+    assert (await define(bench)).version == 1
+    with pytest.raises(Duplicate):
+        await define(bench)
+
+
+async def test_definitions_of_tenants_are_their_own(bench: Bench) -> None:
+    acme, other = bench.engine.of("acme"), bench.engine.of("other")
+    await acme.create_definition("gist", members(**BODY))
+    assert [one.version for one in await other.definitions()] == []
+    with pytest.raises(NotFound):
+        await other.create_workflow(members(definition="gist", target="t"))
+    await other.create_definition("gist", members(**BODY))
+    for engine in (acme, other):
+        await engine.create_workflow(members(definition="gist", target="t", params={"what": "x"}))
+    with pytest.raises(Duplicate):
+        await acme.create_workflow(members(definition="gist", target="t", params={"what": "x"}))
