@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ojster import App, Worker
 from ojster.database.database import open_database
+from ojster.database.transaction import Transaction
 from ojster.engine import queue_config
 from ojster.engine.bulk import Action
 from ojster.engine.engine import Engine
@@ -248,6 +249,26 @@ async def test_a_worker_that_waits_for_its_own_gpu_is_told_when_it_is_free(bench
     assert not waiting.done()
     await bench.engine.acknowledge([Acknowledgement(first)])
     assert await waiting == [second]
+
+
+async def test_needs_that_this_version_does_not_understand_keep_nobody_else_waiting(bench: Bench) -> None:
+    strange, plain = await push(bench, members_of(gpu_count=1), members_of())
+    garbled = b'{"type":"train","args":[],"ext_ml_gpu_count":"many"}'
+    change = "UPDATE payloads SET envelope = :envelope WHERE seq = (SELECT seq FROM jobs WHERE id = :id)"
+
+    def garble(tx: Transaction, requests: Sequence[None]) -> list[None]:
+        tx.execute(change, {"envelope": garbled, "id": strange})
+        return list(requests)
+
+    await bench.run(garble, None)
+    assert await fetch(bench, A100) == [plain]
+
+
+async def test_numbers_that_are_none_and_those_next_to_nothing_do_no_harm(bench: Bench) -> None:
+    (tiny,) = await push(bench, members_of(memory_gb=5e-324))
+    for capabilities in ({"memory_gb": "inf"}, {"memory_gb": "nan"}, {"labels": {"memory_gb": "1e999"}}):
+        assert await fetch(bench, capabilities) == []
+    assert await fetch(bench, {"memory_gb": 1e300}) == [tiny]
 
 
 async def test_jobs_that_must_not_be_side_by_side_are_not(bench: Bench) -> None:

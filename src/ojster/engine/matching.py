@@ -9,15 +9,17 @@ a queue from those that are active, so neither can drift.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Final
 
 from ojster.database.transaction import Transaction, TryAgain
 from ojster.engine.limits import UNLIMITED
 from ojster.model.envelope import Job
+from ojster.model.errors import InvalidRequest
 from ojster.model.job import read_members
 from ojster.model.ml_resources import ResourceLimits, read_resources
-from ojster.model.needs import Needs, Provided
+from ojster.model.needs import Condition, Needs, Provided
 
 MOST_KINDS: Final = 200
 """At how many kinds of needs of one queue a claim looks at once."""
@@ -52,6 +54,12 @@ MOST_REMEMBERED: Final = 10_000
 """How many kinds of needs a process remembers."""
 
 
+IMPOSSIBLE: Final = Needs(required=(Condition("nothing", "In"),))
+"""What no worker provides."""
+
+log = logging.getLogger("ojster")
+
+
 def _find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = None) -> Needs:
     """Return the needs of a key, which the job with this number has."""
     known = tx.configuration.needs
@@ -63,7 +71,11 @@ def _find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = No
             ((envelope,),) = rows
         if len(known) >= MOST_REMEMBERED:
             known.clear()
-        known[key] = read_resources(read_members(envelope, "The job")).needs or Needs()
+        try:
+            known[key] = read_resources(read_members(envelope, "The job")).needs or Needs()
+        except InvalidRequest as error:  # another version of the server has let it in
+            log.warning("jobs with the needs %s are given to nobody: %s", key, error.message)
+            known[key] = IMPOSSIBLE
     return known[key]
 
 
@@ -167,7 +179,8 @@ class Match:
         """Return how many jobs of a queue with these needs may start beside those that the worker is at."""
         if any(condition.holds((job[condition.key],)) for condition in needs.apart for job in self._held):
             return 0
-        room = min((int(self._free.get(name, 0.0) / amount) for name, amount in needs.used), default=UNLIMITED)
+        left = (self._free.get(name, 0.0) / amount for name, amount in needs.used)
+        room = int(min((UNLIMITED, *left)))
         budget = self._budgets.get(queue)
         return max(0, room if budget is None else min(room, budget.room(needs)))
 

@@ -283,7 +283,13 @@ def tools_of(envelope: bytes) -> list[str]:
 def check_output(envelope: bytes, result: bytes | None) -> list[str]:
     """Return what is wrong with a job's result, as far as this server can check it."""
     check = _compiled(bytes(_declared(envelope).ext_agent_output_schema))
-    return [] if check is None else check(None if result is None else msgspec.json.decode(result))
+    if check is None:
+        return []
+    try:
+        value = None if result is None else msgspec.json.decode(result)
+    except msgspec.DecodeError as error:
+        return [f"It cannot be read: {error}."]
+    return [problem.replace("args", "result", 1) for problem in check(value)]
 
 
 @lru_cache(maxsize=256)

@@ -7,6 +7,7 @@ the same, so they have a key, by which the jobs wait.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -153,9 +154,10 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 def _number(value: str) -> float | None:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 _DOTTED: Final = re.compile(r"\d+(\.\d+)*")
