@@ -113,11 +113,11 @@ class AgentTask:
             try:
                 reply = await ask(model)
             except ModelUnavailable as error:
-                await self._note(tokens=-estimated_tokens)
+                await self._note(estimated=estimated_tokens)
                 unavailable.append(f"{model}: {error}")
                 continue
             used = reply.prompt_tokens + reply.completion_tokens
-            await self._note(tokens=used - estimated_tokens, model=model or None)
+            await self._note(tokens=used, estimated=estimated_tokens, model=model or None)
             self.usage.prompt_tokens += reply.prompt_tokens
             self.usage.completion_tokens += reply.completion_tokens
             self.usage.total_tokens += used

@@ -128,13 +128,33 @@ async def test_a_budget_is_never_exceeded_by_calls_that_run_at_once(bench: Bench
 
     assert sum(await asyncio.gather(*[one() for _ in range(10)])) == 3
     assert (await shown(bench, job))["tokens_used"] == 900
-    state = await bench.engine.account(Account(job.id, 50 - 300, model="large"))
+    state = await bench.engine.account(Account(job.id, 50, 300, model="large"))
     assert (state.tokens_used, state.left, state.llm_calls) == (650, 350, 1)
     assert (await shown(bench, job))["model_used"] == "large"
     assert await call(bench, job, 350) == 0
     with pytest.raises(TokenBudgetExceeded, match="needs 1") as refused:
         await call(bench, job, 1)
     assert refused.value.details["ext_agent_tokens_used"] == 1000
+
+
+async def test_nobody_gives_back_more_than_was_estimated(bench: Bench) -> None:
+    job = await running(bench, token_budget=1000)
+    await bench.engine.account(Account(job.id, 100))
+    await call(bench, job, 300)
+    with pytest.raises(InvalidAgentParameter, match="301 tokens were not charged"):
+        await bench.engine.account(Account(job.id, 0, 301))
+    await bench.engine.account(Account(job.id, 20, 200))
+    await bench.engine.account(Account(job.id, 0, 100))
+    with pytest.raises(InvalidAgentParameter):
+        await bench.engine.account(Account(job.id, 0, 1))
+    assert (await shown(bench, job))["tokens_used"] == 120
+    await call(bench, job, 300)
+    await bench.fail(job)
+    await bench.upkeep(after=10)
+    again = await bench.fetch_one()
+    with pytest.raises(InvalidAgentParameter):
+        await bench.engine.account(Account(again.id, 0, 300))
+    assert (await shown(bench, again))["tokens_used"] == 420
 
 
 async def test_what_was_used_stays_used_when_the_job_is_tried_again(bench: Bench) -> None:

@@ -34,9 +34,10 @@ async def test_a_call_is_charged_before_it_is_made_and_put_right_afterwards(http
     refused = (await use(http, id, 429, tokens=201, is_estimate=True))["error"]
     assert (refused["code"], refused["retryable"]) == ("AGENT_TOKEN_BUDGET_EXCEEDED", False)
     assert refused["details"]["ext_agent_token_budget"] == 1000
-    assert (await use(http, id, tokens=-300, model="large"))["tokens_left"] == 500
+    assert (await use(http, id, tokens=500, estimated=800, model="large"))["tokens_left"] == 500
     assert (await http("GET", f"/ojs/v1/jobs/{id}")).json()["job"]["ext_agent_tokens_used"] == 500
-    assert (await use(http, id, 400, tokens=-1, is_estimate=True))["error"]["code"] == "invalid_request"
+    assert (await use(http, id, 400, tokens=-1))["error"]["code"] == "invalid_request"
+    assert (await use(http, id, 400, estimated=1))["error"]["code"] == "AGENT_INVALID_PARAMETER"
 
 
 async def test_refusals_have_the_codes_of_the_specification(http: Http) -> None:

@@ -36,9 +36,10 @@ class Account(msgspec.Struct, frozen=True):
     Parameters
     ----------
     tokens:
-        How many tokens more, or fewer, than was said before.
-    is_estimate:
-        Whether a call is about to be made: it is refused if there are too few tokens left for it.
+        How many tokens it has used, or, with ``is_estimate``, what a call will use that is about to be made: that is
+        refused if there are too few left.
+    estimated:
+        As how many the same was charged before, as an estimate.
     model:
         Which model has answered.
     tool_result:
@@ -47,6 +48,7 @@ class Account(msgspec.Struct, frozen=True):
 
     job_id: str
     tokens: int = 0
+    estimated: int = 0
     is_estimate: bool = False
     model: str | None = None
     tool_result: dict[str, Any] | None = None
@@ -78,13 +80,20 @@ def _account(tx: Transaction, job: Job, item: Account) -> AgentState:
     if item.model is not None:
         state.model_used = item.model
         state.llm_calls += 1
+    if state.estimated_in != job.attempt:  # estimates of an attempt that has died stay charged
+        state.estimated_in, state.estimated = job.attempt, 0
+    if item.estimated > state.estimated:
+        raise InvalidAgentParameter(
+            f"{item.estimated} tokens were not charged as an estimate, but {state.estimated}.", field="estimated"
+        )
+    state.estimated += (item.tokens if item.is_estimate else 0) - item.estimated
     chain = [(job, state), *_delegators(tx, state)]
     if item.is_estimate:
         for one, its in chain:
             if its.left is not None and item.tokens > its.left:
                 raise _exceeded(one, its, item.tokens)
     for one, its in chain:
-        its.tokens_used = max(0, its.tokens_used + item.tokens)
+        its.tokens_used += item.tokens - item.estimated
         one.agent = encode_state(its)
         if len(one.agent) > LARGEST_STATE:
             raise PayloadTooLarge(

@@ -103,6 +103,8 @@ class AgentState(msgspec.Struct, omit_defaults=True):
     ----------
     tokens_used:
         By itself and by those to which it delegated; those of calls that run now as they were estimated.
+    estimated, estimated_in:
+        How many of them are estimates of calls that run, and of which attempt.
     inherited:
         Attributes that it has from the job that delegated it.
     """
@@ -116,6 +118,8 @@ class AgentState(msgspec.Struct, omit_defaults=True):
     model_used: str | None = None
     llm_calls: int = 0
     tool_results: list[dict[str, Any]] = []
+    estimated: int = 0
+    estimated_in: int = 0
     inherited: list[str] = []
 
     @property

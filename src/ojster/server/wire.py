@@ -269,13 +269,17 @@ class CheckpointBody(Struct):
     attempt: Count | None = None
 
 
+Tokens = Annotated[int, Meta(ge=0, le=10**12)]
+
+
 class AgentUsageBody(Struct):
     """What an agent's task has used, or, with ``is_estimate``, what a call will use that is about to be made.
 
-    ``tokens`` are added to what was said before; what was estimated too high is put right by a negative number.
+    ``estimated`` is what was charged for the same before, as an estimate.
     """
 
-    tokens: Annotated[int, Meta(ge=-(10**12), le=10**12)] = 0
+    tokens: Tokens = 0
+    estimated: Tokens = 0
     is_estimate: bool = False
     model: Identifier | None = None
     tool_result: dict[str, Json] | None = None

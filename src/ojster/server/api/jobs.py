@@ -130,11 +130,10 @@ def _progress(job: Job) -> Answer:
 async def account_agent(exchange: Exchange) -> Answer:
     """Note what an agent's task uses; 429 if a call is about to be made and there are too few tokens left for it."""
     body = await exchange.read(wire.AGENT_USAGE)
-    if body.is_estimate and body.tokens < 0:
-        raise InvalidRequest("No call takes fewer than 0 tokens.", field="tokens")
     item = Account(
         exchange.path["id"],
         body.tokens,
+        body.estimated,
         body.is_estimate,
         body.model,
         body.tool_result,
