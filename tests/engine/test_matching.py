@@ -26,7 +26,7 @@ from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, ResourcesRefused
 from ojster.model.failure import Failure
-from ojster.model.job import read_members
+from ojster.model.job import read_job, read_members
 from ojster.model.ml_resources import ResourceLimits, read_resources
 from ojster.model.needs import NOTHING, Provided, read_provided
 from tests.conftest import Bench, Clock, empty
@@ -154,6 +154,12 @@ def test_rules_of_affinity_mean_what_they_say(rule: dict[str, Any], met: bool) -
 def test_needs_that_make_no_sense_are_refused(ml: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"ext_ml_|conditions"):
         read_resources(members_of(**ml))
+
+
+@pytest.mark.parametrize("name", [b"ext_ml_memory_gb", b"ext_agent_temperature"])
+def test_numbers_that_nobody_can_read_are_refused(name: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        read_job(read_members(b'{"type":"a","args":[],"%b":1e999}' % name), 0, largest=1000)
 
 
 @pytest.mark.parametrize(

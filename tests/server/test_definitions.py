@@ -30,5 +30,12 @@ async def test_definitions_over_http(http: Http) -> None:
     assert (await http("DELETE", "/ojs/v1/definitions/gist")).status_code == 409
     assert (await http("DELETE", "/ojs/v1/definitions/gist?force=true")).status_code == 200
     assert (await http("GET", "/ojs/v1/definitions/gist")).status_code == 404
+    await http("POST", "/ojs/v1/definitions", {"name": "gist", "params_schema": SCHEMA} | BODY)
+    for raw in (
+        b'{"definition":"gist","target":"t","params":{"what":1e999}}',
+        b'{"definition":"gist","params":{"what":"\\ud800"}}',
+    ):
+        refused = await http("POST", "/ojs/v1/workflows", raw)
+        assert refused.status_code == 400, refused.text
     for body in ({}, {"name": 3}):
         assert (await http("POST", "/ojs/v1/definitions", body | BODY)).status_code == 400

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.model.errors import InvalidRequest, OjsterError, Unsupported
+from ojster.model.reading import read_value
 from ojster.model.schema import Check, compile_schema
 
 PREFIX: Final = "ext_agent_"
@@ -169,7 +170,7 @@ def read_agent(members: Mapping[str, msgspec.Raw]) -> Agent:
 
 @lru_cache(maxsize=1024)
 def _read(given: tuple[tuple[str, bytes], ...]) -> Agent:
-    values = {name.removeprefix(PREFIX): msgspec.json.decode(raw) for name, raw in given if name not in SYSTEM_MANAGED}
+    values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given if name not in SYSTEM_MANAGED}
     agent = {name: value for name, value in values.items() if value is not None}
     _check_simple(agent)
     _check_tools(agent.get("tools", []))

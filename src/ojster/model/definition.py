@@ -15,6 +15,7 @@ import msgspec
 
 from ojster.model.errors import InvalidRequest, SchemaViolation
 from ojster.model.job import Members
+from ojster.model.reading import read_value
 from ojster.model.schema import compile_schema
 
 LONGEST_NAME: Final = 128
@@ -154,7 +155,7 @@ def read_definition(name: str, members: Members) -> Definition:
     members = {member: raw for member, raw in members.items() if member != "name"}
     schema = members.pop("params_schema", None)
     if schema is not None:
-        compile_schema(msgspec.json.decode(schema))
+        compile_schema(read_value(schema, "params_schema"))
     if of_one := sorted(OF_ONE & members.keys()):
         raise InvalidRequest(f"{of_one[0]!r} is said when a workflow is started, not in a definition.", field=of_one[0])
     body = _canonical(members)
@@ -178,7 +179,7 @@ def check_params(definition: Definition, params: bytes) -> None:
     """
     if definition.params_schema is None:
         return
-    problems = compile_schema(msgspec.json.decode(definition.params_schema))(msgspec.json.decode(params))
+    problems = compile_schema(msgspec.json.decode(definition.params_schema))(read_value(params, "params"))
     if problems:
         shown = [problem.replace("args", "params", 1) for problem in problems]
         raise SchemaViolation(
@@ -190,10 +191,10 @@ def check_params(definition: Definition, params: bytes) -> None:
 
 def target_key(definition: str, target: str, params: bytes) -> str:
     """Return what no other unfinished workflow may have (seed 002, "Job Uniqueness")."""
-    return hashlib.sha256(_encode([definition, target, msgspec.json.decode(params)])).hexdigest()
+    return hashlib.sha256(_encode([definition, target, read_value(params, "params")])).hexdigest()
 
 
 def _canonical(value: Mapping[str, msgspec.Raw] | msgspec.Raw) -> bytes:
     """Return JSON that is the same for the same value, however it was written."""
     raw = msgspec.json.encode(value) if isinstance(value, Mapping) else bytes(value)
-    return _encode(msgspec.json.decode(raw))
+    return _encode(read_value(raw, "definition"))

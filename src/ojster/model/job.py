@@ -23,6 +23,7 @@ from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge,
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.limit import RateLimitPolicy, parse_policy
 from ojster.model.ml_resources import read_resources, says_something
+from ojster.model.reading import read_value
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.tenant import check_tenant, qualify, shown_tenant
 from ojster.model.timestamps import format_timestamp, parse_timestamp
@@ -432,7 +433,7 @@ def _without_version(type: msgspec.Raw, members: Members) -> msgspec.Raw:
     """
     if b"@" not in bytes(type) or bytes(type)[:1] != b'"':
         return type
-    name, _, version = str(_decode(type, "type")).rpartition("@")
+    name, _, version = str(read_value(type, "type")).rpartition("@")
     if not VERSION_PATTERN.fullmatch(version):
         return type  # which is refused like any other that is none
     members.setdefault("version", msgspec.Raw(_encode(version)))
@@ -530,7 +531,7 @@ def _read_options(raw: bytes) -> JobOptions:
     if raw[:1] != b"{":
         raise InvalidRequest(f"The 'options' attribute must be a JSON object, not {_kind(raw)}.", field="options")
     members = read_members(raw, "options")
-    given = {name: _decode(members[name], name) for name in _OPTION_NAMES & members.keys()}
+    given = {name: read_value(members[name], name) for name in _OPTION_NAMES & members.keys()}
     given = {name: value for name, value in given.items() if value is not None}
     for name in ("retry", "unique", "rate_limit"):
         if isinstance(given.get(name), dict):
@@ -640,22 +641,15 @@ def _queue_rate(value: Any) -> int | None:
 
 def _unique_key(policy: UniquePolicy, type: str, queue: str, args: bytes, meta: bytes) -> str:
     try:
-        return fingerprint(policy, type=type, queue=queue, args=_decode(args, "args"), meta=_decode(meta, "meta"))
+        return fingerprint(policy, type=type, queue=queue, args=read_value(args, "args"), meta=read_value(meta, "meta"))
     except ValueError as error:
         raise InvalidRequest(f"The job's unique key cannot be computed: {error}.", field="unique") from None
-
-
-def _decode(raw: bytes | msgspec.Raw, name: str) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The {name!r} attribute cannot be read: {error}.", field=name) from None
 
 
 def _string(raw: bytes, name: str) -> str:
     if raw[:1] != b'"':
         raise InvalidRequest(f"The {name!r} attribute must be a string, not {_kind(raw)}.", field=name)
-    return str(_decode(raw, name))
+    return str(read_value(raw, name))
 
 
 def _kind(raw: bytes) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from ojster.model.duration import SECOND
 from ojster.model.errors import InvalidRequest, ResourcesRefused
 from ojster.model.needs import ALIASES, COMPARISONS, LONGEST_TEXT, MOST_CONDITIONS, Condition, Needs, text_of
+from ojster.model.reading import read_value
 
 PREFIX: Final = "ext_ml_"
 
@@ -106,7 +107,7 @@ def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
 
 @lru_cache(maxsize=1024)
 def _read(given: tuple[tuple[str, bytes], ...]) -> Resources:
-    values = {name.removeprefix(PREFIX): msgspec.json.decode(raw) for name, raw in given}
+    values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given}
     ml = {name: value for name, value in values.items() if value is not None}
     _check(ml)
     required = [*_hardware(ml), *_model(ml)]
@@ -336,7 +337,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _given(members: Mapping[str, msgspec.Raw], name: str) -> Any:
     raw = members.get(PREFIX + name)
-    return None if raw is None else msgspec.json.decode(raw)
+    return None if raw is None else read_value(raw, PREFIX + name)
 
 
 def _too_much(queue: str, name: str, words: str, allowed: Any) -> ResourcesRefused:
