@@ -56,10 +56,18 @@ class Rules(msgspec.Struct, frozen=True):
     ml_defaults: dict[str, Any] = {}
     ml_limits: ResourceLimits = ResourceLimits()
 
-    def complete(self, members: Members) -> Members:
-        """Return the attributes of a job, with the defaults for those that it does not have."""
+    def apply(self, members: Members, queue: str) -> Members:
+        """Return the attributes of a job of the queue, with the defaults for those that it does not have.
+
+        Raises
+        ------
+        ResourcesRefused
+            It needs more than is allowed.
+        """
         defaults = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in self.ml_defaults.items()}
-        return defaults | members
+        completed = defaults | members
+        self.ml_limits.check(completed, queue)
+        return completed
 
     @property
     def are_about_resources(self) -> bool:

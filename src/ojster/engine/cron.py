@@ -195,8 +195,7 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     members.pop("id", None)
     queue = queue_of(members)
     if (rules := tx.configuration.rules(tx).get(queue)) is not None:
-        members = rules.complete(members)
-        rules.ml_limits.check(members, queue)
+        members = rules.apply(members, queue)
     tenant = split(cron.name)[0] or None
     otherwise = tx.settings.default_tenant
     job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)

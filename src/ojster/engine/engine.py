@@ -319,10 +319,8 @@ class Engine:
         """Run the enqueue middleware over a job, and complete and check it as the rules of its queue say."""
         members = await through_middleware(self.middleware, members)
         rules = await self._resource_rules()
-        of_queue = rules.get(queue_of(members)) if rules else None
-        if of_queue is not None:
-            members = of_queue.complete(members)
-            of_queue.ml_limits.check(members, queue_of(members))
+        if rules and (queue := queue_of(members)) in rules:
+            members = rules[queue].apply(members, queue)
         return members
 
     async def _resource_rules(self) -> Mapping[str, Rules]:
@@ -1031,7 +1029,7 @@ class Engine:
         members = read_members(item.template, "The cron job's template")
         queue = queue_of(members)
         if (rules := (await self._resource_rules()).get(queue)) is not None:
-            rules.ml_limits.check(rules.complete(members), queue)
+            rules.apply(members, queue)
         largest = self.database.settings.largest_job
         read_job(members, self.database.clock(), largest=largest, tenant=self.tenant)
         item = msgspec.structs.replace(item, name=self.named(item.name))
