@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from ojster.database.database import Database, open_database
-from ojster.engine import control, inspect, outcome
+from ojster.engine import control, holds, inspect, outcome
 from ojster.engine.claim import claim
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.engine.push import push
@@ -227,7 +227,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.model.jobs:
             return
         job = self.model.jobs[data.draw(st.sampled_from(sorted(self.model.jobs)))]
-        result = self.run_in(control.activate, job.id)
+        result = self.run_in(holds.activate, holds.Resumption(job.id))
         assert isinstance(result, OjsterError) == (job.state != "pending")
         if job.state == "pending":
             job.state, job.due = "available", job.expires

@@ -9,7 +9,6 @@ from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
-from ojster.engine.control import Steered
 from ojster.engine.cron import Cron
 from ojster.engine.engine import Sweep
 from ojster.engine.history import Entry
@@ -17,6 +16,7 @@ from ojster.engine.inspect import JobPage, Page
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.selection import JobFilter
+from ojster.engine.transitions import Steered
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_views import WorkflowFilter

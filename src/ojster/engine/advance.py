@@ -190,15 +190,15 @@ class Advance:
         workflow.finished_at = self.tx.now
         workflow.due_at = workflow.held_at = None
         was_cancelled = workflow.state == WorkflowState.CANCELLED
-        if not was_cancelled:
+        if workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
             workflow.state = root.state if root.state != NodeState.SKIPPED else WorkflowState.COMPLETED
         self.graph.change(workflow)
         lasted = (self.tx.now - (workflow.started_at or workflow.created_at)) // 1000
         if workflow.state == WorkflowState.COMPLETED:
             emit(self.tx, "workflow.completed", workflow, total_steps=workflow.jobs, duration_ms=lasted)
-        elif workflow.state != WorkflowState.CANCELLED:
+        elif workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
             emit(self.tx, "workflow.failed", workflow, duration_ms=lasted, **self._why(workflow))
-        elif not was_cancelled:
+        elif workflow.state == WorkflowState.CANCELLED and not was_cancelled:
             emit(self.tx, "workflow.cancelled", workflow)
 
     def _why(self, workflow: Workflow) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from ojster.database.transaction import Later, Transaction
 from ojster.engine import control
 from ojster.engine.admission import Pushed, admit
 from ojster.engine.advance import advance
-from ojster.engine.control import Steered
 from ojster.engine.idempotency import Key, Reply, recall, remember
 from ojster.engine.push import find_room, push
+from ojster.engine.transitions import Steered
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.job import NewJob

@@ -11,6 +11,7 @@ from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
+from ojster.engine.holds import give_resumptions
 from ojster.engine.limits import MOST_KEYS, TRY_AGAIN, UNLIMITED, Gate, Head, heads
 from ojster.engine.matching import Match
 from ojster.engine.pools import is_starved
@@ -72,6 +73,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
                 _begin_workflows(tx, started)
                 give_inputs(tx, started)
                 give_checkpoints(tx, started)
+                give_resumptions(tx, started)
             if share.pool is not None:
                 way.room[share.pool] -= len(started)
     for gate in (*way.gates.values(), *way.keys.values()):

@@ -1,4 +1,4 @@
-"""How does somebody other than its worker steer a job? Cancel, activate, and bring back from the dead letters."""
+"""How does somebody other than its worker steer a job? Cancel it, and bring it back from the dead letters."""
 
 from __future__ import annotations
 
@@ -10,21 +10,11 @@ import msgspec
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
 from ojster.engine.inspect import no_job
-from ojster.engine.transitions import cancel_jobs, lock_workflows, make_available
+from ojster.engine.transitions import Steered, cancel_jobs, lock_workflows, make_available
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.job import read_job, read_members
 from ojster.model.states import FINISHED, JobState
-
-
-class Steered:
-    """A job that was steered, and the state that it was in before."""
-
-    __slots__ = ("before", "job")
-
-    def __init__(self, job: Job, before: str) -> None:
-        self.job = job
-        self.before = before
 
 
 def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
@@ -42,24 +32,6 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
         else:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
     advance(tx)
-    return results
-
-
-def activate(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
-    """Make pending jobs available (ojs-http-binding.md section 7.8)."""
-    results: list[Steered | OjsterError] = []
-    jobs = tx.lock_jobs(ids)
-    for id in ids:
-        job = jobs.get(id)
-        if job is None:
-            results.append(no_job(id))
-        elif job.state != JobState.PENDING:
-            results.append(_wrong_state(job, "activated", "only a pending job can be"))
-        elif job.node is not None:
-            results.append(_wrong_state(job, "activated", "its workflow is held, and can be released"))
-        else:
-            make_available(tx, [job])
-            results.append(Steered(job, JobState.PENDING))
     return results
 
 
@@ -238,7 +210,7 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
     """Delete jobs, given as ``(seq, queue, tenant, state)``, with their payloads, and keep the counts."""
     for _, queue, tenant, state in jobs:
         tx.count(queue, tenant, state, -1)
-    for table in ("jobs", "payloads", "checkpoints", "job_history"):
+    for table in ("jobs", "payloads", "checkpoints", "job_history", "resumptions", "notes"):
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, *_ in jobs])
 
 

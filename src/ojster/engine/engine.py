@@ -28,15 +28,19 @@ from ojster.engine import (
     cron,
     definitions,
     event_log,
+    holds,
     idempotency,
     inspect,
+    notes,
     outcome,
+    properties,
     queue_config,
     queues,
     retention,
     schemas,
     tenants,
     workers,
+    workflow_status,
     workflow_views,
     workflows,
 )
@@ -50,17 +54,22 @@ from ojster.engine.configuration import Rules
 from ojster.engine.definitions import Deletion, Named
 from ojster.engine.events import EventFilter, EventPage
 from ojster.engine.history import Entry, Lineage, purge_history, read_history, trace_lineage
+from ojster.engine.holds import Resumption, WorkflowResumption
 from ojster.engine.idempotency import Key, Reply
 from ojster.engine.inspect import JobPage, Page
+from ojster.engine.notes import NewNote, Note
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.properties import Properties, PropertyChange
 from ojster.engine.push import push
 from ojster.engine.queue_config import configured_retention
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.schemas import Catalogue, Mode
 from ojster.engine.selection import JobFilter, Step, walk
+from ojster.engine.transitions import Steered
 from ojster.engine.upkeep import upkeep
 from ojster.engine.way import Claim
-from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.engine.workers import Heartbeat, Leave, Pulse, Worker
+from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.agents import AgentState
@@ -76,7 +85,9 @@ from ojster.model.errors import (
     SchemaViolation,
     TenantMissing,
 )
+from ojster.model.failure import Failure
 from ojster.model.job import Members, NewJob, check_queue_name, queue_of, read_job, read_members
+from ojster.model.properties import check_changes
 from ojster.model.states import FINISHED as FINISHED_STATES
 from ojster.model.tenant import DEFAULT_TENANT, NOBODY, qualify, split
 from ojster.model.workflow import NewWorkflow, Problem, read_workflow, refusal_of
@@ -544,7 +555,7 @@ class Engine:
         await self._check_job(job_id)
         return accepted(await self.database.read(trace_lineage, job_id))
 
-    async def cancel(self, job_id: str) -> control.Steered:
+    async def cancel(self, job_id: str) -> Steered:
         """Cancel an unfinished job (CANCEL).
 
         Raises
@@ -555,8 +566,15 @@ class Engine:
         await self._check_job(job_id)
         return accepted(await self.database.run(control.cancel, job_id))
 
-    async def activate(self, job_id: str) -> control.Steered:
-        """Make a pending job available.
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
+        """Let a pending job go on: make it available, or, if it waits, resume it.
+
+        Parameters
+        ----------
+        data:
+            What it waits for, as JSON.
+        failure:
+            Why what it waits for will not come.
 
         Raises
         ------
@@ -564,7 +582,34 @@ class Engine:
             There is no such job, or it is not pending.
         """
         await self._check_job(job_id)
-        return accepted(await self.database.run(control.activate, job_id))
+        return accepted(await self.database.run(holds.activate, Resumption(job_id, data, failure)))
+
+    async def add_note(self, item: NewNote) -> Note:
+        """Note something of a job, or of a workflow, for people and other jobs to read (seed 002: info).
+
+        Raises
+        ------
+        NotFound
+            There is no such job or workflow.
+        PayloadTooLarge, Conflict
+            The note is too large, or there are too many.
+        """
+        if item.job_id is not None:
+            await self._check_job(item.job_id)
+        else:
+            await self._check_workflow(item.workflow_id or "")
+        return accepted(await self.database.run(notes.add, item))
+
+    async def job_notes(self, job_id: str) -> list[Note]:
+        """Return what was noted of a job, the oldest first.
+
+        Raises
+        ------
+        NotFound
+            There is no such job.
+        """
+        await self._check_job(job_id)
+        return accepted(await self.database.read(notes.of_jobs, job_id))
 
     async def list_jobs(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
         """Return a page of the jobs that match, newest first unless the page says otherwise."""
@@ -691,9 +736,12 @@ class Engine:
             The request breaks a rule.
         """
         settings = self.database.settings
-        definition = None
+        definition, own = None, members
         if "definition" in members:
             members, definition = await self._from_definition(members)
+        elif "retry" in members:
+            problem = Problem("$.retry", "Only a workflow of a definition is retried as a whole; jobs have 'options'.")
+            raise refusal_of([problem])
         read = partial(
             read_workflow,
             members,
@@ -706,7 +754,7 @@ class Engine:
         new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
         self._check_tenant(new.tenant)
         if definition is not None:
-            new = msgspec.structs.replace(new, **definition.of(new.params))
+            new = msgspec.structs.replace(new, **definition.of(new.params, own))
         if self.middleware or await self._resource_rules():
             await self._complete_steps(new)
         if catalogue := await self._schemas():
@@ -899,6 +947,90 @@ class Engine:
         """
         return await self._steered(workflows.release_workflows, workflow_id)
 
+    async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
+        """Let the job of a workflow go on that waits (seed 002).
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such workflow or step, none waits, or several do and it is not said which is meant.
+        """
+        return await self._steered(holds.resume_workflows, item, item.workflow_id)
+
+    async def properties(self, workflow_id: str) -> Properties:
+        """Return what the tasks of a workflow share, by name.
+
+        Raises
+        ------
+        NotFound
+            There is no such workflow.
+        """
+        await self._check_workflow(workflow_id)
+        return accepted(await self.database.read(properties.read_all, workflow_id))
+
+    async def change_properties(self, item: PropertyChange) -> Properties:
+        """Change what the tasks of a workflow share, and return all of it.
+
+        Raises
+        ------
+        NotFound
+            There is no such workflow.
+        PropertyConflict
+            A property has another version than is expected.
+        Conflict
+            The workflow has finished, there would be too many properties, or the job has lost its lease.
+        """
+        check_changes(item.changes)
+        await self._check_workflow(item.workflow_id)
+        if item.worker_id is not None:
+            item = msgspec.structs.replace(item, worker_id=self.named(item.worker_id))
+        return accepted(await self.database.run(properties.change, item))
+
+    async def workflow_notes(self, workflow_id: str) -> list[Note]:
+        """Return what was noted of a workflow and its jobs, the oldest first.
+
+        Raises
+        ------
+        NotFound
+            There is no such workflow.
+        """
+        await self._check_workflow(workflow_id)
+        return accepted(await self.database.read(notes.of_workflows, workflow_id))
+
+    async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
+        """Return what became of each step of a workflow so far, by branch and in order, and what is going on.
+
+        Raises
+        ------
+        NotFound
+            There is no such workflow.
+        """
+        await self._check_workflow(workflow_id)
+        return accepted(await self.database.read(workflow_status.read_status, workflow_id))
+
+    async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
+        """Return how many workflows there are in each state, of those of this moment, the last hour and day, and all.
+
+        Parameters
+        ----------
+        definition:
+            Only those of this definition.
+        """
+        name = None if definition is None else self.named(definition)
+        return await self.database.read(workflow_status.count, (self.tenant, name))
+
+    async def ping(self) -> float:
+        """Ask the database for an answer; return how many seconds that took.
+
+        Raises
+        ------
+        BackendUnavailable
+            There is none.
+        """
+        started = asyncio.get_running_loop().time()
+        await self.database.run(_answer, None)
+        return asyncio.get_running_loop().time() - started
+
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step that waits for it, or note what is said of it.
 
@@ -983,9 +1115,15 @@ class Engine:
                 break
         return pulse
 
-    async def leave(self, worker_id: str) -> None:
-        """Forget a worker that stopped; jobs that it still holds are given to others."""
-        await self.database.run(workers.leave, self.named(worker_id))
+    async def leave(self, worker_id: str, *, lost: bool = False) -> None:
+        """Forget a worker that stopped; jobs that it still holds are given to others.
+
+        Parameters
+        ----------
+        lost:
+            It did not stop in good order: its attempts count, and workflows may be cancelled for it.
+        """
+        await self.database.run(workers.leave, Leave(self.named(worker_id), lost))
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Tell a worker, with its next heartbeat, to be ``running``, ``quiet`` or ``terminate``.

@@ -26,11 +26,14 @@ class WorkflowState:
     COMPLETED: Final = "completed"
     FAILED: Final = "failed"
     CANCELLED: Final = "cancelled"
+    RETRIED: Final = "retried"
+    """It is run again as a whole, as another workflow (seed 002)."""
     COMPENSATED: Final = "compensated"
 
 
-WORKFLOW_STATES: Final = ("pending", "running", "compensating", "completed", "failed", "cancelled", "compensated")
-FINAL_STATES: Final = frozenset({"completed", "failed", "cancelled", "compensated"})
+_FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
+WORKFLOW_STATES: Final = ("pending", "running", "compensating", *_FINAL)
+FINAL_STATES: Final = frozenset(_FINAL)
 
 
 class Workflow(msgspec.Struct, gc=False):
@@ -69,6 +72,12 @@ class Workflow(msgspec.Struct, gc=False):
     definition_version: int | None = None
     target: str | None = None
     target_key: str | None = None
+    start: bytes | None = None
+    locks: str | None = None
+    on_lost_worker: str | None = None
+    attempt: int = 1
+    previous_attempt: str | None = None
+    next_attempt: str | None = None
 
     @property
     def root(self) -> int:
@@ -99,6 +108,9 @@ _CHANGING: Final[dict[str, ColumnType]] = {
     "cancelled": "bigint",
     "retries": "bigint",
     "error": "bytea",
+    "target_key": "text",
+    "locks": "text",
+    "next_attempt": "text",
 }
 """What changes of a workflow."""
 

@@ -6,25 +6,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
+from ojster.engine.holds import put_on_hold
 from ojster.engine.leases import refusal_of
+from ojster.engine.properties import refusal_of_changes
+from ojster.engine.reruns import rerun
 from ojster.engine.transitions import (
+    complete_job,
     fail_attempt,
     free,
     lock_workflows,
     make_available,
     stop_jobs,
+    write_completed,
     write_outcomes,
 )
-from ojster.engine.workflows import grow
+from ojster.engine.workflows import grow, skip_rest
 from ojster.model.agents import OutputRefused, check_output, decode_state
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure
+from ojster.model.properties import Changes
 from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp
 
@@ -32,7 +39,7 @@ from ojster.model.timestamps import format_timestamp
 class Acknowledgement(msgspec.Struct, frozen=True):
     """A worker's word that a job is done. ``result`` is JSON; worker and attempt are checked if they are given.
 
-    ``append`` are steps, as JSON, that the job adds to its workflow.
+    ``append`` are steps, as JSON, that the job adds to its workflow; ``changes`` those of its properties.
     """
 
     job_id: str
@@ -40,6 +47,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     worker_id: str | None = None
     attempt: int | None = None
     append: tuple[bytes, ...] = ()
+    changes: Changes | None = None
 
 
 class FailureReport(msgspec.Struct, frozen=True):
@@ -49,15 +57,45 @@ class FailureReport(msgspec.Struct, frozen=True):
     failure: Failure
     worker_id: str | None = None
     attempt: int | None = None
+    changes: Changes | None = None
+
+
+Then = Literal["queue", "wait", "retry", "skip"]
+"""What is to become of a job that is released."""
 
 
 class Release(msgspec.Struct, frozen=True):
-    """A worker hands a job back unfinished; the attempt does not count. ``delay`` is in microseconds."""
+    """A worker lets go of a job that has neither succeeded nor failed.
+
+    Parameters
+    ----------
+    then:
+        ``queue``: it runs again, and the attempt does not count. ``wait``: it waits until somebody resumes it.
+        ``retry``: its workflow is run again, as a new one. ``skip``: it is done, and with it the whole workflow; what
+        has not started is skipped.
+    delay, not_before:
+        Of ``queue``: how long not to run it, in microseconds, or before when not.
+    again:
+        Of ``wait``: whether it runs again when it is resumed; else it is done then.
+    deadline, wait:
+        Of ``wait``: when the attempt fails if nobody has resumed it, or after how many microseconds.
+    result:
+        Of ``skip``: its result, as JSON.
+    changes:
+        Changes of the properties of its workflow.
+    """
 
     job_id: str
     worker_id: str | None = None
     attempt: int | None = None
     delay: int = 0
+    then: Then = "queue"
+    not_before: int | None = None
+    again: bool = False
+    deadline: int | None = None
+    wait: int | None = None
+    result: bytes | None = None
+    changes: Changes | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -72,7 +110,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
     """Complete active jobs; for each return the job, or why its acknowledgement was refused."""
-    now, effects, largest = tx.now, tx.effects, tx.settings.largest_job
+    now, largest = tx.now, tx.settings.largest_job
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
@@ -82,12 +120,8 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
             results.append(refusal)
             continue
         assert job is not None
-        if ack.result is not None and len(ack.result) > largest:
-            results.append(
-                PayloadTooLarge(
-                    f"The result takes {len(ack.result)} bytes; at most {largest} are allowed.", limit=largest
-                )
-            )
+        if refusal := _too_large(ack.result, largest):
+            results.append(refusal)
             continue
         if job.agent is not None and (refused := _check_output(tx, job, ack.result)):
             results.append(refused)
@@ -95,26 +129,26 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         if ack.append:
             try:
                 grow(tx, job, ack.append)
-            except OjsterError as refusal:
+            except OjsterError as refused_steps:
+                results.append(refused_steps)
+                continue
+        if ack.changes is not None:
+            lock_workflows(tx, [job])
+            if refusal := refusal_of_changes(tx, job, ack.changes):
                 results.append(refusal)
                 continue
-        tx.move(job, "completed")
-        job.finished_at = now
-        job.due_at = None
-        job.result = ack.result
+        complete_job(tx, job, ack.result, now - (job.started_at or now))
         completed.append(job)
         results.append(job)
-        ran = now - (job.started_at or now)
-        for tally in tx.tallies_of(job):
-            tally.completed += 1
-            tally.ran += ran
-        effects.finished.append(job.id)
-        tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
-    free(tx, completed)
-    tx.complete_jobs(completed)
-    effects.ended += [job for job in completed if job.node is not None]
+    write_completed(tx, completed)
     advance(tx)
     return results
+
+
+def _too_large(result: bytes | None, largest: int) -> PayloadTooLarge | None:
+    if result is None or len(result) <= largest:
+        return None
+    return PayloadTooLarge(f"The result takes {len(result)} bytes; at most {largest} are allowed.", limit=largest)
 
 
 def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputRefused | None:
@@ -141,16 +175,19 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
         job = jobs.get(report.job_id)
         if refusal := refusal_of(job, report):
             results.append(refusal)
-        else:
-            assert job is not None
-            fail_attempt(tx, job, report.failure)
-            results.append(job)
+            continue
+        assert job is not None
+        if refusal := refusal_of_changes(tx, job, report.changes):
+            results.append(refusal)
+            continue
+        fail_attempt(tx, job, report.failure)
+        results.append(job)
     advance(tx)
     return results
 
 
 def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterError]:
-    """Hand active jobs back without spending an attempt; for each return the job, or why it was refused."""
+    """Let go of active jobs that have neither succeeded nor failed; for each return it, or why it was refused."""
     jobs = tx.lock_jobs([item.job_id for item in releases])
     lock_workflows(tx, jobs.values())
     results: list[Job | OjsterError] = []
@@ -160,22 +197,40 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
             results.append(refusal)
             continue
         assert job is not None
-        job.attempt -= 1
-        if item.delay > 0 and stop_jobs(tx, [job]):
-            pass
-        elif item.delay > 0:
-            tx.move(job, JobState.SCHEDULED.value)
-            job.worker_id = None
-            job.due_at = tx.now + item.delay
-            tx.expect(job.due_at)
-            free(tx, [job])
-            write_outcomes(tx, [job])
-            tx.emit("job.scheduled", job, scheduled_at=job.due_at, reason="released")
-        else:
-            make_available(tx, [job])
+        if refusal := (_too_large(item.result, tx.settings.largest_job) or refusal_of_changes(tx, job, item.changes)):
+            results.append(refusal)
+            continue
+        match item.then:
+            case "queue":
+                _queue(tx, job, item)
+            case "wait":
+                deadline = item.deadline if item.wait is None else tx.now + item.wait
+                put_on_hold(tx, job, again=item.again, deadline=deadline)
+            case "retry":
+                rerun(tx, job)
+            case "skip":
+                skip_rest(tx, job)
+                complete_job(tx, job, item.result, tx.now - (job.started_at or tx.now))
+                write_completed(tx, [job])
         results.append(job)
     advance(tx)
     return results
+
+
+def _queue(tx: Transaction, job: Job, item: Release) -> None:
+    """Put a job back into its queue, now or later."""
+    job.attempt -= 1
+    due_at = tx.now + item.delay if item.not_before is None else item.not_before
+    if due_at <= tx.now:
+        make_available(tx, [job])
+    elif not stop_jobs(tx, [job]):
+        tx.move(job, JobState.SCHEDULED.value)
+        job.worker_id = None
+        job.due_at = due_at
+        tx.expect(due_at)
+        free(tx, [job])
+        write_outcomes(tx, [job])
+        tx.emit("job.scheduled", job, scheduled_at=due_at, reason="released")
 
 
 def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError]:

@@ -7,7 +7,7 @@ in ``tx.effects.ended``: whoever calls these functions lets ``ojster.engine.adva
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from operator import attrgetter
 from typing import Final
 
@@ -33,6 +33,7 @@ _OUTCOME: Final[dict[str, ColumnType]] = {
     "dead": "bigint",
     "errors": "bytea",
     "error_type": "text",
+    "hold": "text",
 }
 """What an outcome changes of a job's row, and by what the row is found."""
 
@@ -40,6 +41,16 @@ _VALUES: Final = attrgetter(*_OUTCOME)
 
 LONGEST_ERROR_TYPE: Final = 500
 """How many characters of an error's type can be searched for."""
+
+
+class Steered:
+    """A job that was steered, and the state that it was in before."""
+
+    __slots__ = ("before", "job")
+
+    def __init__(self, job: Job, before: str) -> None:
+        self.job = job
+        self.before = before
 
 
 def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bool = False) -> None:
@@ -114,12 +125,7 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     if not nodes:
         return frozenset()
     held = {seq for seq, held_at in lock_workflows(tx, jobs).items() if held_at is not None}
-    given_up = {
-        id
-        for (id,) in tx.execute(
-            f"SELECT id FROM nodes WHERE id {tx.among} AND verdict IS NOT NULL", (tx.integers(sorted(nodes)),)
-        )
-    }
+    given_up = given_up_nodes(tx, nodes)
     stopped = set()
     for job in jobs:
         if job.node in given_up:
@@ -129,6 +135,12 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
             put_off(tx, job)
             stopped.add(job.id)
     return stopped
+
+
+def given_up_nodes(tx: Transaction, nodes: Collection[int]) -> Set[int]:
+    """Return which of these nodes were told to stop."""
+    query = f"SELECT id FROM nodes WHERE id {tx.among} AND verdict IS NOT NULL"
+    return {id for (id,) in tx.execute(query, (tx.integers(sorted(nodes)),))}
 
 
 def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None]:
@@ -155,6 +167,26 @@ def put_off(tx: Transaction, job: Job) -> None:
     job.due_at = None
     write_outcomes(tx, [job])
     tx.emit("job.pending", job, reason="held")
+
+
+def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> None:
+    """Complete a job that ran so long, in microseconds, and leave it to ``write_completed`` to write that."""
+    tx.move(job, JobState.COMPLETED.value)
+    job.finished_at = tx.now
+    job.due_at = None
+    job.result = result
+    for tally in tx.tallies_of(job):
+        tally.completed += 1
+        tally.ran += ran
+    tx.effects.finished.append(job.id)
+    tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
+
+
+def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Write that jobs are completed."""
+    free(tx, jobs)
+    tx.complete_jobs(jobs)
+    tx.effects.ended += [job for job in jobs if job.node is not None]
 
 
 def cancel_job(tx: Transaction, job: Job) -> None:

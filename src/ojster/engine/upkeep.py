@@ -12,11 +12,12 @@ from typing import Final
 from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
 from ojster.engine.advance import advance
 from ojster.engine.cron import fire_due
+from ojster.engine.holds import WAITING, end_wait
 from ojster.engine.limits import open_limits
 from ojster.engine.system import find_maintenance
 from ojster.engine.transitions import fail_attempt, finish, lock_workflows, make_available
 from ojster.engine.workers import reap_silent_workers
-from ojster.engine.workflows import look_after_workflows
+from ojster.engine.workflows import look_after_workflows, lose_attempt
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure
@@ -42,7 +43,7 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         ("scheduled", _promote),
         ("retryable", _promote),
         ("available", _expire),
-        ("pending", _expire),
+        ("pending", _end_waits),
         ("active", _end_overdue),
     ):
         if maintenance is None or act is not _promote:
@@ -119,6 +120,15 @@ def _expire(tx: Transaction, jobs: list[Job]) -> None:
         tx.emit("job.expired", job, expires_at=job.expires_at)
 
 
+def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
+    """End pending jobs whose time is up: they have expired, or nobody has resumed them."""
+    for job in jobs:
+        if job.hold in WAITING:
+            end_wait(tx, job)
+        else:
+            _expire(tx, [job])
+
+
 def _end_overdue(tx: Transaction, jobs: list[Job]) -> None:
     """End the attempts of active jobs that were not heard of in time: their time is up, or their worker is lost."""
     for job in jobs:
@@ -129,7 +139,7 @@ def _end_overdue(tx: Transaction, jobs: list[Job]) -> None:
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
             failure = Failure("visibility_timeout", f"{holder} was not heard of until its lease ended.")
-            fail_attempt(tx, job, failure, immediately=True)
+            lose_attempt(tx, job, failure)
 
 
 def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:

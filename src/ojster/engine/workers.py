@@ -11,7 +11,8 @@ from ojster.database.transaction import JOB_COLUMNS, Transaction
 from ojster.engine.advance import advance
 from ojster.engine.claim import lease_end
 from ojster.engine.configuration import PLAIN, Abilities
-from ojster.engine.transitions import fail_attempt, make_available
+from ojster.engine.transitions import lock_workflows, make_available
+from ojster.engine.workflows import lose_attempt
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.failure import Failure
@@ -184,16 +185,27 @@ def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError |
     return results
 
 
-def leave(tx: Transaction, worker_ids: Sequence[str]) -> list[None]:
-    """Forget workers that stopped in good order; what they still hold goes back, without counting the attempt."""
-    for worker_id in worker_ids:
+class Leave(msgspec.Struct, frozen=True):
+    """A worker is not there any more; ``lost``: it did not stop in good order, and its attempts count."""
+
+    worker_id: str
+    lost: bool = False
+
+
+def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
+    """Forget workers; what they still hold goes back, without counting the attempt if they stopped in good order."""
+    for one in leaves:
+        worker_id = one.worker_id
+        if one.lost:
+            _lose(tx, worker_id)
+            continue
         held = _jobs_held_by(tx, worker_id)
         for job in held:
             job.attempt -= 1
         make_available(tx, held)
         _forget(tx, worker_id, "stopped")
     advance(tx)
-    return [None for _ in worker_ids]
+    return [None for _ in leaves]
 
 
 def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]]:
@@ -225,8 +237,10 @@ def reap_silent_workers(tx: Transaction) -> int | None:
 def _lose(tx: Transaction, worker_id: str) -> None:
     """Forget a worker that fell silent, and give its jobs to others."""
     failure = Failure("worker_death", f"The worker {called(worker_id)} held the job and fell silent.")
-    for job in _jobs_held_by(tx, worker_id):
-        fail_attempt(tx, job, failure, immediately=True)
+    held = _jobs_held_by(tx, worker_id)
+    lock_workflows(tx, held)
+    for job in held:
+        lose_attempt(tx, job, failure)
     advance(tx)
     _forget(tx, worker_id, "silent")
 

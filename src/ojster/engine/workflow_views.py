@@ -28,7 +28,7 @@ _decode: Final = msgspec.json.decode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _JOB_COLUMNS: Final = (
-    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.started_at, j.finished_at, j.progress, j.result, j.errors"
+    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.started_at, j.progress, j.result, j.hold, j.errors"
 )
 _LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
 
@@ -154,6 +154,10 @@ def head_of(workflow: Workflow) -> WorkflowInfo:
         definition=None if workflow.definition is None else called(workflow.definition),
         definition_version=workflow.definition_version,
         target=workflow.target,
+        locks=workflow.locks,
+        attempt=workflow.attempt,
+        previous_attempt=workflow.previous_attempt,
+        next_attempt=workflow.next_attempt,
         scheduled_at=None if workflow.scheduled_at is None else format_timestamp(workflow.scheduled_at),
         expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
         metadata=metadata,
@@ -308,12 +312,13 @@ class _View:
             assert request is not msgspec.UNSET
             shown.type = _decode(request, type=_Typed).type
             return
-        type, queue, state, attempt, most, started_at, _, progress, result, errors = row
+        type, queue, state, attempt, most, started_at, progress, result, hold, errors = row
         shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
         if started_at is not None:
             shown.started_at = format_timestamp(started_at)
         if node.state == NodeState.STARTED:
             shown.state = "active" if state == "active" else "pending"
+            shown.on_hold = state == "pending" and hold in ("complete", "again")
         if progress is not None and node.state == NodeState.STARTED:
             shown.progress = msgspec.Raw(progress)
         if result is not None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.database.transaction import JOB_COLUMNS, Transaction, TryAgain
+from ojster.database.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 from ojster.engine.advance import Advance, emit
 from ojster.engine.control import delete_jobs
 from ojster.engine.graph import (
@@ -26,12 +26,15 @@ from ojster.engine.graph import (
     live_nodes,
 )
 from ojster.engine.tenants import refuse_too_many
-from ojster.engine.transitions import cancel_job, make_available, put_off
+from ojster.engine.transitions import cancel_job, fail_attempt, make_available, put_off
 from ojster.model.duration import MINUTE
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.model.failure import Failure
 from ojster.model.ids import is_job_id
+from ojster.model.locks import compile_lock
 from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note_before, note_child
+from ojster.model.states import FINISHED
 from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow import NewWorkflow, Planner
 
@@ -86,13 +89,12 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
             message = f"A workflow with the id {new.id} exists already."
             results.append(Duplicate(message, existing_workflow_id=new.id))
             continue
-        if (other := _same_target(tx, new.target_key)) is not None:
-            message = f"Another workflow with the same definition, target and params has not finished: {other}."
-            results.append(Duplicate(message, existing_workflow_id=other, target=new.target))
-            continue
-        (refusal,) = refuse_too_many(tx, [list(new.plan.jobs.values())])
-        if refusal is not None:
+        if refusal := _refusal_of_target(tx, new):
             results.append(refusal)
+            continue
+        (refused,) = refuse_too_many(tx, [list(new.plan.jobs.values())])
+        if refused is not None:
+            results.append(refused)
             continue
         workflow = _insert(tx, new)
         graph.workflows[workflow.seq] = workflow
@@ -104,6 +106,30 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
         results.append(new.id)
     run.go()
     return results
+
+
+def _refusal_of_target(tx: Transaction, new: NewWorkflow) -> OjsterError | None:
+    """Return why a workflow cannot have its target (seed 002, "Job properties" and "Locking other jobs")."""
+    if new.locks is not None and new.target is not None and tx.lock_keys({f"locks of {new.tenant}"}):
+        return Later("Another transaction that locks targets does not end.")
+    if (other := _locked_by(tx, new.tenant, new.target)) is not None:
+        message = f"The target is currently locked by another workflow: {other}."
+        return Conflict(message, existing_workflow_id=other, target=new.target)
+    if (other := _same_target(tx, new.target_key)) is not None:
+        message = f"Another workflow with the same definition, target and params has not finished: {other}."
+        return Duplicate(message, existing_workflow_id=other, target=new.target)
+    return None
+
+
+def _locked_by(tx: Transaction, tenant: str, target: str | None) -> str | None:
+    """Return an unfinished workflow that keeps others from a target, if there is one."""
+    if target is None:
+        return None
+    rows = tx.execute(
+        "SELECT id, locks FROM workflows WHERE tenant = :tenant AND locks IS NOT NULL AND finished_at IS NULL",
+        {"tenant": tenant},
+    )
+    return next((str(id) for id, locks in rows if compile_lock(locks)(target)), None)
 
 
 def _same_target(tx: Transaction, key: str | None) -> str | None:
@@ -132,13 +158,24 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         "definition_version": new.definition_version,
         "target": new.target,
         "target_key": new.target_key,
+        "start": new.start,
+        "locks": new.locks,
+        "on_lost_worker": new.on_lost_worker,
+        "attempt": new.attempt,
+        "previous_attempt": new.previous_attempt,
     }
     ((seq,),) = tx.execute(
         "INSERT INTO workflows (id, type, name, state, created_at, due_at, scheduled_at, expires_at, timeout, nodes, "
-        "jobs, params, metadata, tenant, definition, definition_version, target, target_key) VALUES "
+        "jobs, params, metadata, tenant, definition, definition_version, target, target_key, start, locks, "
+        "on_lost_worker, attempt, previous_attempt) VALUES "
         "(:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, :expires_at, :timeout, 0, 0, :params, "
-        ":metadata, :tenant, :definition, :definition_version, :target, :target_key) RETURNING seq",
+        ":metadata, :tenant, :definition, :definition_version, :target, :target_key, :start, :locks, "
+        ":on_lost_worker, :attempt, :previous_attempt) RETURNING seq",
         values,
+    )
+    tx.execute_many(
+        "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, 1)",
+        [(seq, name, bytes(value)) for name, value in new.properties.items()],
     )
     return Workflow(
         seq=seq,
@@ -170,6 +207,11 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         definition_version=new.definition_version,
         target=new.target,
         target_key=new.target_key,
+        start=new.start,
+        locks=new.locks,
+        on_lost_worker=new.on_lost_worker,
+        attempt=new.attempt,
+        previous_attempt=new.previous_attempt,
     )
 
 
@@ -208,7 +250,7 @@ def _cancel(run: Advance, workflow: Workflow) -> None:
         main, *branches = run.graph.children(root)
         for node in branches if main.has_ended else [main]:
             if not node.has_ended:
-                _abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED)
+                abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED)
     if workflow.held_at is not None:
         _let_go(run, workflow)
 
@@ -222,14 +264,14 @@ def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str 
 
 
 def _cancel_step(run: Advance, workflow: Workflow, path: str) -> None:
-    node = _find_step(run.graph, workflow, path)
+    node = find_step(run.graph, workflow, path)
     if node.has_ended or _is_over(run.graph, node):
         raise _wrong_state(workflow, f"The step {path!r} is {node.state}, and can no longer be cancelled.")
     error = {"code": "cancelled", "message": "The step was cancelled."}
-    _abort(run, workflow, node, NodeState.CANCELLED, error, active_too=True)
+    abort(run, workflow, node, NodeState.CANCELLED, error, active_too=True)
 
 
-def _abort(
+def abort(
     run: Advance,
     workflow: Workflow,
     target: Node,
@@ -237,11 +279,14 @@ def _abort(
     error: dict[str, Any],
     *,
     active_too: bool = False,
+    rest: Literal[NodeState.CANCELLED, NodeState.SKIPPED] = NodeState.CANCELLED,
 ) -> None:
     """Stop a node and all that is inside it; sagas in it are undone.
 
-    Active jobs may finish, unless ``active_too`` says otherwise, but are not tried again.
+    Active jobs may finish, unless ``active_too`` says otherwise, but are not tried again. What has not started becomes
+    ``rest``; if it is skipped, the containers in which it stands are completed.
     """
+    inner = NodeState.CANCELLED if rest == NodeState.CANCELLED else NodeState.COMPLETED
     graph = run.graph
     inside: dict[int, list[Node]] = defaultdict(list)
     if target.state == NodeState.STARTED and target.kind != Kind.JOB:
@@ -253,14 +298,14 @@ def _abort(
     while waiting:
         node = waiting.pop()
         if node.state in _UNFINISHED:
-            run.end(node, NodeState.CANCELLED, error=error)
+            run.end(node, rest, error=error)
         elif node.kind == Kind.JOB:
             node.verdict = NodeState.CANCELLED.value
             graph.touch(node)
             working.append(node)
         else:
             if node is target or node.kind != Kind.SAGA:
-                node.verdict = (verdict if node is target else NodeState.CANCELLED).value
+                node.verdict = (verdict if node is target else inner).value
                 graph.touch(node)
             waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
     _cancel_jobs(run, working, active_too=active_too)
@@ -284,6 +329,45 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
     ended, tx.effects.ended = tx.effects.ended, []
     for job in ended:
         run.end_with_job(run.graph.nodes[job.node or 0], job)
+
+
+# What jobs, and the loss of their workers, do to their workflows
+
+
+def skip_rest(tx: Transaction, job: Job) -> None:
+    """Skip what has not started of the workflow of an active job, which then ends successfully (seed 002)."""
+    if job.node is None:
+        return
+    graph = Graph(tx)
+    graph.lock([job.node >> NUMBER_BITS])
+    workflow = graph.workflows[job.node >> NUMBER_BITS]
+    graph.load([workflow.root])
+    main = graph.children(graph.nodes[workflow.root])[0]
+    if main.has_ended or workflow.state != WorkflowState.RUNNING:
+        return  # a branch is at work, or the workflow is being cancelled: that goes on
+    run = Advance(graph)
+    graph.change(workflow)
+    abort(run, workflow, main, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
+    run.go()
+
+
+_NOT_NEEDED: Final = {"code": "skipped", "message": "A step of the workflow said that the rest is not needed."}
+
+
+def lose_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
+    """End the attempt of a job whose worker is lost, whose workflow is locked: as its policy or its workflow says."""
+    fail_attempt(tx, job, failure, immediately=True)
+    if job.node is None:
+        return
+    rows = tx.execute(
+        "SELECT id FROM workflows WHERE seq = :seq AND on_lost_worker = 'cancel'", {"seq": job.node >> NUMBER_BITS}
+    )
+    for (id,) in rows:
+        if job.state not in FINISHED:
+            cancel_job(tx, job)
+        ended, tx.effects.ended = tx.effects.ended, []
+        _steer(tx, str(id), _cancel)  # refused, if it is cancelled already
+        tx.effects.ended += ended
 
 
 # Hold and release
@@ -332,7 +416,8 @@ def _let_go(run: Advance, workflow: Workflow) -> None:
     emit(tx, "workflow.released", workflow)
     graph.write()
     rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'pending' ORDER BY id{tx.for_update}",
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'pending' "
+        f"AND (hold IS NULL OR hold = 'resumed') ORDER BY id{tx.for_update}",
         workflow.numbers,
     )
     make_available(tx, [Job(*row) for row in rows])
@@ -351,7 +436,7 @@ def _review(run: Advance, workflow: Workflow, review: Review) -> None:
     if review.action is None and not review.notes:
         raise InvalidRequest("At least one of 'action' and 'notes' must be given.")
     tx, graph = run.tx, run.graph
-    node = _find_step(graph, workflow, review.step)
+    node = find_step(graph, workflow, review.step)
     while node.kind == Kind.FALLBACK and not node.manual:  # the step's own gate may be meant
         node = graph.children(node)[0]
     if not node.manual:
@@ -392,6 +477,11 @@ def _retry(run: Advance, workflow: Workflow) -> None:
         raise _wrong_state(workflow, f"The workflow {workflow.id} {waits}, and cannot be retried yet.")
     if workflow.state == WorkflowState.COMPLETED:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
+    if workflow.state == WorkflowState.RETRIED:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} was run again, as {workflow.next_attempt}.")
+    if (other := _locked_by(run.tx, workflow.tenant, workflow.target)) is not None:
+        message = f"The target is currently locked by another workflow: {other}."
+        raise Conflict(message, existing_workflow_id=other, target=workflow.target)
     if (other := _same_target(run.tx, workflow.target_key)) is not None:
         message = f"The workflow {workflow.id} cannot be retried: {other}, with the same target and params, runs."
         raise Duplicate(message, existing_workflow_id=other, target=workflow.target)
@@ -652,7 +742,7 @@ def _time_out(run: Advance, workflow: Workflow) -> None:
     if root.state == NodeState.READY:
         run.end(root, NodeState.FAILED, error=error)
     else:
-        _abort(run, workflow, main, NodeState.FAILED, error, active_too=True)
+        abort(run, workflow, main, NodeState.FAILED, error, active_too=True)
 
 
 def forget_workflows(tx: Transaction, room: int) -> int:
@@ -663,6 +753,7 @@ def forget_workflows(tx: Transaction, room: int) -> int:
         (_FORGOTTEN, 0),
         ("completed", retention.completed),
         ("cancelled", retention.cancelled),
+        ("retried", retention.cancelled),
         ("failed", retention.discarded),
         ("compensated", retention.discarded),
     ):
@@ -699,12 +790,26 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> int:
     delete_nodes(tx, [id for (id,) in nodes])
     left -= len(nodes)
     if left > 0:
+        for table in ("workflow_properties", "notes"):
+            tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
         left -= 1
     return room - left
 
 
 # Inside
+
+
+def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
+    """Return a workflow, if there is one of that id; ``lock``: nobody else changes it until the transaction ends."""
+    if not is_job_id(id):
+        return None
+    rows = tx.execute(
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND state <> '{_FORGOTTEN}'"
+        + (tx.for_update if lock else ""),
+        {"id": id},
+    )
+    return Workflow(*rows[0]) if rows else None
 
 
 def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
@@ -726,7 +831,7 @@ def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
     return id
 
 
-def _find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
+def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     """Return the node that a path names."""
     graph.load([workflow.root])
     node = graph.nodes[workflow.root]

@@ -15,7 +15,9 @@ import msgspec
 
 from ojster.model.errors import InvalidRequest, SchemaViolation
 from ojster.model.job import Members
+from ojster.model.locks import compile_lock
 from ojster.model.reading import read_value
+from ojster.model.retry import RetryPolicy, parse_retry_policy
 from ojster.model.schema import compile_schema
 
 LONGEST_NAME: Final = 128
@@ -31,7 +33,6 @@ OF_ONE: Final = frozenset(
         "definition",
         "definition_version",
         "params",
-        "target",
         "scheduled_at",
         "delay_until",
         "expires_at",
@@ -40,6 +41,9 @@ OF_ONE: Final = frozenset(
         "name",
         "priority",
         "specversion",
+        "properties",
+        "target",
+        "locks",
     }
 )
 """What is said of one workflow that is started from a definition, and not in the definition itself."""
@@ -84,20 +88,33 @@ class Definition(msgspec.Struct, frozen=True):
         return wire | ({} if self.params_schema is None else {"params_schema": msgspec.Raw(self.params_schema)})
 
 
-START_MEMBERS: Final = frozenset({"definition", "definition_version", "target"})
+START_MEMBERS: Final = frozenset({"definition", "definition_version", "target", "locks"})
 """What a request says of which definition a workflow is started from, and for what."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """From which definition a workflow is started, and for what; ``definition_version``: ``None`` is the latest."""
+    """From which definition a workflow is started, and for what.
+
+    Parameters
+    ----------
+    definition_version:
+        ``None``: the latest.
+    target:
+        What it works on: no other workflow of the definition has the same, and the same parameters, before it is over.
+    locks:
+        A regular expression: no other workflow is started for a target that it matches before this one is over.
+    """
 
     definition: str
     definition_version: int | None = None
     target: str | None = None
+    locks: str | None = None
 
-    def of(self, params: bytes) -> dict[str, Any]:
-        """Return what a workflow with these parameters is to remember of it."""
+    def of(self, params: bytes, members: Members) -> dict[str, Any]:
+        """Return what a workflow with these parameters, and members of its own, is to remember of it."""
         remembered: dict[str, Any] = msgspec.structs.asdict(self)
+        own = {name: raw for name, raw in members.items() if name in REMEMBERED}
+        remembered["start"] = msgspec.json.encode(own)
         if self.target is not None:
             remembered["target_key"] = target_key(self.definition, self.target, params)
         return remembered
@@ -122,7 +139,23 @@ def read_start(members: Members) -> Start:
         raise InvalidRequest(f"{error}.", field="definition") from None
     if start.target is not None and not 0 < len(start.target) <= LONGEST_TARGET:
         raise InvalidRequest(f"A target has 1 to {LONGEST_TARGET} characters.", field="target")
+    if start.locks is not None:
+        compile_lock(start.locks)
     return start
+
+
+REMEMBERED: Final = frozenset({"name", "priority", "properties"})
+"""What is said of one workflow that holds for it, too, if it is run again as a whole."""
+
+_RERUNS: Final = RetryPolicy(max_attempts=10)
+"""How often, and when, workflows are run again as a whole whose definitions do not say."""
+
+
+def read_rerun_policy(members: Members) -> RetryPolicy:
+    """Return how often, and when, workflows of a definition are run again as a whole."""
+    if "retry" not in members:
+        return _RERUNS
+    return parse_retry_policy({"max_attempts": _RERUNS.max_attempts} | msgspec.json.decode(members["retry"]))
 
 
 def check_name(name: str) -> str:

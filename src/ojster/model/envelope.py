@@ -54,6 +54,8 @@ class Job(msgspec.Struct, gc=False):
     version: int | None = None
     needs: str | None = None
     agent: bytes | None = None
+    hold: str | None = None
+    """What becomes of it when it is resumed, if it waits for that: see ``ojster.engine.holds``."""
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
     """From which state, and into which, it was put in this transaction, if nobody was told of that yet."""
@@ -61,6 +63,8 @@ class Job(msgspec.Struct, gc=False):
     """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""
     checkpoint: bytes | None = None
     """What an attempt before this one has saved: JSON, with ``state`` and ``sequence``; given when it is handed out."""
+    resumed: bytes | None = None
+    """What it was resumed with, as JSON; given when it is handed out."""
 
     @classmethod
     def from_json(cls, raw: bytes) -> Job:
@@ -91,6 +95,7 @@ class Job(msgspec.Struct, gc=False):
             envelope=raw,
             parent_results=_bytes(seen.parent_results),
             checkpoint=_bytes(seen.checkpoint),
+            resumed=_bytes(seen.resumed),
         )
 
     @property
@@ -152,6 +157,8 @@ class Job(msgspec.Struct, gc=False):
             body += b',"parent_results":' + self.parent_results
         if self.checkpoint is not None:
             body += b',"checkpoint":' + self.checkpoint
+        if self.resumed is not None:
+            body += b',"resumed":' + self.resumed
         if self.agent is not None:
             body += decode_state(self.agent).to_json()
         return body + b"}"
@@ -203,6 +210,7 @@ class _Seen(msgspec.Struct):
     superseded_by: str | None = None
     parent_results: msgspec.Raw | UnsetType = UNSET
     checkpoint: msgspec.Raw | UnsetType = UNSET
+    resumed: msgspec.Raw | UnsetType = UNSET
 
     @property
     def micros_to_run(self) -> int | None:

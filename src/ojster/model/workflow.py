@@ -30,6 +30,7 @@ from ojster.model.job import (
     read_span,
 )
 from ojster.model.node import MOST_NODES, TWO_PART, Inputs, Kind, Node, Rule, note_before
+from ojster.model.properties import read_properties
 from ojster.model.reference import (
     INDEX,
     ITEM,
@@ -39,6 +40,7 @@ from ojster.model.reference import (
     may_hold_references,
     references_in,
 )
+from ojster.model.retry import parse_retry_policy
 
 MOST_LEVELS: Final = 16
 """How deep containers may be nested, the outermost one included."""
@@ -102,6 +104,9 @@ _WORKFLOW_MEMBERS: Final = frozenset(
         "expires_at",
         "on_error",
         "on_cancel",
+        "on_lost_worker",
+        "properties",
+        "retry",
         "specversion",
     }
 )
@@ -215,6 +220,13 @@ class NewWorkflow(msgspec.Struct):
     target: str | None = None
     target_key: str | None = None
     """… and what no other unfinished workflow may have: see ``ojster.model.definition``."""
+    start: bytes | None = None
+    """What was said of it beside its definition, its parameters and its metadata, as JSON."""
+    locks: str | None = None
+    on_lost_worker: str | None = None
+    properties: dict[str, msgspec.Raw] = {}
+    attempt: int = 1
+    previous_attempt: str | None = None
 
 
 class Problem(Exception):
@@ -297,6 +309,12 @@ def _read_workflow(
         owner, metadata = read_owner(_object(members, name), tenant, otherwise)
     except OjsterError as error:
         raise Problem(f"$.{name}.tenant_id", error.message) from None
+    if "retry" in members:
+        _check_rerun_policy(members["retry"])
+    try:
+        properties = read_properties(_object(members, "properties"))
+    except OjsterError as error:
+        raise Problem("$.properties", error.message) from None
     planner = Planner(now, largest, workflow_id=id, tenant=owner, metadata=metadata, problems=problems)
     inherited = _inherit({}, members, "$")
     if "priority" in members:
@@ -316,7 +334,27 @@ def _read_workflow(
         scheduled_at=None if scheduled_at is None else scheduled_at.at(now),
         expires_at=None if expires_at is None else expires_at.at(now),
         tenant=owner,
+        on_lost_worker=_choice(members, "on_lost_worker", LOST_WORKER),
+        properties=properties,
     )
+
+
+LOST_WORKER: Final = ("retry", "cancel")
+"""What becomes of a workflow whose worker is lost: the job goes on by its own policy, or the workflow is cancelled."""
+
+
+def _choice(members: Members, name: str, allowed: Sequence[str]) -> str | None:
+    value = _text(members, name, "$")
+    if value is not None and value not in allowed:
+        raise Problem(f"$.{name}", f"'{name}' must be one of {', '.join(allowed)}, not {value!r:.40}.")
+    return value
+
+
+def _check_rerun_policy(raw: msgspec.Raw) -> None:
+    try:
+        parse_retry_policy(_decode(raw))
+    except OjsterError as error:
+        raise Problem("$.retry", error.message) from None
 
 
 def _type_of_workflow(members: Members) -> str:

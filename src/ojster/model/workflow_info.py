@@ -34,6 +34,8 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         ``completed``, ``failed``, ``cancelled``, ``skipped`` or ``compensated``.
     result, error:
         What it has brought about, or why it failed.
+    on_hold:
+        Whether its job waits until somebody resumes it.
     superseded_job_ids:
         The jobs that it had before it was retried, the oldest first.
     """
@@ -61,6 +63,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     allow_failure: bool = False
     manual: bool = False
     approved: bool = False
+    on_hold: bool = False
     reviews: list[ReviewInfo] = []
     superseded_job_ids: list[str] = []
     steps_total: int | None = None
@@ -108,7 +111,8 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     Parameters
     ----------
     state:
-        ``pending``, ``running``, ``compensating``, ``completed``, ``failed``, ``cancelled`` or ``compensated``.
+        ``pending``, ``running``, ``compensating``, ``completed``, ``failed``, ``cancelled``, ``retried`` (it is run
+        again as a whole, as ``next_attempt``) or ``compensated``.
     version:
         Grows with every change.
     finished:
@@ -117,6 +121,11 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         How many steps there are in its outermost container, and how many have completed.
     definition, definition_version, target:
         From which definition it was started, and for what.
+    locks:
+        A regular expression: from which targets it keeps others.
+    attempt, previous_attempt, next_attempt:
+        Which attempt this is, if it was run again as a whole, and of which workflows it takes the place or the other
+        way round.
     metadata:
         What its creator said of it, and times and counts of all its jobs.
     """
@@ -145,6 +154,10 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     definition: str | None = None
     definition_version: int | None = None
     target: str | None = None
+    locks: str | None = None
+    attempt: int = 1
+    previous_attempt: str | None = None
+    next_attempt: str | None = None
     created_at: str = ""
     started_at: str | None = None
     completed_at: str | None = None

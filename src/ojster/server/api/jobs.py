@@ -13,10 +13,10 @@ from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
 from ojster.engine.backpressure import pressures
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
-from ojster.engine.control import Steered
 from ojster.engine.inspect import Page
 from ojster.engine.outcome import Progress
 from ojster.engine.selection import JobFilter
+from ojster.engine.transitions import Steered
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError, QueueFull
 from ojster.model.job import NewJob

@@ -1,0 +1,229 @@
+"""How does a job wait for somebody, and how does it go on? (seed 002: wait, resume; ojs-http-binding.md section 7.8)
+
+A job that waits is ``pending``, holds no worker, and survives restarts, for it is nothing but its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from ojster.database.transaction import Transaction
+from ojster.engine.advance import advance
+from ojster.engine.graph import Graph, Workflow
+from ojster.engine.inspect import no_job
+from ojster.engine.transitions import (
+    Steered,
+    cancel_job,
+    complete_job,
+    fail_attempt,
+    free,
+    given_up_nodes,
+    lock_workflows,
+    make_available,
+    write_completed,
+    write_outcomes,
+)
+from ojster.engine.workflows import find_step, find_workflow, no_workflow
+from ojster.model.envelope import Job
+from ojster.model.errors import Conflict, OjsterError
+from ojster.model.failure import Failure
+from ojster.model.states import JobState
+
+
+class Hold(StrEnum):
+    """What becomes of a job when it is resumed."""
+
+    COMPLETE = "complete"
+    """It is done: what it is resumed with is its result."""
+    AGAIN = "again"
+    """It runs again, and is told what it was resumed with."""
+    RESUMED = "resumed"
+    """It was resumed, and runs again."""
+
+
+WAITING: Final = (Hold.COMPLETE, Hold.AGAIN)
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """Somebody lets a job go on that waits.
+
+    Parameters
+    ----------
+    data:
+        What it waited for, as JSON.
+    failure:
+        Why what it waited for will not come: the job fails, and is not tried again.
+    """
+
+    job_id: str
+    data: bytes | None = None
+    failure: Failure | None = None
+
+
+class WorkflowResumption(msgspec.Struct, frozen=True):
+    """Somebody lets the job of a workflow go on that waits.
+
+    Parameters
+    ----------
+    step:
+        The path of its step; not needed if only one waits.
+    data, failure:
+        See ``Resumption``.
+    """
+
+    workflow_id: str
+    step: str | None = None
+    data: bytes | None = None
+    failure: Failure | None = None
+
+
+def put_on_hold(tx: Transaction, job: Job, *, again: bool, deadline: int | None) -> None:
+    """Let an active job wait until it is resumed, or until ``deadline``; its workflow is locked.
+
+    With ``again`` the attempt does not count: it goes on with the next one.
+    """
+    if job.node is not None and given_up_nodes(tx, [job.node]):
+        cancel_job(tx, job)
+        return
+    free(tx, [job])
+    for tally in tx.tallies_of(job):
+        tally.ran += tx.now - (job.started_at or tx.now)
+    tx.move(job, JobState.PENDING.value)
+    job.hold = Hold.AGAIN if again else Hold.COMPLETE
+    job.attempt -= again
+    job.worker_id = None
+    job.due_at = deadline
+    tx.expect(deadline)
+    write_outcomes(tx, [job])
+    tx.emit("job.pending", job, reason="waiting")
+
+
+def activate(tx: Transaction, items: Sequence[Resumption]) -> list[Steered | OjsterError]:
+    """Let pending jobs go on: those that were enqueued so, and those that wait for something."""
+    jobs = tx.lock_jobs([item.job_id for item in items])
+    lock_workflows(tx, jobs.values())
+    results: list[Steered | OjsterError] = []
+    for item in items:
+        job = jobs.get(item.job_id)
+        if (refusal := _refusal(job, item)) is not None:
+            results.append(refusal)
+            continue
+        assert job is not None
+        _resume(tx, job, item)
+        results.append(Steered(job, JobState.PENDING))
+    advance(tx)
+    return results
+
+
+def _refusal(job: Job | None, item: Resumption) -> OjsterError | None:
+    if job is None:
+        return no_job(item.job_id)
+    if job.state != JobState.PENDING:
+        why = "only a pending job can be"
+    elif job.hold in WAITING:
+        return None
+    elif job.node is not None:
+        why = "its workflow is held, and can be released"
+    elif item.data is not None or item.failure is not None:
+        why = "it waits for nothing that it could be given"
+    else:
+        return None
+    return Conflict(
+        f"The job {job.id} is {job.state} and cannot be activated: {why}.", job_id=job.id, current_state=job.state
+    )
+
+
+def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
+    """Let a pending job go on."""
+    hold, job.hold = job.hold, None
+    if hold is not None:
+        tx.emit("job.resumed", job)
+    if item.failure is not None:
+        job.attempt += hold == Hold.AGAIN
+        fail_attempt(tx, job, item.failure)
+    elif hold == Hold.COMPLETE:
+        complete_job(tx, job, item.data, 0)
+        write_completed(tx, [job])
+        write_outcomes(tx, [job])
+    else:
+        if hold == Hold.AGAIN:
+            job.hold = Hold.RESUMED
+            tx.execute(
+                "INSERT INTO resumptions (seq, data) VALUES (:seq, :data) "
+                "ON CONFLICT (seq) DO UPDATE SET data = excluded.data",
+                {"seq": job.seq, "data": item.data or b"null"},
+            )
+        make_available(tx, [job])
+
+
+def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> list[str | OjsterError]:
+    """Let jobs of workflows go on that wait; for each return the workflow's id, or why it cannot be resumed."""
+    results: list[str | OjsterError] = []
+    for item in items:
+        try:
+            job_id = _waiting_job(tx, item)
+        except OjsterError as refusal:
+            results.append(refusal)
+            continue
+        (resumed,) = activate(tx, [Resumption(job_id, item.data, item.failure)])
+        results.append(resumed if isinstance(resumed, OjsterError) else item.workflow_id)
+    return results
+
+
+def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
+    """Return the id of the job that is to be resumed."""
+    workflow = find_workflow(tx, item.workflow_id)
+    if workflow is None:
+        raise no_workflow(item.workflow_id)
+    waiting = _waiting_jobs(tx, workflow)
+    if item.step is not None:
+        node = find_step(Graph(tx), workflow, item.step)
+        waiting = [(id, place) for id, place in waiting if place == node.id]
+    if not waiting:
+        which = f"The workflow {workflow.id}" if item.step is None else f"The step {item.step!r}"
+        raise Conflict(
+            f"{which} cannot be resumed: only one that waits can be.",
+            workflow_id=workflow.id,
+            current_state=workflow.state,
+        )
+    if len(waiting) > 1:
+        graph = Graph(tx)
+        graph.load([place for _, place in waiting])
+        steps = [graph.place_of(graph.nodes[place]) for _, place in waiting]
+        raise Conflict(
+            f"{len(waiting)} steps of the workflow {workflow.id} wait; say which 'step' is meant.",
+            workflow_id=workflow.id,
+            steps=steps,
+        )
+    return waiting[0][0]
+
+
+def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
+    """Return the jobs of a workflow that wait to be resumed, and their nodes."""
+    rows = tx.execute(
+        "SELECT id, node FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'pending' "
+        "AND hold IN ('complete', 'again') ORDER BY node",
+        workflow.numbers,
+    )
+    return [(str(id), node) for id, node in rows]
+
+
+def end_wait(tx: Transaction, job: Job) -> None:
+    """Fail the attempt of a job that has waited in vain until its deadline."""
+    job.attempt += job.hold == Hold.AGAIN
+    job.hold = None
+    fail_attempt(tx, job, Failure("WaitTimeout", "Nobody resumed the job before its deadline.", code="wait_timeout"))
+
+
+def give_resumptions(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Give jobs that are handed out what they were resumed with."""
+    resumed = {job.seq: job for job in jobs if job.hold == Hold.RESUMED}
+    if not resumed:
+        return
+    query = f"SELECT seq, data FROM resumptions WHERE seq {tx.among}"
+    for seq, data in tx.execute(query, (tx.integers(sorted(resumed)),)):
+        resumed[seq].resumed = data
