@@ -68,6 +68,10 @@ class World:
         ids["workflow"] = (await call(http, "POST", f"{BASE}/workflows", workflow))["workflow"]["id"]
         plan = {"name": "plan", "type": "chain", "steps": [{"type": "a", "args": [TREASURE]}]}
         await call(http, "POST", f"{BASE}/definitions", plan)
+        where = f"{BASE}/workflows/{ids['workflow']}"
+        await call(http, "POST", f"{where}/properties", {"set": {"secret": TREASURE}})
+        await call(http, "POST", f"{where}/info", {"note": TREASURE})
+        await call(http, "POST", f"{BASE}/jobs/{ids['active']}/info", {"note": TREASURE})
         cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [TREASURE]}
         await call(http, "POST", f"{BASE}/cron", cron)
         schema = {"type": "array", "title": TREASURE}
@@ -103,8 +107,10 @@ JOB_BODIES: dict[str, Any] = {
     "checkpoint": {"state": 1},
     "ack": {"result": 1},
     "nack": {"error": {"code": "x", "message": "y"}},
+    "release": {"then": "wait"},
+    "info": {"note": 1},
 }
-OPEN = {"/ojs/v1/health", "/health", "/ready", "/ojs/manifest"}
+OPEN = {"/ojs/v1/health", "/ojs/v1/ping", "/health", "/ready", "/ojs/manifest"}
 """What is the same for all, and nobody's."""
 
 
@@ -121,7 +127,8 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
             body = {}
         return [(path.replace("{id}", ids[name]), body) for name in ("waiting", "available", "active", "dead")]
     if place.startswith("/workflows/{id}"):
-        body = {"action": "approve"} if place.endswith("review") else {}
+        bodies = {"review": {"action": "approve"}, "info": {"note": 1}, "properties": {"set": {"x": 1}}}
+        body = bodies.get(place.rpartition("/")[2], {})
         return [(path.replace("{id}", ids["workflow"]).replace("{step}", "g"), None if method == "GET" else body)]
     all_jobs = [ids[name] for name in ("waiting", "available", "active", "dead")]
     known: dict[str, list[tuple[str, Any]]] = {
@@ -140,6 +147,10 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "POST /workers/nack/batch": [
             ("/workers/nack/batch", {"nacks": [{"job_id": ids["active"], "error": {"code": "x", "message": "y"}}]}),
             ("/workers/nack/batch", {"nacks": [{"job_id": ids["active"], "requeue": True}]}),
+        ],
+        "POST /workers/release": [("/workers/release", {"job_id": ids["active"], "then": "wait"})],
+        "POST /workers/release/batch": [
+            ("/workers/release/batch", {"releases": [{"job_id": ids["active"], "then": "skip"}]})
         ],
         "POST /workers/{id}/directive": [("/workers/w-acme/directive", {"directive": "terminate"})],
         "POST /cron": [("/cron", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],

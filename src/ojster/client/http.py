@@ -17,21 +17,28 @@ from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.cron import Cron
+from ojster.engine.definitions import Deletion, Named
 from ojster.engine.engine import Sweep
 from ojster.engine.history import Entry
+from ojster.engine.holds import WorkflowResumption
 from ojster.engine.inspect import JobPage, Page
+from ojster.engine.notes import NewNote, Note
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.properties import Properties, PropertyChange
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.selection import JobFilter
 from ojster.engine.transitions import Steered
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model import errors
 from ojster.model.agents import AgentState
+from ojster.model.definition import Definition
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
+from ojster.model.failure import Failure
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
 from ojster.model.limit import parse_limits
@@ -121,9 +128,21 @@ class HttpClient:
         """Cancel an unfinished job."""
         return _steered((await self._call("DELETE", f"/jobs/{quote(job_id, safe='')}"))["job"])
 
-    async def activate(self, job_id: str) -> Steered:
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
         """Make a pending job available."""
-        return _steered((await self._call("POST", f"/jobs/{quote(job_id, safe='')}/activate"))["job"])
+        path = f"/jobs/{quote(job_id, safe='')}/activate"
+        return _steered((await self._call("POST", path, _resumption(data, failure)))["job"])
+
+    async def add_note(self, item: NewNote) -> Note:
+        """Note something of a job or a workflow."""
+        of = f"/jobs/{item.job_id}" if item.job_id is not None else f"/workflows/{item.workflow_id}"
+        answer = await self._call("POST", quote(of) + "/info", {"note": msgspec.Raw(item.note)})
+        return msgspec.json.decode(answer["note"], type=Note)
+
+    async def job_notes(self, job_id: str) -> list[Note]:
+        """Return what was noted of a job."""
+        answer = await self._call("GET", f"/jobs/{quote(job_id, safe='')}/info")
+        return msgspec.json.decode(answer["notes"], type=list[Note])
 
     async def list_jobs(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
         """Return a page of jobs, by states, queue, type and whether they are dead letters."""
@@ -221,6 +240,74 @@ class HttpClient:
         """Let a workflow go on that is held."""
         return await self._steer(workflow_id, "release")
 
+    async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
+        """Let the job of a workflow go on that waits."""
+        body = _resumption(item.data, item.failure) | ({} if item.step is None else {"step": item.step})
+        return await self._steer(item.workflow_id, "resume", body)
+
+    async def properties(self, workflow_id: str) -> Properties:
+        """Return what the tasks of a workflow share."""
+        answer = await self._call("GET", f"/workflows/{quote(workflow_id, safe='')}/properties")
+        return msgspec.json.decode(answer["properties"], type=Properties)
+
+    async def change_properties(self, item: PropertyChange) -> Properties:
+        """Change what the tasks of a workflow share."""
+        body = msgspec.structs.asdict(item.changes) | {
+            "job_id": item.job_id,
+            "worker_id": item.worker_id,
+            "attempt": item.attempt,
+        }
+        answer = await self._call("POST", f"/workflows/{quote(item.workflow_id, safe='')}/properties", body)
+        return msgspec.json.decode(answer["properties"], type=Properties)
+
+    async def workflow_notes(self, workflow_id: str) -> list[Note]:
+        """Return what was noted of a workflow and its jobs."""
+        answer = await self._call("GET", f"/workflows/{quote(workflow_id, safe='')}/info")
+        return msgspec.json.decode(answer["notes"], type=list[Note])
+
+    async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
+        """Return what became of each step of a workflow so far."""
+        answer = await self._call("GET", f"/workflows/{quote(workflow_id, safe='')}/status")
+        return msgspec.json.decode(answer["status"], type=WorkflowStatus)
+
+    async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
+        """Return how many workflows there are in each state."""
+        query = "" if definition is None else f"?{httpx.QueryParams({'definition': definition})}"
+        answer = await self._call("GET", f"/workflows/statistics{query}")
+        return msgspec.json.decode(answer["statistics"], type=WorkflowStatistics)
+
+    # Definitions
+
+    async def create_definition(self, name: str, members: Members) -> Definition:
+        """Create a definition of workflows."""
+        body = members | {"name": msgspec.Raw(_encode(name))}
+        return _definition((await self._call("POST", "/definitions", body))["definition"])
+
+    async def update_definition(self, name: str, members: Members) -> Definition:
+        """Give a definition a new version."""
+        answer = await self._call("PUT", f"/definitions/{quote(name, safe='')}", members)
+        return _definition(answer["definition"])
+
+    async def find_definition(self, which: Named) -> Definition:
+        """Return a version of a definition."""
+        path = f"/definitions/{quote(which.name, safe='')}"
+        if which.version is not None:
+            path += f"/versions/{which.version}"
+        return _definition((await self._call("GET", path))["definition"])
+
+    async def definitions(self) -> list[Definition]:
+        """Return the latest versions of all definitions."""
+        found: list[Definition] = []
+        while True:
+            answer = await self._call("GET", f"/definitions?limit=200&offset={len(found)}")
+            found += [_definition(raw) for raw in _list(answer["definitions"])]
+            if not msgspec.json.decode(answer["pagination"])["has_more"]:
+                return found
+
+    async def delete_definition(self, what: Deletion) -> None:
+        """Delete a definition."""
+        await self._call("DELETE", f"/definitions/{quote(what.name, safe='')}" + "?force=true" * what.force)
+
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step."""
         body = {"action": review.action, "notes": review.notes, "author": review.author}
@@ -256,30 +343,45 @@ class HttpClient:
                 ack["result"] = msgspec.Raw(item.result)
             if item.append:
                 ack["append"] = [msgspec.Raw(step) for step in item.append]
+            if item.changes is not None:
+                ack["properties"] = item.changes
             acks.append(ack)
         return await self._batch("/workers/ack/batch", "acks", acks)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """End failed attempts."""
         nacks = [
-            {"job_id": item.job_id, "worker_id": item.worker_id, "attempt": item.attempt, "error": item.failure}
+            {
+                "job_id": item.job_id,
+                "worker_id": item.worker_id,
+                "attempt": item.attempt,
+                "error": item.failure,
+                "properties": item.changes,
+            }
             for item in items
         ]
         return await self._batch("/workers/nack/batch", "nacks", nacks)
 
     async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
         """Hand jobs back unfinished."""
-        nacks = [
-            {
+        releases = []
+        for item in items:
+            shown: dict[str, Any] = {
                 "job_id": item.job_id,
                 "worker_id": item.worker_id,
                 "attempt": item.attempt,
-                "requeue": True,
+                "then": item.then,
                 "delay_ms": item.delay // 1000,
+                "not_before": None if item.not_before is None else format_timestamp(item.not_before),
+                "again": item.again,
+                "deadline": None if item.deadline is None else format_timestamp(item.deadline),
+                "wait_ms": None if item.wait is None else item.wait // 1000,
+                "properties": item.changes,
             }
-            for item in items
-        ]
-        return await self._batch("/workers/nack/batch", "nacks", nacks)
+            if item.result is not None:
+                shown["result"] = msgspec.Raw(item.result)
+            releases.append(shown)
+        return await self._batch("/workers/release/batch", "releases", releases)
 
     async def report(self, item: Progress) -> None:
         """Note how far a job is."""
@@ -320,9 +422,9 @@ class HttpClient:
             known.get("jobs_lost", []),
         )
 
-    async def leave(self, worker_id: str) -> None:
+    async def leave(self, worker_id: str, *, lost: bool = False) -> None:
         """Forget a worker that stopped."""
-        await self._call("DELETE", f"/workers/{quote(worker_id, safe='')}")
+        await self._call("DELETE", f"/workers/{quote(worker_id, safe='')}" + "?lost=true" * lost)
 
     async def workers(self) -> list[Worker]:
         """Return all workers."""
@@ -487,6 +589,28 @@ def _job(raw: msgspec.Raw) -> Job:
 
 def _workflow(answer: Members) -> WorkflowInfo:
     return WorkflowInfo.from_json(answer["workflow"])
+
+
+class _DefinitionSeen(msgspec.Struct):
+    name: str
+    version: int
+    workflow: msgspec.Raw
+    hashes: dict[str, str]
+    created_at: str
+    params_schema: msgspec.Raw | None = None
+
+
+def _definition(raw: msgspec.Raw) -> Definition:
+    seen = msgspec.json.decode(raw, type=_DefinitionSeen)
+    schema = None if seen.params_schema is None else bytes(seen.params_schema)
+    created_at = parse_timestamp(seen.created_at)
+    return Definition(seen.name, seen.version, bytes(seen.workflow), schema, seen.hashes, created_at)
+
+
+def _resumption(data: bytes | None, failure: Failure | None) -> dict[str, Any]:
+    if failure is not None:
+        return {"error": failure}
+    return {} if data is None else {"result": msgspec.Raw(data)}
 
 
 def _filter(chosen: JobFilter) -> dict[str, Any]:

@@ -10,20 +10,27 @@ from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.cron import Cron
+from ojster.engine.definitions import Deletion, Named
 from ojster.engine.engine import Sweep
 from ojster.engine.history import Entry
+from ojster.engine.holds import WorkflowResumption
 from ojster.engine.inspect import JobPage, Page
+from ojster.engine.notes import NewNote, Note
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
+from ojster.engine.properties import Properties, PropertyChange
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.selection import JobFilter
 from ojster.engine.transitions import Steered
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
+from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.agents import AgentState
+from ojster.model.definition import Definition
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
+from ojster.model.failure import Failure
 from ojster.model.job import Members
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
@@ -58,7 +65,7 @@ class Client(Protocol):
     async def beat(self, heartbeat: Heartbeat) -> Pulse:
         """Report that a worker is alive."""
 
-    async def leave(self, worker_id: str) -> None:
+    async def leave(self, worker_id: str, *, lost: bool = False) -> None:
         """Forget a worker that stopped."""
 
     async def find(self, job_id: str) -> Job:
@@ -70,8 +77,14 @@ class Client(Protocol):
     async def cancel(self, job_id: str) -> Steered:
         """Cancel an unfinished job."""
 
-    async def activate(self, job_id: str) -> Steered:
-        """Make a pending job available."""
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
+        """Let a pending job go on."""
+
+    async def add_note(self, item: NewNote) -> Note:
+        """Note something of a job or a workflow."""
+
+    async def job_notes(self, job_id: str) -> list[Note]:
+        """Return what was noted of a job, the oldest first."""
 
     async def list_jobs(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
         """Return a page of jobs."""
@@ -110,6 +123,39 @@ class Client(Protocol):
 
     async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
         """Let a workflow go on that is held."""
+
+    async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
+        """Let the job of a workflow go on that waits."""
+
+    async def properties(self, workflow_id: str) -> Properties:
+        """Return what the tasks of a workflow share."""
+
+    async def change_properties(self, item: PropertyChange) -> Properties:
+        """Change what the tasks of a workflow share."""
+
+    async def workflow_notes(self, workflow_id: str) -> list[Note]:
+        """Return what was noted of a workflow and its jobs."""
+
+    async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
+        """Return what became of each step of a workflow so far."""
+
+    async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
+        """Return how many workflows there are in each state."""
+
+    async def create_definition(self, name: str, members: Members) -> Definition:
+        """Create a definition of workflows."""
+
+    async def update_definition(self, name: str, members: Members) -> Definition:
+        """Give a definition a new version."""
+
+    async def find_definition(self, which: Named) -> Definition:
+        """Return a version of a definition, or its latest."""
+
+    async def definitions(self) -> list[Definition]:
+        """Return the latest versions of all definitions."""
+
+    async def delete_definition(self, what: Deletion) -> None:
+        """Delete a definition."""
 
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step."""

@@ -200,6 +200,28 @@ class FetchBody(Struct):
     weights: Annotated[dict[str, Weight], Meta(max_length=100)] = {}
 
 
+class ChangesBody(Struct):
+    """What is to become of the properties of a workflow: all of it, or nothing.
+
+    ``expected`` are the versions that they must have, by name; 0: it must not be there.
+    """
+
+    set: dict[str, Raw] = {}
+    delete: list[str] = []
+    expected: dict[str, Count] = {}
+
+
+class PropertiesBody(Struct):
+    """A change of a workflow's properties; with ``job_id``, for one of its jobs, whose lease must be held."""
+
+    set: dict[str, Raw] = {}
+    delete: list[str] = []
+    expected: dict[str, Count] = {}
+    job_id: str | None = None
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
 class AckBody(Struct):
     """A worker's word that a job is done."""
 
@@ -208,6 +230,7 @@ class AckBody(Struct):
     worker_id: Identifier | None = None
     attempt: Count | None = None
     append: Annotated[list[Raw], Meta(description="steps that the job adds to its workflow")] = []
+    properties: ChangesBody | None = None
 
 
 class AckJobBody(Struct):
@@ -217,6 +240,7 @@ class AckJobBody(Struct):
     worker_id: Identifier | None = None
     attempt: Count | None = None
     append: list[Raw] = []
+    properties: ChangesBody | None = None
 
 
 class AckBatchBody(Struct):
@@ -234,6 +258,7 @@ class NackBody(Struct):
     delay_ms: Milliseconds = 0
     worker_id: Identifier | None = None
     attempt: Count | None = None
+    properties: ChangesBody | None = None
 
 
 class NackJobBody(Struct):
@@ -244,6 +269,67 @@ class NackJobBody(Struct):
     delay_ms: Milliseconds = 0
     worker_id: Identifier | None = None
     attempt: Count | None = None
+    properties: ChangesBody | None = None
+
+
+class ReleaseBody(Struct):
+    """A worker's word that it lets go of a job that has neither succeeded nor failed.
+
+    ``then`` says what becomes of it. ``queue``: it runs again, after ``delay_ms`` or ``not_before``, and the attempt
+    does not count. ``wait``: it waits until somebody resumes it; by ``deadline`` or ``wait_ms`` the attempt fails.
+    With ``again`` it then runs again, else it is done. ``retry``: its workflow is run again, as a new one. ``skip``: it
+    is done, with ``result``, and what its workflow has not started is skipped.
+    """
+
+    job_id: str
+    then: Literal["queue", "wait", "retry", "skip"] = "queue"
+    delay_ms: Milliseconds = 0
+    not_before: Timestamp | None = None
+    again: bool = False
+    deadline: Timestamp | None = None
+    wait_ms: Milliseconds | None = None
+    result: Raw | UnsetType = UNSET
+    properties: ChangesBody | None = None
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
+class ReleaseJobBody(Struct):
+    """A worker's word that it lets go of the job in the path; see ``ReleaseBody``."""
+
+    then: Literal["queue", "wait", "retry", "skip"] = "queue"
+    delay_ms: Milliseconds = 0
+    not_before: Timestamp | None = None
+    again: bool = False
+    deadline: Timestamp | None = None
+    wait_ms: Milliseconds | None = None
+    result: Raw | UnsetType = UNSET
+    properties: ChangesBody | None = None
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
+class ReleaseBatchBody(Struct):
+    """Several jobs that are let go; each is accepted or refused by itself."""
+
+    releases: Annotated[list[ReleaseBody], Meta(max_length=1000)]
+
+
+class ResumeBody(Struct):
+    """What a job waits for that is resumed: ``result``, any JSON value, or ``error``, why that will not come.
+
+    ``step`` is the path of the step that is meant, where several of a workflow wait.
+    """
+
+    result: Raw | UnsetType = UNSET
+    error: str | dict[str, Json] | None = None
+    step: str | None = None
+
+
+class NoteBody(Struct):
+    """What is to be noted: any JSON value."""
+
+    note: Raw
 
 
 class NackBatchBody(Struct):
@@ -294,6 +380,8 @@ class WorkflowBody(Struct):
     definition: str | UnsetType = UNSET
     definition_version: Count | UnsetType = UNSET
     target: str | UnsetType = UNSET
+    locks: str | UnsetType = UNSET
+    properties: dict[str, Json] | UnsetType = UNSET
     id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     steps: list[dict[str, Json]] | UnsetType = UNSET
@@ -309,6 +397,7 @@ class WorkflowBody(Struct):
     priority: int | UnsetType = UNSET
     on_error: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
     on_cancel: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
+    on_lost_worker: Literal["retry", "cancel"] | UnsetType = UNSET
     failure_policy: Literal["compensate", "retry", "skip"] | UnsetType = UNSET
 
 
@@ -323,6 +412,8 @@ class DefinitionBody(Struct):
     timeout: Count | UnsetType = UNSET
     on_error: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
     on_cancel: dict[str, Json] | list[dict[str, Json]] | UnsetType = UNSET
+    on_lost_worker: Literal["retry", "cancel"] | UnsetType = UNSET
+    retry: RetryPolicyBody | UnsetType = UNSET
 
 
 class ReviewBody(Struct):
@@ -627,6 +718,12 @@ ACK_BATCH: Final = msgspec.json.Decoder(AckBatchBody)
 NACK: Final = msgspec.json.Decoder(NackBody)
 NACK_JOB: Final = msgspec.json.Decoder(NackJobBody)
 NACK_BATCH: Final = msgspec.json.Decoder(NackBatchBody)
+RELEASE: Final = msgspec.json.Decoder(ReleaseBody)
+RELEASE_JOB: Final = msgspec.json.Decoder(ReleaseJobBody)
+RELEASE_BATCH: Final = msgspec.json.Decoder(ReleaseBatchBody)
+RESUME: Final = msgspec.json.Decoder(ResumeBody)
+NOTE: Final = msgspec.json.Decoder(NoteBody)
+PROPERTIES: Final = msgspec.json.Decoder(PropertiesBody)
 AGENT_USAGE: Final = msgspec.json.Decoder(AgentUsageBody)
 CHECKPOINT: Final = msgspec.json.Decoder(CheckpointBody)
 PROGRESS: Final = msgspec.json.Decoder(ProgressBody)

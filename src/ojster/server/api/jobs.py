@@ -14,12 +14,15 @@ from ojster.engine.agents import Account
 from ojster.engine.backpressure import pressures
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.inspect import Page
+from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Progress
 from ojster.engine.selection import JobFilter
 from ojster.engine.transitions import Steered
 from ojster.model.envelope import Job
-from ojster.model.errors import InvalidRequest, OjsterError, QueueFull
+from ojster.model.errors import InvalidRequest, OjsterError, PayloadTooLarge, QueueFull
+from ojster.model.failure import Failure, parse_failure
 from ojster.model.job import NewJob
+from ojster.model.reading import read_value
 from ojster.model.timestamps import format_timestamp
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode, page_of, pagination, wait_ms
@@ -88,8 +91,47 @@ async def cancel_job(exchange: Exchange) -> Answer:
 
 
 async def activate_job(exchange: Exchange) -> Answer:
-    """Make a pending job available."""
-    return _steered(await exchange.engine.activate(exchange.path["id"]), "activated_at")
+    """Let a pending job go on: make it available, or, if it waits, resume it with what it waits for."""
+    data, failure, _ = await resumption_of(exchange)
+    return _steered(await exchange.engine.activate(exchange.path["id"], data, failure), "activated_at")
+
+
+async def resumption_of(exchange: Exchange) -> tuple[bytes | None, Failure | None, str | None]:
+    """Return what the body, which may be empty, says of what a job waits for: that, or why it will not come.
+
+    Also which step is meant.
+    """
+    raw = await exchange.body() if exchange.content_length not in (b"", b"0") else b""
+    body = exchange.decode(raw or b"{}", wire.RESUME)
+    failure = None
+    if body.error is not None:
+        if body.result is not msgspec.UNSET:
+            raise InvalidRequest("A job is resumed with a 'result' or an 'error', not with both.", field="error")
+        error = {"code": "resumed_with_error", "message": body.error} if isinstance(body.error, str) else body.error
+        failure = msgspec.structs.replace(parse_failure(error), retryable=False)
+    if body.result is not msgspec.UNSET:
+        read_value(body.result, "result")
+        if len(body.result) > (largest := exchange.engine.database.settings.largest_job):
+            raise PayloadTooLarge(f"The result takes {len(body.result)} bytes; at most {largest} are allowed.")
+    return None if body.result is msgspec.UNSET else bytes(body.result), failure, body.step
+
+
+async def note_job(exchange: Exchange) -> Answer:
+    """Note something of a job: any JSON value."""
+    note = await note_of(exchange)
+    return Answer(encode({"note": await exchange.engine.add_note(NewNote(note, job_id=exchange.path["id"]))}), 201)
+
+
+async def note_of(exchange: Exchange) -> bytes:
+    """Return what is to be noted."""
+    body = await exchange.read(wire.NOTE)
+    read_value(body.note, "note")
+    return bytes(body.note)
+
+
+async def list_job_notes(exchange: Exchange) -> Answer:
+    """List what was noted of a job, the oldest first."""
+    return Answer(encode({"notes": await exchange.engine.job_notes(exchange.path["id"])}))
 
 
 def _steered(steered: Steered, stamp: str) -> Answer:
@@ -209,7 +251,9 @@ ROUTES: Final = (
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, wire.JobAnswer, query=("wait_ms",)),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs"),
     Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs"),
-    Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs"),
+    Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs", wire.ResumeBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/info", note_job, "Jobs", wire.NoteBody, status=201),
+    Route("GET", f"{BASE}/jobs/{{id}}/info", list_job_notes, "Jobs"),
     Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", wire.ProgressBody),
     Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs"),
     Route("PUT", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", wire.CheckpointBody, large=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import time
 from typing import Any, Final
 
@@ -62,6 +63,12 @@ async def ready(exchange: Exchange) -> Answer:
     return Answer(encode({"status": "ready" if answer.status == 200 else "not_ready"}), answer.status)
 
 
+async def ping(exchange: Exchange) -> Answer:
+    """Answer, if the database does; 503 if not."""
+    seconds = await asyncio.wait_for(exchange.engine.ping(), timeout=5)
+    return Answer(encode({"ping": "pong", "backend": "up", "latency_ms": round(seconds * 1000, 3), "pid": os.getpid()}))
+
+
 async def manifest(exchange: Exchange) -> Answer:
     """Tell what this server is and can do (ojs-http-binding.md section 21)."""
     settings = exchange.engine.database.settings
@@ -78,6 +85,7 @@ async def manifest(exchange: Exchange) -> Answer:
         "max_batch_size": settings.largest_batch,
         "checkpoints": {"max_bytes": LARGEST_CHECKPOINT},
         "webhooks": True,
+        "release": {"then": ["queue", "wait", "retry", "skip"]},
         "multi_tenancy": {"isolation": "shared queues with turns", "tenants": settings.tenants},
         "schema_validation": _has("jsonschema_rs"),
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
@@ -91,6 +99,8 @@ async def manifest(exchange: Exchange) -> Answer:
             "retry": True,
             "growth": "append in an acknowledgement",
             "definitions": True,
+            "properties": True,
+            "locks": _has("jsonschema_rs"),
         },
         "max_job_bytes": settings.largest_job,
         "ai_agents": {"level": "standard", "output_schemas": _has("jsonschema_rs")},
@@ -121,7 +131,15 @@ async def manifest(exchange: Exchange) -> Answer:
     )
 
 
-_FEATURES: Final = ["long-poll", "batch-acknowledge", "worker-directives", "events", "event-streams", "metrics"]
+_FEATURES: Final = [
+    "long-poll",
+    "batch-acknowledge",
+    "release",
+    "worker-directives",
+    "events",
+    "event-streams",
+    "metrics",
+]
 
 _EXTENSIONS: Final = [
     {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0-rc.1"}
@@ -154,6 +172,7 @@ STARTED: Final = time.monotonic()
 ROUTES: Final = (
     Route("GET", f"{BASE}/events", list_events, "Server", query=("types", "queues", "job_types", "after", "limit")),
     Route("GET", f"{BASE}/health", health, "Server"),
+    Route("GET", f"{BASE}/ping", ping, "Server"),
     Route("GET", "/health", health, "Server"),
     Route("GET", "/ready", ready, "Server"),
     Route("GET", "/ojs/manifest", manifest, "Server"),

@@ -18,9 +18,11 @@ from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.failure import parse_failure
 from ojster.model.job import check_queue_name, read_type
 from ojster.model.needs import read_provided
+from ojster.model.properties import Changes, check_changes
+from ojster.model.reading import read_value
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, called, split
-from ojster.model.timestamps import format_timestamp
+from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.model.versions import Handled, parse_handled
 from ojster.server import wire
 from ojster.server.exchange import Answer, Exchange, encode
@@ -95,7 +97,13 @@ async def _acknowledge(exchange: Exchange, body: wire.AckBody) -> Answer:
 
 def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
     result = None if body.result is UNSET else bytes(body.result)
-    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, tuple(map(bytes, body.append)))
+    appended = tuple(map(bytes, body.append))
+    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, appended, changes_of(body.properties))
+
+
+def changes_of(body: wire.ChangesBody | wire.PropertiesBody | None) -> Changes | None:
+    """Return what is to become of the properties of a workflow."""
+    return None if body is None else check_changes(Changes(body.set, tuple(body.delete), body.expected))
 
 
 def _completed(job: Job) -> bytes:
@@ -109,7 +117,7 @@ def _completed(job: Job) -> bytes:
 async def acknowledge_job(exchange: Exchange) -> Answer:
     """Complete the job in the path."""
     body = await exchange.read(wire.ACK_JOB)
-    given = wire.AckBody(exchange.path["id"], body.result, body.worker_id, body.attempt, body.append)
+    given = wire.AckBody(exchange.path["id"], **msgspec.structs.asdict(body))
     return await _acknowledge(exchange, given)
 
 
@@ -128,14 +136,14 @@ async def fail(exchange: Exchange) -> Answer:
 async def fail_job(exchange: Exchange) -> Answer:
     """Report that the job in the path failed, or hand it back with ``requeue``."""
     body = await exchange.read(wire.NACK_JOB)
-    given = wire.NackBody(exchange.path["id"], body.error, body.requeue, body.delay_ms, body.worker_id, body.attempt)
+    given = wire.NackBody(exchange.path["id"], **msgspec.structs.asdict(body))
     return await _fail(exchange, given)
 
 
 async def _fail(exchange: Exchange, body: wire.NackBody) -> Answer:
     engine = exchange.engine
     if body.requeue:
-        (outcome,) = await engine.release((_release(body),))
+        (outcome,) = await engine.release((_requeue(body),))
     else:
         (outcome,) = await engine.fail((_failure_report(body),))
     if isinstance(outcome, OjsterError):
@@ -148,7 +156,7 @@ async def fail_batch(exchange: Exchange) -> Answer:
     body = await exchange.read(wire.NACK_BATCH)
     engine = exchange.engine
     failed = [_failure_report(one) for one in body.nacks if not one.requeue]
-    released = [_release(one) for one in body.nacks if one.requeue]
+    released = [_requeue(one) for one in body.nacks if one.requeue]
     failures, releases = await asyncio.gather(engine.fail(failed), engine.release(released))
     outcomes = [(releases if one.requeue else failures).pop(0) for one in body.nacks]
     return _batch(outcomes, _failed)
@@ -157,11 +165,63 @@ async def fail_batch(exchange: Exchange) -> Answer:
 def _failure_report(body: wire.NackBody) -> FailureReport:
     if body.error is None:
         raise InvalidRequest("The 'error' attribute is missing; it says why the job failed.", field="error")
-    return FailureReport(body.job_id, parse_failure(body.error), body.worker_id, body.attempt)
+    failure = parse_failure(body.error)
+    return FailureReport(body.job_id, failure, body.worker_id, body.attempt, changes_of(body.properties))
 
 
-def _release(body: wire.NackBody) -> Release:
-    return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000)
+def _requeue(body: wire.NackBody) -> Release:
+    changes = changes_of(body.properties)
+    return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000, changes=changes)
+
+
+async def release(exchange: Exchange) -> Answer:
+    """Let go of a job: put it back, let it wait, have its workflow run again, or skip the rest of that."""
+    return await _release(exchange, await exchange.read(wire.RELEASE))
+
+
+async def release_job(exchange: Exchange) -> Answer:
+    """Let go of the job in the path, as ``release`` does."""
+    body = await exchange.read(wire.RELEASE_JOB)
+    return await _release(exchange, wire.ReleaseBody(exchange.path["id"], **msgspec.structs.asdict(body)))
+
+
+async def _release(exchange: Exchange, body: wire.ReleaseBody) -> Answer:
+    (outcome,) = await exchange.engine.release((_as_release(body),))
+    if isinstance(outcome, OjsterError):
+        raise outcome
+    return Answer(_released(outcome))
+
+
+async def release_batch(exchange: Exchange) -> Answer:
+    """Let go of several jobs; each is accepted or refused by itself."""
+    body = await exchange.read(wire.RELEASE_BATCH)
+    return _batch(await exchange.engine.release([_as_release(one) for one in body.releases]), _released)
+
+
+def _as_release(body: wire.ReleaseBody) -> Release:
+    if body.result is not UNSET:
+        read_value(body.result, "result")
+    return Release(
+        body.job_id,
+        body.worker_id,
+        body.attempt,
+        body.delay_ms * 1000,
+        body.then,
+        not_before=None if body.not_before is None else parse_timestamp(body.not_before),
+        again=body.again,
+        deadline=None if body.deadline is None else parse_timestamp(body.deadline),
+        wait=None if body.wait_ms is None else body.wait_ms * 1000,
+        result=None if body.result is UNSET else bytes(body.result),
+        changes=changes_of(body.properties),
+    )
+
+
+def _released(job: Job) -> bytes:
+    shown: dict[str, Any] = {"released": True, "id": job.id, "job_id": job.id, "state": job.state}
+    if job.due_at is not None and job.state in (JobState.SCHEDULED, JobState.PENDING):
+        shown["scheduled_at" if job.state == JobState.SCHEDULED else "deadline"] = format_timestamp(job.due_at)
+    shown["job"] = {"id": job.id, "type": job.type, "state": job.state, "attempt": job.attempt}
+    return encode(shown)
 
 
 def _failed(job: Job) -> bytes:
@@ -253,8 +313,11 @@ async def direct_worker(exchange: Exchange) -> Answer:
 
 
 async def remove_worker(exchange: Exchange) -> Answer:
-    """Forget a worker that has stopped; jobs that it still holds are given to others."""
-    await exchange.engine.leave(exchange.path["id"])
+    """Forget a worker that has stopped; jobs that it still holds are given to others.
+
+    With ``lost=true`` it did not stop in good order, and its attempts count.
+    """
+    await exchange.engine.leave(exchange.path["id"], lost=exchange.query.get("lost") == "true")
     return Answer(encode({"removed": True, "worker_id": exchange.path["id"]}))
 
 
@@ -274,12 +337,15 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody, large=True),
     Route("POST", f"{BASE}/workers/nack", fail, "Workers", wire.NackBody),
     Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", wire.NackBatchBody, large=True),
+    Route("POST", f"{BASE}/workers/release", release, "Workers", wire.ReleaseBody, large=True),
+    Route("POST", f"{BASE}/workers/release/batch", release_batch, "Workers", wire.ReleaseBatchBody, large=True),
     Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", wire.HeartbeatBody),
     Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", wire.HeartbeatBody),
     Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", wire.AckJobBody, large=True),
     Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", wire.NackJobBody),
+    Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", wire.ReleaseJobBody, large=True),
     Route("GET", f"{BASE}/workers", list_workers, "Workers"),
     Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers"),
     Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", wire.DirectiveBody),
-    Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers"),
+    Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers", query=("lost",)),
 )

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from ojster.engine.graph import WORKFLOW_STATES
+from ojster.engine.holds import WorkflowResumption
+from ojster.engine.notes import NewNote
+from ojster.engine.properties import PropertyChange
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.errors import InvalidRequest
+from ojster.model.properties import Changes
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.server import wire
+from ojster.server.api.jobs import note_of, resumption_of
 from ojster.server.exchange import Answer, Exchange, encode, page_of, pagination, wait_ms, whole
 from ojster.server.route import BASE, PAGE, Route
 
@@ -72,6 +77,48 @@ async def release_workflow(exchange: Exchange) -> Answer:
     return _workflow(await exchange.engine.release_workflow(exchange.path["id"]))
 
 
+async def resume_workflow(exchange: Exchange) -> Answer:
+    """Let the job of a workflow go on that waits, with what it waits for."""
+    data, failure, step = await resumption_of(exchange)
+    item = WorkflowResumption(exchange.path["id"], step, data, failure)
+    return _workflow(await exchange.engine.resume_workflow(item))
+
+
+async def show_status(exchange: Exchange) -> Answer:
+    """Show what became of each step so far, by branch and in order, and what is under way."""
+    status = await exchange.engine.workflow_status(exchange.path["id"])
+    return Answer(encode({"status": status}))
+
+
+async def show_statistics(exchange: Exchange) -> Answer:
+    """Count workflows by state, and by when they were created: each is in one of four spans of time."""
+    return Answer(encode({"statistics": await exchange.engine.workflow_statistics(exchange.query.get("definition"))}))
+
+
+async def show_properties(exchange: Exchange) -> Answer:
+    """Show what the tasks of a workflow share, each value with its version."""
+    return Answer(encode({"properties": await exchange.engine.properties(exchange.path["id"])}))
+
+
+async def change_properties(exchange: Exchange) -> Answer:
+    """Change what the tasks of a workflow share: all that is asked for, or, if a version is another, nothing (409)."""
+    body = await exchange.read(wire.PROPERTIES)
+    changes = Changes(body.set, tuple(body.delete), body.expected)
+    item = PropertyChange(exchange.path["id"], changes, body.job_id, body.worker_id, body.attempt)
+    return Answer(encode({"properties": await exchange.engine.change_properties(item)}))
+
+
+async def note_workflow(exchange: Exchange) -> Answer:
+    """Note something of a workflow: any JSON value."""
+    item = NewNote(await note_of(exchange), workflow_id=exchange.path["id"])
+    return Answer(encode({"note": await exchange.engine.add_note(item)}), 201)
+
+
+async def list_workflow_notes(exchange: Exchange) -> Answer:
+    """List what was noted of a workflow and of its jobs, the oldest first."""
+    return Answer(encode({"notes": await exchange.engine.workflow_notes(exchange.path["id"])}))
+
+
 async def review_step(exchange: Exchange) -> Answer:
     """Approve or reject a step that waits for it, or note what is said of it."""
     body = await exchange.read(wire.REVIEW)
@@ -102,6 +149,23 @@ ROUTES: Final = (
         large=True,
     ),
     Route("GET", f"{BASE}/workflows", list_workflows, "Workflows", query=("state", "type", "name", *PAGE)),
+    Route("GET", f"{BASE}/workflows/statistics", show_statistics, "Workflows", query=("definition",)),
+    Route("GET", f"{BASE}/workflows/{{id}}/status", show_status, "Workflows"),
+    Route("GET", f"{BASE}/workflows/{{id}}/properties", show_properties, "Workflows"),
+    Route(
+        "POST", f"{BASE}/workflows/{{id}}/properties", change_properties, "Workflows", wire.PropertiesBody, large=True
+    ),
+    Route("GET", f"{BASE}/workflows/{{id}}/info", list_workflow_notes, "Workflows"),
+    Route("POST", f"{BASE}/workflows/{{id}}/info", note_workflow, "Workflows", wire.NoteBody, status=201),
+    Route(
+        "POST",
+        f"{BASE}/workflows/{{id}}/resume",
+        resume_workflow,
+        "Workflows",
+        wire.ResumeBody,
+        wire.WorkflowAnswer,
+        large=True,
+    ),
     Route(
         "GET",
         f"{BASE}/workflows/{{id}}",
