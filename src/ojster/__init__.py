@@ -11,7 +11,19 @@ from ojster.app import App, JobHandle, JobOptions, JobType, RateLimit, Retry, Un
 from ojster.codec import CodecError, Encryption, Gzip
 from ojster.engine.settings import Retention, Settings
 from ojster.engine.sharing import Sharing
-from ojster.job import DeadLetter, Discard, JobCancelled, JobContext, JobFailed, RateLimited, Snooze, current_job
+from ojster.job import (
+    DeadLetter,
+    Discard,
+    JobCancelled,
+    JobContext,
+    JobFailed,
+    RateLimited,
+    RetryWorkflow,
+    SkipRest,
+    Snooze,
+    Wait,
+    current_job,
+)
 from ojster.model.envelope import Job
 from ojster.model.errors import (
     BackendUnavailable,
@@ -24,8 +36,10 @@ from ojster.model.errors import (
     OjsterError,
     PayloadTooLarge,
 )
+from ojster.model.properties import PropertyConflict
 from ojster.model.states import JobState
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
+from ojster.properties import SharedProperties
 from ojster.run import AsyncRun, Run, WorkflowCancelled, WorkflowFailed
 from ojster.version import __version__
 from ojster.worker.worker import Worker
@@ -73,17 +87,22 @@ __all__ = [
     "NotInTransaction",
     "OjsterError",
     "PayloadTooLarge",
+    "PropertyConflict",
     "RateLimit",
     "RateLimited",
     "Retention",
     "Retry",
+    "RetryWorkflow",
     "Run",
     "Settings",
+    "SharedProperties",
     "Sharing",
+    "SkipRest",
     "Snooze",
     "Step",
     "StepInfo",
     "Unique",
+    "Wait",
     "Worker",
     "Workflow",
     "WorkflowCancelled",

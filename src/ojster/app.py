@@ -31,8 +31,9 @@ from ojster.engine.settings import Settings
 from ojster.job import JobCancelled, JobContext, JobFailed
 from ojster.model import agents, ml_resources
 from ojster.model.cron import OverlapPolicy
+from ojster.model.definition import Definition
 from ojster.model.envelope import Job
-from ojster.model.errors import InvalidRequest
+from ojster.model.errors import Duplicate, InvalidRequest, NotFound
 from ojster.model.ids import new_id
 from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
 from ojster.model.states import FINISHED, JobState
@@ -41,7 +42,7 @@ from ojster.model.versions import ANY, Handled, parse_handled
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
 from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
-from ojster.workflow import Step, Workflow, chain
+from ojster.workflow import Step, Workflow, chain, start_request
 
 if TYPE_CHECKING:
     from ojster.client.http import HttpClient
@@ -710,8 +711,46 @@ class App:
                     engine.middleware = self.enqueue_middleware
         return engine
 
-    def start(self, workflow: Step, **options: Any) -> Run:
-        """Start a workflow; a single step is as good as a chain of one.
+    def define(self, name: str, workflow: Step, **options: Any) -> Definition:
+        """Give workflows that are started often a name; if there is a definition of it, and it differs, a new version.
+
+        Workflows that were started from it before stay as they are (seed 002).
+
+        Parameters
+        ----------
+        options:
+            What holds for all of its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, how
+            often and when they are run again as a whole (``RetryWorkflow``); and, as in ``start``, ``options``,
+            ``timeout``, ``on_error``, ``on_cancel`` and ``on_lost_worker``.
+
+        Raises
+        ------
+        InvalidRequest, InvalidWorkflow
+            No workflow can be made of it.
+        """
+        return self._portal.call(self.adefine(name, workflow, **options))
+
+    async def adefine(self, name: str, workflow: Step, **options: Any) -> Definition:
+        """Give workflows that are started often a name. See ``define``."""
+        retry, schema = options.pop("retry", None), options.pop("params_schema", None)
+        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
+        members = whole.request(**options)
+        if retry is not None:
+            members["retry"] = msgspec.Raw(to_json(_wire_of(retry)))
+        if schema is not None:
+            members["params_schema"] = msgspec.Raw(to_json(schema))
+        client = self.client()
+        try:
+            return await client.update_definition(name, members)
+        except NotFound:
+            pass
+        try:
+            return await client.create_definition(name, members)
+        except Duplicate:  # somebody else has created it meanwhile
+            return await client.update_definition(name, members)
+
+    def start(self, workflow: Step | str, **options: Any) -> Run:
+        """Start a workflow, or one of the definition of that name; a single step is as good as a chain of one.
 
         Parameters
         ----------
@@ -719,27 +758,41 @@ class App:
             What is said of the whole: ``name``; ``params``, to which references lead; ``metadata``; ``options`` and
             ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
             ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it does not start
-            any more; ``on_error`` and ``on_cancel``, steps that run if it fails or is cancelled.
+            any more; ``on_error`` and ``on_cancel``, steps that run if it fails or is cancelled; ``on_lost_worker``:
+            ``"cancel"`` if it is to be cancelled when a worker is lost with one of its jobs; ``properties``, with which
+            it begins, that its tasks share.
+
+            Of a definition, instead of what that says itself: ``version``, by default the latest; ``target``, what it
+            works on: no other workflow of the definition may have the same target and ``params`` until it is over;
+            ``locks``, a regular expression: until it is over, none is started for a target that it matches.
 
         Raises
         ------
         InvalidWorkflow
             It breaks a rule; the error says where.
+        NotFound
+            There is no such definition.
+        Duplicate, Conflict
+            The target is taken, or locked; ``existing_workflow_id`` in the details says by which workflow.
         BackendUnavailable
             The server cannot be reached.
         """
-        with tracing.starting(_kind_of(workflow)) as carried:
+        with tracing.starting(workflow if isinstance(workflow, str) else _kind_of(workflow)) as carried:
             return Run(self, self._portal.call(self._create(workflow, options, carried)))
 
-    async def astart(self, workflow: Step, **options: Any) -> AsyncRun:
+    async def astart(self, workflow: Step | str, **options: Any) -> AsyncRun:
         """Start a workflow. See ``start``."""
-        with tracing.starting(_kind_of(workflow)) as carried:
+        with tracing.starting(workflow if isinstance(workflow, str) else _kind_of(workflow)) as carried:
             return AsyncRun(self, await self._create(workflow, options, carried))
 
-    async def _create(self, workflow: Step, options: Mapping[str, Any], carried: Mapping[str, str]) -> WorkflowInfo:
-        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
+    async def _create(
+        self, workflow: Step | str, options: Mapping[str, Any], carried: Mapping[str, str]
+    ) -> WorkflowInfo:
         if carried:
             options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
+        if isinstance(workflow, str):
+            return await self.client().create_workflow(start_request(workflow, **options))
+        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
         return await self.client().create_workflow(whole.request(**options))
 
     def find_workflow(self, workflow_id: str) -> Run:

@@ -7,18 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from ojster.agents import AgentTask
-from ojster.engine.agents import Account
+from ojster.client.interface import Client
 from ojster.engine.checkpoints import NewCheckpoint
-from ojster.engine.outcome import Progress
-from ojster.model.agents import AgentState
+from ojster.engine.notes import NewNote
+from ojster.engine.outcome import Progress, Release
 from ojster.model.envelope import Job
-from ojster.values import to_json
+from ojster.properties import SharedProperties, wait_in_thread
+from ojster.values import to_json, to_micros
 
 if TYPE_CHECKING:
     from ojster.workflow import Step
@@ -57,18 +59,98 @@ class DeadLetter(Outcome):
     code = "DEAD_LETTER"
 
 
-class Snooze(Exception):
+class Released(Exception):
+    """The base of what a handler raises that lets go of its job: it has neither succeeded nor failed (seed 002)."""
+
+    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
+        """Return what the worker is to tell the server."""
+        raise NotImplementedError
+
+
+class Snooze(Released):
     """Run this job again later, without counting this attempt.
 
     Parameters
     ----------
     delay:
         When, in seconds from now.
+    until:
+        Instead of that: not before when; it needs a time zone.
     """
 
-    def __init__(self, delay: float = 0.0) -> None:
-        super().__init__(f"again in {delay:g} s")
+    def __init__(self, delay: float = 0.0, *, until: datetime | None = None) -> None:
+        super().__init__(f"again in {delay:g} s" if until is None else f"again at {until}")
         self.delay = delay
+        self.not_before = None if until is None else to_micros(until, "until")
+
+    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
+        """Return what the worker is to tell the server."""
+        return Release(job_id, worker_id, attempt, round(self.delay * 1e6), not_before=self.not_before)
+
+
+class Wait(Released):
+    """Put this job on hold until somebody resumes it, or its workflow, with what it waits for.
+
+    Nothing is held meanwhile, neither a worker nor a lease. What it is resumed with is its result, unless it is to run
+    ``again``; if it is resumed with an error, it fails for good.
+
+    Parameters
+    ----------
+    timeout:
+        For how long at most, in seconds; then the attempt fails. ``None``: for ever.
+    deadline:
+        The same as a time, which needs a time zone.
+    again:
+        Run again when it is resumed, without counting this attempt: ``job.resumed`` is then what it was resumed with.
+    """
+
+    def __init__(self, timeout: float | None = None, *, deadline: datetime | None = None, again: bool = False) -> None:
+        super().__init__("until somebody resumes it")
+        self.timeout = timeout
+        self.deadline = None if deadline is None else to_micros(deadline, "deadline")
+        self.again = again
+
+    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
+        """Return what the worker is to tell the server."""
+        return Release(
+            job_id,
+            worker_id,
+            attempt,
+            then="wait",
+            again=self.again,
+            deadline=self.deadline,
+            wait=None if self.timeout is None else round(self.timeout * 1e6),
+        )
+
+
+class RetryWorkflow(Released):
+    """End the workflow of this job, and run it again from the beginning, as a new one.
+
+    How often, and after what delays, the ``retry`` policy of its definition says: 10 attempts by default. After the
+    last of them, and in a workflow without a definition, the job fails for good instead.
+    """
+
+    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
+        """Return what the worker is to tell the server."""
+        return Release(job_id, worker_id, attempt, then="retry")
+
+
+class SkipRest(Released):
+    """Complete this job, and with it its workflow: what has not started is skipped; active jobs may finish.
+
+    Parameters
+    ----------
+    result:
+        The result of this job: what JSON can say.
+    """
+
+    def __init__(self, result: Any = None) -> None:
+        super().__init__("the rest is not needed")
+        self.result = None if result is None else to_json(result)
+
+    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
+        """Return what the worker is to tell the server."""
+        return Release(job_id, worker_id, attempt, then="skip", result=self.result)
 
 
 class RateLimited(Exception):
@@ -96,17 +178,15 @@ class JobContext:
         self,
         job: Job,
         worker_id: str,
+        client: Client,
         send: Callable[[Progress], Coroutine[Any, Any, None]],
-        save: Callable[[NewCheckpoint], Coroutine[Any, Any, object]],
-        account: Callable[[Account], Coroutine[Any, Any, AgentState]],
         extend: Callable[[], Coroutine[Any, Any, None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.job = job
         self.worker_id = worker_id
+        self._client = client
         self._send = send
-        self._save = save
-        self._account = account
         self._extend = extend
         self._loop = loop
         self._stopped = threading.Event()
@@ -168,7 +248,36 @@ class JobContext:
     @cached_property
     def agent(self) -> AgentTask:
         """The job as an agent's task: for asynchronous handlers that ask models (ojs-ai-agents.md)."""
-        return AgentTask(self.job, self.worker_id, self._account)
+        return AgentTask(self.job, self.worker_id, self._client.account)
+
+    @cached_property
+    def properties(self) -> SharedProperties:
+        """What the tasks of the job's workflow share."""
+        return SharedProperties(self._client, self.job, self.workflow_id, self.worker_id, self._loop)
+
+    @property
+    def resumed(self) -> Any:
+        """What the job was resumed with, if it was, after ``Wait(again=True)``; else ``None``."""
+        return None if self.job.resumed is None else msgspec.json.decode(self.job.resumed)
+
+    async def anote(self, note: Any) -> None:
+        """Note something for people and others to read while the job runs, and after it.
+
+        Parameters
+        ----------
+        note:
+            What JSON can say, at most 16 KiB; a job has at most 1,000 notes.
+
+        Raises
+        ------
+        PayloadTooLarge, Conflict
+            It is larger, or there are too many.
+        """
+        await self._client.add_note(NewNote(to_json(note), job_id=self.job.id))
+
+    def note(self, note: Any) -> None:
+        """Note something, as ``anote`` does; for plain functions."""
+        wait_in_thread(self.anote(note), self._loop)
 
     @property
     def cancelled(self) -> bool:
@@ -223,7 +332,7 @@ class JobContext:
         Conflict
             The job was cancelled or has lost its lease; the handler should stop.
         """
-        await self._save(NewCheckpoint(self.job.id, to_json(state), self.worker_id, self.job.attempt))
+        await self._client.save_checkpoint(NewCheckpoint(self.job.id, to_json(state), self.worker_id, self.job.attempt))
 
     def checkpoint(self, state: Any) -> None:
         """Save how far the job has got, as ``acheckpoint`` does; for plain functions.
@@ -233,9 +342,7 @@ class JobContext:
         RuntimeError
             It is called in an asynchronous handler, which would wait for itself.
         """
-        if self._loop is _running_loop():
-            raise RuntimeError("Asynchronous handlers save their state with: await job.acheckpoint(state)")
-        asyncio.run_coroutine_threadsafe(self.acheckpoint(state), self._loop).result()
+        wait_in_thread(self.acheckpoint(state), self._loop)
 
     async def heartbeat(self) -> None:
         """Extend the job's lease now. The worker does so by itself every few seconds."""
@@ -266,13 +373,6 @@ class _Membership(msgspec.Struct):
 
 class _Saved(msgspec.Struct):
     state: Any
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 _saved: Final[Callable[[bytes], _Saved]] = msgspec.json.Decoder(_Saved).decode

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ojster.drawing import draw
+from ojster.engine.holds import WorkflowResumption
+from ojster.engine.workflow_status import WorkflowStatus
 from ojster.engine.workflows import Review, StepAddress
+from ojster.model.failure import Failure
 from ojster.model.workflow_info import WorkflowError, WorkflowInfo
+from ojster.values import to_json
 from ojster.workflow import DrawingFormat
 
 if TYPE_CHECKING:
@@ -66,6 +70,8 @@ class AsyncRun:
     async def result(self, timeout: float | None = None) -> Any:
         """Wait until it has finished, and return its result: of a group, a batch or a map, a list.
 
+        If it is run again as a whole, it is the new one from then on, which has another id.
+
         Parameters
         ----------
         timeout:
@@ -85,6 +91,9 @@ class AsyncRun:
         while True:
             left = LONGEST_POLL if deadline is None else max(0.0, deadline - time.monotonic())
             head = await client.show_workflow(self.id, wait=min(left, LONGEST_POLL), steps=False)
+            if head.next_attempt is not None:
+                self._info = await client.show_workflow(head.next_attempt)
+                continue
             if head.finished:
                 return _result_of(await self.refresh())
             if deadline is not None and time.monotonic() >= deadline:
@@ -162,6 +171,39 @@ class AsyncRun:
         """
         self._info = await self._app.client().cancel_step(StepAddress(self.id, step))
 
+    async def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
+        """Let the job go on that waits (``Wait``).
+
+        Parameters
+        ----------
+        result:
+            What it waits for: what JSON can say.
+        error:
+            Instead of that: why it will not come; the job fails for good.
+        step:
+            Which is meant, named by its path, if several wait.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such step, none waits, or several do and it is not said which is meant.
+        """
+        failure = None if error is None else Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
+        item = WorkflowResumption(self.id, step, None if failure else to_json(result), failure)
+        self._info = await self._app.client().resume_workflow(item)
+
+    async def status(self) -> WorkflowStatus:
+        """Return what became of each step so far, by branch and in order, and what is under way."""
+        return await self._app.client().workflow_status(self.id)
+
+    async def properties(self) -> dict[str, Any]:
+        """Return what its tasks share, by name."""
+        return {name: one.decoded() for name, one in (await self._app.client().properties(self.id)).items()}
+
+    async def notes(self) -> list[Any]:
+        """Return what was noted of it and its jobs, the oldest first."""
+        return [msgspec.json.decode(one.note) for one in await self._app.client().workflow_notes(self.id)]
+
 
 class Run:
     """A workflow that was started, for plain code. See ``AsyncRun``."""
@@ -236,6 +278,22 @@ class Run:
     def note(self, step: str, notes: str, *, author: str | None = None) -> None:
         """Note something on a step. See ``AsyncRun.note``."""
         self._app._portal.call(self._run.note(step, notes, author=author))
+
+    def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
+        """Let the job go on that waits. See ``AsyncRun.resume``."""
+        self._app._portal.call(self._run.resume(result, error=error, step=step))
+
+    def status(self) -> WorkflowStatus:
+        """Return what became of each step so far, and what is under way. See ``AsyncRun.status``."""
+        return self._app._portal.call(self._run.status())
+
+    def properties(self) -> dict[str, Any]:
+        """Return what its tasks share, by name."""
+        return self._app._portal.call(self._run.properties())
+
+    def notes(self) -> list[Any]:
+        """Return what was noted of it and its jobs, the oldest first."""
+        return self._app._portal.call(self._run.notes())
 
     def cancel_step(self, step: str) -> None:
         """Cancel a step. See ``AsyncRun.cancel_step``."""

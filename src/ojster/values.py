@@ -36,10 +36,20 @@ def to_timestamp(moment: datetime, name: str) -> str:
     InvalidRequest
         It has no time zone; the error calls it ``name``.
     """
+    return format_timestamp(to_micros(moment, name))
+
+
+def to_micros(moment: datetime, name: str) -> int:
+    """Return a point in time in microseconds since the epoch.
+
+    Raises
+    ------
+    InvalidRequest
+        It has no time zone; the error calls it ``name``.
+    """
     if moment.tzinfo is None:
         raise InvalidRequest(f"{name} has no time zone; write for example datetime.now(UTC) + timedelta(hours=1).")
-    since_epoch = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return format_timestamp(since_epoch // timedelta(microseconds=1))
+    return (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def to_json(value: Any) -> bytes:

@@ -180,6 +180,8 @@ class Workflow(Step):
         expires_in: Seconds | None = None,
         on_error: Step | None = None,
         on_cancel: Step | None = None,
+        on_lost_worker: Literal["retry", "cancel"] | None = None,
+        properties: Mapping[str, Any] | None = None,
     ) -> Members:
         """Return the request that creates it. See ``App.start``."""
         if timeout is not None and to_millis(timeout) == 0:
@@ -192,15 +194,55 @@ class Workflow(Step):
             "options": options,
             "priority": priority,
             "timeout_ms": None if timeout is None else to_millis(timeout),
-            "scheduled_at": None if scheduled_at is None else to_timestamp(scheduled_at, "scheduled_at"),
-            "expires_at": None if expires_in is None else "+" + to_duration(expires_in),
             "on_error": on_error and on_error.wire,
             "on_cancel": on_cancel and on_cancel.wire,
+            "on_lost_worker": on_lost_worker,
+            "properties": properties,
         }
-        if delay is not None:
-            given["scheduled_at"] = "+" + to_duration(delay)
-        wire |= {name: value for name, value in given.items() if value is not None}
-        return {name: msgspec.Raw(to_json(value)) for name, value in wire.items()}
+        return _members(wire | given | _times(scheduled_at, delay, expires_in))
+
+
+def start_request(
+    definition: str,
+    *,
+    version: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    target: str | None = None,
+    locks: str | None = None,
+    properties: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    priority: int | None = None,
+    scheduled_at: datetime | None = None,
+    delay: Seconds | None = None,
+    expires_in: Seconds | None = None,
+) -> Members:
+    """Return the request that starts a workflow from a definition. See ``App.start``."""
+    given: dict[str, Any] = {
+        "definition": definition,
+        "definition_version": version,
+        "params": params,
+        "target": target,
+        "locks": locks,
+        "properties": properties,
+        "name": name,
+        "metadata": metadata,
+        "priority": priority,
+    }
+    return _members(given | _times(scheduled_at, delay, expires_in))
+
+
+def _times(scheduled_at: datetime | None, delay: Seconds | None, expires_in: Seconds | None) -> dict[str, Any]:
+    """When a workflow is to start, and until when it may."""
+    start = None if scheduled_at is None else to_timestamp(scheduled_at, "scheduled_at")
+    if delay is not None:
+        start = "+" + to_duration(delay)
+    return {"scheduled_at": start, "expires_at": None if expires_in is None else "+" + to_duration(expires_in)}
+
+
+def _members(given: Mapping[str, Any]) -> Members:
+    """What is given, as members of a request."""
+    return {name: msgspec.Raw(to_json(value)) for name, value in given.items() if value is not None}
 
 
 def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:

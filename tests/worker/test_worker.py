@@ -106,7 +106,7 @@ async def test_an_attempt_goes_on_where_the_last_one_was(app: App) -> None:
         assert await (await push(app, "resume.async")).aresult(15) == [{"attempt": 2}]
         assert await (await push(app, "resume.plain")).aresult(15) == [{"attempt": 1}]
         error = await failure(await push(app, "checkpoint.wrongly", retry=1))
-        assert "await job.acheckpoint" in error["message"]
+        assert "acheckpoint" in error["message"]
 
 
 async def test_a_handler_can_ask_for_a_pause_of_all_that_share_its_limit(app: App) -> None:

@@ -12,14 +12,15 @@ from rich.table import Table
 
 from ojster.app import JobOptions, Retry, request_of
 from ojster.cli.common import Command, Duration, ask, done, examples, with_json, with_url
-from ojster.cli.output import console, job_json, print_json, print_page, state_text
+from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
+from ojster.cli.workflows import resumption
 from ojster.client.interface import Client
 from ojster.engine.bulk import Action
 from ojster.engine.inspect import Page
 from ojster.engine.selection import JobFilter
 from ojster.model.errors import InvalidRequest
 from ojster.model.states import FINISHED, JobState
-from ojster.model.timestamps import format_timestamp, system_clock
+from ojster.model.timestamps import format_timestamp, parse_timestamp, system_clock
 
 STATES: Final = [state.value for state in JobState]
 
@@ -207,14 +208,42 @@ def show_history(job_id: str, url: str, as_json: bool) -> None:
     console.print(table)
 
 
-@jobs.command("activate", epilog=examples("ojster jobs activate 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@jobs.command(
+    "activate",
+    epilog=examples(
+        "ojster jobs activate 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f",
+        "ojster jobs activate 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f --result '{\"paid\": true}'",
+    ),
+)
+@click.argument("job_id")
+@with_url
+@click.option("--result", help="What the job waits for: JSON, or else a string.")
+@click.option("--error", help="Instead of that: why it will not come; the job fails for good.")
+@with_json
+def activate_job(job_id: str, url: str, result: str | None, error: str | None, as_json: bool) -> None:
+    """Make a pending job available, or resume one that waits."""
+    data, failure = resumption(result, error)
+
+    async def activate(client: Client) -> str:
+        await client.activate(job_id, data, failure)
+        return (await client.find(job_id)).state
+
+    state = ask(url, activate)
+    done(f"{job_id} is {state}.", as_json, {"id": job_id, "state": state})
+
+
+@jobs.command("info", epilog=examples("ojster jobs info 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
 @click.argument("job_id")
 @with_url
 @with_json
-def activate_job(job_id: str, url: str, as_json: bool) -> None:
-    """Make a pending job available."""
-    ask(url, lambda client: client.activate(job_id))
-    done(f"{job_id} is available.", as_json, {"id": job_id, "state": "available"})
+def show_notes(job_id: str, url: str, as_json: bool) -> None:
+    """Show what was noted of a job, the oldest first."""
+    notes = ask(url, lambda client: client.job_notes(job_id))
+    if as_json:
+        print_json({"notes": notes})
+        return
+    rows = [(ago(parse_timestamp(one.at)), bytes(one.note).decode()) for one in notes]
+    print_table(("when", "note"), rows, "Nothing was noted.")
 
 
 @jobs.command(

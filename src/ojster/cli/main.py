@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ojster.cli import care, cron, dead_letter, demo, jobs, queues, run, workers, workflows
+from ojster.cli import care, cron, dead_letter, definitions, demo, jobs, queues, run, workers, workflows
 from ojster.cli.common import examples, exits_well
 from ojster.version import __version__
 
@@ -38,6 +38,7 @@ for command in (
     jobs.push,
     jobs.jobs,
     workflows.workflows,
+    definitions.definitions,
     queues.queues,
     cron.cron,
     dead_letter.dead_letter,

@@ -23,10 +23,15 @@ from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
 from ojster.drawing import MARKS, draw
 from ojster.engine.graph import WORKFLOW_STATES
+from ojster.engine.holds import WorkflowResumption
+from ojster.engine.notes import NewNote
+from ojster.engine.properties import PropertyChange
 from ojster.engine.settings import Settings
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
+from ojster.model.failure import Failure
 from ojster.model.job import read_members
+from ojster.model.properties import Changes
 from ojster.model.timestamps import parse_timestamp
 from ojster.model.workflow import CONTAINERS, read_workflow
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
@@ -45,6 +50,7 @@ STYLES: Final = {
     "failed": "bold red",
     "compensated": "yellow",
     "cancelled": "bright_black",
+    "retried": "yellow",
     "skipped": "bright_black",
 }
 
@@ -63,7 +69,7 @@ ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
     )
 )
 def workflows() -> None:
-    """Start, list, show, draw, approve, reject, hold, release, retry and cancel workflows."""
+    """Start, list, show, draw, approve, reject, hold, release, resume, retry and cancel workflows."""
 
 
 @workflows.command(
@@ -83,18 +89,19 @@ def workflows() -> None:
 @with_json
 def start(file: Path, url: str, params: tuple[str, ...], name: str | None, watch: bool, as_json: bool) -> int:
     """Start the workflow that FILE describes, as JSON or YAML; '-' is the standard input."""
-    wire = _read(file)
+    wire = read_file(file)
     if params:
-        wire["params"] = dict(wire.get("params") or {}) | dict(map(_parameter, params))
+        wire["params"] = dict(wire.get("params") or {}) | dict(map(parameter, params))
     if name is not None:
         wire["name"] = name
     members = read_members(msgspec.json.encode(wire), str(file))
-    return _follow(
+    return follow(
         url, lambda client: client.create_workflow(members), watch=watch, as_json=as_json, whole=False, makes=True
     )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_file(file: Path) -> dict[str, Any]:
+    """Return the object that a file describes, as JSON or YAML; '-' is the standard input."""
     text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     try:
         wire = msgspec.yaml.decode(text)  # JSON is YAML
@@ -105,7 +112,8 @@ def _read(file: Path) -> dict[str, Any]:
     return wire
 
 
-def _parameter(text: str) -> tuple[str, Any]:
+def parameter(text: str) -> tuple[str, Any]:
+    """Return the name and the value of ``NAME=VALUE``: JSON, or else a string."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.UsageError(f"--param must be NAME=VALUE, not {text!r}.")
@@ -159,7 +167,7 @@ def list_workflows(url: str, state: str | None, type: str | None, name: str | No
 @with_json
 def show(workflow_id: str, url: str, watch: bool, whole: bool, as_json: bool) -> int:
     """Show a workflow as a tree, with the state of each step."""
-    return _follow(
+    return follow(
         url, lambda client: client.show_workflow(workflow_id), watch=watch, as_json=as_json, whole=whole, makes=False
     )
 
@@ -183,7 +191,7 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
     if (workflow_id is None) == (file is None):
         raise click.UsageError("Say either the id of a workflow or --file.")
     if file is not None:
-        wire = _read(file)
+        wire = read_file(file)
         read_workflow(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
         info = preview(wire)
     else:
@@ -240,10 +248,130 @@ def cancel(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
     done(f"{workflow_id if step is None else f'The step {step}'} is cancelled.", as_json, info)
 
 
+@workflows.command(
+    epilog=examples(
+        f"ojster workflows resume {ID}",
+        f"ojster workflows resume {ID} --result '{{\"approved\": true}}'",
+        f"ojster workflows resume {ID} --step deploy.wait --error 'the ticket was closed'",
+    )
+)
+@click.argument("workflow_id")
+@with_url
+@click.option("--result", help="What it waits for: JSON, or else a string.")
+@click.option("--error", help="Instead of that: why it will not come; the step fails for good.")
+@click.option("--step", help="Which step is meant, named by its path, if several wait.")
+@with_json
+def resume(workflow_id: str, url: str, result: str | None, error: str | None, step: str | None, as_json: bool) -> None:
+    """Let the job of a workflow go on that waits."""
+    item = WorkflowResumption(workflow_id, step, *resumption(result, error))
+    done(f"{workflow_id} goes on.", as_json, ask(url, lambda client: client.resume_workflow(item)))
+
+
+def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Failure | None]:
+    """Return what a job is resumed with."""
+    if error is not None:
+        if result is not None:
+            raise click.UsageError("Say either --result or --error.")
+        return None, Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
+    return (None if result is None else msgspec.json.encode(parameter(f"x={result}")[1])), None
+
+
+@workflows.command(epilog=examples(f"ojster workflows status {ID}"))
+@click.argument("workflow_id")
+@with_url
+@with_json
+def status(workflow_id: str, url: str, as_json: bool) -> None:
+    """Show what became of each step so far, by branch and in the order in which they ended, and what is under way."""
+    found = ask(url, lambda client: client.workflow_status(workflow_id))
+    if as_json:
+        print_json(found)
+        return
+    info = found.workflow
+    console.print(Text.assemble((info.name or info.type, "bold"), "  ", _state(info.state)))
+    for branch, results in found.results.items():
+        console.print(f"{branch}:", style="bright_black")
+        for one in results:
+            line = Text.assemble("  ", (one.path, "bold"), f" {one.name} ", _state(one.state))
+            shown = one.error if one.error is not msgspec.UNSET else one.result
+            if shown is not msgspec.UNSET:
+                line.append(f"  {bytes(shown).decode()}"[:100])
+            console.print(line, soft_wrap=True)
+    for current in found.current:
+        more = (
+            f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
+        )
+        console.print(Text.assemble("now: ", (current.path, "bold"), f" {current.name} ", _state(current.state), more))
+
+
+@workflows.command("stats", epilog=examples("ojster workflows stats", "ojster workflows stats --definition gist"))
+@with_url
+@click.option("--definition", help="Only workflows of this definition.")
+@with_json
+def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
+    """Count workflows by state, and by when they were created; each is in one column."""
+    found = ask(url, lambda client: client.workflow_statistics(definition))
+    if as_json:
+        print_json(found)
+        return
+    columns = (found.current, found.past_hour, found.past_24h, found.all_time)
+    print_table(
+        ("state", "# last hour", "# the hour before", "# last day", "# earlier"),
+        [(state, *(column[state] for column in columns)) for state in WORKFLOW_STATES],
+        "",
+    )
+
+
+@workflows.command(
+    "info", epilog=examples(f"ojster workflows info {ID}", f"ojster workflows info {ID} --add 'looked at'")
+)
+@click.argument("workflow_id")
+@with_url
+@click.option("--add", help="Note this: JSON, or else a string.")
+@with_json
+def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> None:
+    """Show what was noted of a workflow and its jobs, the oldest first, or note something."""
+    if add is not None:
+        note = NewNote(msgspec.json.encode(parameter(f"x={add}")[1]), workflow_id=workflow_id)
+        done("Noted.", as_json, ask(url, lambda client: client.add_note(note)))
+        return
+    notes = ask(url, lambda client: client.workflow_notes(workflow_id))
+    if as_json:
+        print_json({"notes": notes})
+        return
+    rows = [(ago(parse_timestamp(one.at)), one.job_id, bytes(one.note).decode()) for one in notes]
+    print_table(("when", "job", "note"), rows, "Nothing was noted.")
+
+
+@workflows.command(
+    "properties",
+    epilog=examples(
+        f"ojster workflows properties {ID}", f"ojster workflows properties {ID} --set tries=0 --delete lock"
+    ),
+)
+@click.argument("workflow_id")
+@with_url
+@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Set one; JSON, or else a string.")
+@click.option("--delete", "names", multiple=True, metavar="NAME", help="Delete one.")
+@with_json
+def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: tuple[str, ...], as_json: bool) -> None:
+    """Show what the tasks of a workflow share, or change it."""
+    given = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in map(parameter, values)}
+    changes = Changes(given, names)
+    if changes.is_nothing:
+        found = ask(url, lambda client: client.properties(workflow_id))
+    else:
+        found = ask(url, lambda client: client.change_properties(PropertyChange(workflow_id, changes)))
+    if as_json:
+        print_json({"properties": found})
+        return
+    rows = [(name, bytes(one.value).decode(), one.version) for name, one in found.items()]
+    print_table(("name", "value", "# version"), rows, "It has no properties.")
+
+
 # Showing
 
 
-def _follow(
+def follow(
     url: str,
     begin: Callable[[Client], Awaitable[WorkflowInfo]],
     *,
@@ -252,7 +380,7 @@ def _follow(
     whole: bool,
     makes: bool,
 ) -> int:
-    """Show a workflow, once or until it has finished; return the exit code."""
+    """Begin with a workflow, and show it, once or until it has finished; return the exit code."""
 
     async def look(client: Client) -> WorkflowInfo:
         info = await begin(client)
@@ -322,6 +450,8 @@ def _line(step: StepInfo) -> Text:
     if step.progress is not msgspec.UNSET:
         progress = msgspec.json.decode(step.progress)
         line.append(f" {progress.get('progress', 0):.0%} {progress.get('message') or ''}", style="yellow")
+    if step.on_hold:
+        line.append("  waits to be resumed", style="magenta")
     if step.state == "blocked":
         line.append(f"  approve or reject {step.path}", style="magenta")
     if step.error is not msgspec.UNSET and step.state == "failed":

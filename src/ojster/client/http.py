@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import httpx
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
@@ -202,8 +203,8 @@ class HttpClient:
         id = msgspec.json.decode(members.setdefault("id", msgspec.Raw(_encode(new_id()))))
         try:
             return _workflow(await self._call("POST", "/workflows", members))
-        except Duplicate:
-            if given:
+        except Duplicate as refusal:
+            if given or refusal.details.get("existing_workflow_id") != id:
                 raise
             return await self.show_workflow(id)  # the answer to an earlier try was lost
 
@@ -597,14 +598,18 @@ class _DefinitionSeen(msgspec.Struct):
     workflow: msgspec.Raw
     hashes: dict[str, str]
     created_at: str
-    params_schema: msgspec.Raw | None = None
+    params_schema: msgspec.Raw | UnsetType = UNSET
 
 
 def _definition(raw: msgspec.Raw) -> Definition:
     seen = msgspec.json.decode(raw, type=_DefinitionSeen)
-    schema = None if seen.params_schema is None else bytes(seen.params_schema)
+    schema = _bytes(seen.params_schema)
     created_at = parse_timestamp(seen.created_at)
     return Definition(seen.name, seen.version, bytes(seen.workflow), schema, seen.hashes, created_at)
+
+
+def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:
+    return None if raw is UNSET else bytes(raw)
 
 
 def _resumption(data: bytes | None, failure: Failure | None) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from ojster.model.definition import Definition, read_rerun_policy
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.failure import Failure
-from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
 from ojster.model.node import NUMBER_BITS, NodeState
 from ojster.model.workflow import NewWorkflow, read_workflow
@@ -76,7 +75,6 @@ def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
     own |= {"params": msgspec.Raw(workflow.params), "metadata": msgspec.Raw(workflow.metadata)}
     members = definition.members | own
     new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant)
-    new.id = new_id()
     new.definition, new.definition_version = workflow.definition, workflow.definition_version
     new.target, new.locks, new.start = workflow.target, workflow.locks, workflow.start
     new.attempt, new.previous_attempt = workflow.attempt + 1, workflow.id

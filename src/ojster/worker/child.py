@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ojster.app import App
+from ojster.job import Released
 from ojster.worker.execution import failure_of
 
 
@@ -33,6 +34,8 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     try:
         result = _handler(request["module"], request["type"])(*request["args"])
         msgspec.json.encode(result)
+    except Released as released:
+        return {"release": msgspec.to_builtins(released.release("", "", 0))}
     except Exception as error:
         return {"failure": msgspec.to_builtins(failure_of(error))}
     return {"result": result}

@@ -12,6 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.app import JobType
+from ojster.engine.outcome import Release
+from ojster.job import Released
 from ojster.model.failure import Failure
 
 _HEADER: Final = 4
@@ -23,6 +25,18 @@ class ChildCrashed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+class ReleasedInChild(Released):
+    """A handler lets go of its job in its child process."""
+
+    def __init__(self, what: Release) -> None:
+        super().__init__(what.then)
+        self._what = what
+
+    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
+        """Return what the worker is to tell the server."""
+        return msgspec.structs.replace(self._what, job_id=job_id, worker_id=worker_id, attempt=attempt)
 
 
 class _Child:
@@ -65,6 +79,8 @@ class _Child:
         answer = msgspec.json.decode(await self.reader.readexactly(size))
         if "failure" in answer:
             raise ChildCrashed(msgspec.convert(answer["failure"], Failure))
+        if "release" in answer:
+            raise ReleasedInChild(msgspec.convert(answer["release"], Release))
         return answer["result"]
 
 
@@ -92,7 +108,7 @@ class ChildPool:
             how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
             failure = Failure("ProcessDied", f"The process that ran the job {how}.", code="handler_error")
             raise ChildCrashed(failure) from None
-        except ChildCrashed:
+        except (ChildCrashed, ReleasedInChild):
             self._idle.append(child)
             raise
         except BaseException:

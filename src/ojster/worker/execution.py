@@ -19,7 +19,7 @@ import msgspec
 from ojster import tracing
 from ojster.app import App, JobType, error_type
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
-from ojster.job import JobContext, Outcome, RateLimited, Snooze, enter_job
+from ojster.job import JobContext, Outcome, RateLimited, Released, enter_job
 from ojster.model.failure import Failure, clean
 from ojster.values import to_json, to_timestamp
 from ojster.worker.children import ChildCrashed, ChildPool
@@ -80,8 +80,8 @@ class Executor:
                 result = await self._call(context)
             appended = tuple(context.appended)
             return Acknowledgement(job.id, _to_json(job.type, result), worker_id, job.attempt, appended)
-        except Snooze as snooze:
-            return Release(job.id, worker_id, job.attempt, round(snooze.delay * 1e6))
+        except Released as released:
+            return released.release(job.id, worker_id, job.attempt)
         except TimeoutError as error:
             if limit.expired():
                 failure = Failure("timeout", f"The job ran longer than {timeout:g} seconds.", code="timeout")

@@ -283,9 +283,8 @@ class Worker:
         context = JobContext(
             job,
             self.id,
+            client,
             lambda item: self._send_progress(client, item),
-            client.save_checkpoint,
-            client.account,
             lambda: self._beat(client),
             loop,
         )
