@@ -19,6 +19,7 @@ from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Progress, Release
 from ojster.model.envelope import Job
+from ojster.model.properties import Changes
 from ojster.properties import SharedProperties, wait_in_thread
 from ojster.values import to_json, to_micros
 
@@ -192,6 +193,8 @@ class JobContext:
         self._stopped = threading.Event()
         self.appended: list[bytes] = []
         """Steps that the job adds to its workflow, as JSON."""
+        self.changes: Changes | None = None
+        """What is to become of the properties of its workflow together with the end of this attempt."""
         self._sent_at = 0.0
         self._pending: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -20,16 +20,19 @@ import click
 import msgspec
 from rich.logging import RichHandler
 
-from ojster.app import DEFAULT_URL, URL_VARIABLE, load_app
+from ojster.app import DEFAULT_URL, URL_VARIABLE, App, load_app
 from ojster.cli.common import Command, Duration, examples, with_migrate
 from ojster.cli.output import console, errors
+from ojster.cli.workflows import parameter
 from ojster.database.database import without_password
 from ojster.engine.settings import Retention, Settings
 from ojster.engine.sharing import Sharing, Strategy
 from ojster.model.errors import InvalidRequest
 from ojster.model.needs import read_provided
 from ojster.model.tenant import DEFAULT_TENANT, check_tenant
+from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
 from ojster.tuning import be_quick
+from ojster.worker.identity import IdentityTaken
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -218,9 +221,11 @@ class Capabilities(click.ParamType[dict[str, Any]]):
         "ojster worker myapp:app --tenant acme",
         """ojster worker myapp:app --capabilities '{"gpu": {"type": "nvidia-t4"}, "labels": {"region": "eu"}}'""",
         "ojster worker myapp:app --url http://127.0.0.1:8080",
+        "ojster worker myapp:app --identity /var/lib/ojster/worker-1",
+        "ojster worker --url http://127.0.0.1:8080 --code-tasks confined",
     )
 )
-@click.argument("app")
+@click.argument("app", required=False)
 @click.option("--url", "-u", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="Instead of the app's own URL.")
 @click.option(
     "--queues",
@@ -242,12 +247,30 @@ class Capabilities(click.ParamType[dict[str, Any]]):
     metavar="JSON",
     help="What it provides for jobs that need GPUs, memory, …: a JSON object, or @ and a file with one.",
 )
+@click.option(
+    "--code-tasks",
+    type=click.Choice(["confined", "weak"]),
+    help="Run jobs that carry their code: only if the platform can confine it, or (weak) although it cannot.",
+)
+@click.option(
+    "--code-module",
+    "code_modules",
+    multiple=True,
+    metavar="NAME",
+    help="What such code may import, instead of the usual.",
+)
+@click.option("--code-value", "code_values", multiple=True, metavar="NAME=JSON", help="What else such code sees.")
+@click.option(
+    "--identity",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file with the worker's id: after a restart, what it held before is given back at once.",
+)
 @click.option("--until-empty", is_flag=True, help="Stop when there is no job to be had.")
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @ends_with_parent
 def worker(
-    app: str,
+    app: str | None,
     url: str | None,
     queues: str,
     strategy: Strategy | None,
@@ -258,11 +281,15 @@ def worker(
     lease: float,
     label: tuple[str, ...],
     capabilities: dict[str, Any] | None,
+    code_tasks: Literal["confined", "weak"] | None,
+    code_modules: tuple[str, ...],
+    code_values: tuple[str, ...],
+    identity: Path | None,
     until_empty: bool,
     migrate: bool,
     log_level: str,
 ) -> None:
-    """Run the jobs of APP, which is given as MODULE:NAME.
+    """Run the jobs of APP, which is given as MODULE:NAME, or, without it, only jobs that carry their code.
 
     SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
     SIGCONT: fetch again.
@@ -270,26 +297,43 @@ def worker(
     _log_to_console(log_level)
     if url is not None:
         os.environ[URL_VARIABLE] = url
-    loaded = load_app(app)
+    if app is None and (code_tasks is None or url is None):
+        raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
+    loaded = App(url or "") if app is None else load_app(app)
     if url is not None:
         loaded.url = url
     loaded.migrate = loaded.migrate or migrate
     if tenant is not None:
         loaded.tenant = check_tenant(tenant)
     names, sharing = _shared(queues, strategy)
-    one = Worker(
-        loaded,
-        queues=names,
-        concurrency=concurrency,
-        grace=grace,
-        lease=lease,
-        labels=label,
-        sharing=sharing,
-        pool=pool,
-        capabilities=capabilities,
-    )
+    sandbox = None
+    if code_tasks is not None:
+        values = dict(map(parameter, code_values))
+        sandbox = Sandbox(code_modules or DEFAULT_MODULES, values=values, weak=code_tasks == "weak")
+    elif code_modules or code_values:
+        raise click.UsageError("--code-module and --code-value are of no use without --code-tasks.")
+    try:
+        one = Worker(
+            loaded,
+            queues=names,
+            concurrency=concurrency,
+            grace=grace,
+            lease=lease,
+            labels=label,
+            sharing=sharing,
+            pool=pool,
+            capabilities=capabilities,
+            code=sandbox,
+            identity=identity,
+        )
+    except (IdentityTaken, OSError) as error:
+        raise click.ClickException(str(error)) from None
     be_quick()
-    _run_loop(lambda: _work(one, until_empty))
+    try:
+        _run_loop(lambda: _work(one, until_empty))
+    except NotConfined as error:
+        message = f"Jobs that carry code cannot be confined here: {error}. --code-tasks weak runs them all the same."
+        raise click.ClickException(message) from None
 
 
 def _shared(queues: str, strategy: Strategy | None) -> tuple[list[str], Sharing]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.model.agents import SYSTEM_MANAGED, Agent, is_agents, read_agent
+from ojster.model.code import ATTRIBUTE, CODE_TYPE, read_code
 from ojster.model.duration import MILLISECOND, SECOND, parse_duration
 from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.model.ids import is_job_id, new_id
@@ -357,6 +358,12 @@ def read_job(
     envelope += b"}"
     if len(envelope) > largest:
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
+    if (type == CODE_TYPE) != (ATTRIBUTE in members):
+        raise InvalidRequest(
+            f"A job of the type {CODE_TYPE!r}, and no other, carries code as {ATTRIBUTE!r}.", field="type"
+        )
+    if ATTRIBUTE in members:
+        read_code(members[ATTRIBUTE])
     agent = read_agent(members) if is_agents(members) else None
     needs, timeout = None, options.timeout
     if says_something(members):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from ojster.model.code import ATTRIBUTE, FACT
 from ojster.model.duration import SECOND
 from ojster.model.errors import InvalidRequest, ResourcesRefused
 from ojster.model.needs import ALIASES, COMPARISONS, LONGEST_TEXT, MOST_CONDITIONS, Condition, Needs, text_of
@@ -88,7 +89,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 def says_something(names: Mapping[str, Any]) -> bool:
     """Whether a job with attributes of these names says what it needs."""
-    return any(name.startswith(PREFIX) for name in names)
+    return any(name.startswith(PREFIX) or name == ATTRIBUTE for name in names)
 
 
 def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
@@ -102,15 +103,17 @@ def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
         One of them is malformed, or contradicts another.
     """
     given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX)}
-    return _read(tuple(sorted(given.items())))
+    return _read(tuple(sorted(given.items())), ATTRIBUTE in members)
 
 
 @lru_cache(maxsize=1024)
-def _read(given: tuple[tuple[str, bytes], ...]) -> Resources:
+def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources:
     values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given}
     ml = {name: value for name, value in values.items() if value is not None}
     _check(ml)
     required = [*_hardware(ml), *_model(ml)]
+    if carries_code:
+        required.append(Condition(FACT, "Exists"))
     if "reservation_id" in ml:
         required.append(Condition("reservation_id", "In", (ml["reservation_id"],)))
     if "node_selector" in ml:

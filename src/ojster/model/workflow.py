@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ojster.model.code import ATTRIBUTE, CODE_TYPE
 from ojster.model.condition import InvalidCondition, check_condition
 from ojster.model.errors import InvalidWorkflow, OjsterError
 from ojster.model.ids import is_job_id, new_id
@@ -617,6 +618,8 @@ class Planner:
         if children := _CHILDREN & request.keys():
             shown = ", ".join(sorted(CONTAINERS))
             raise Problem(here.path, f"Only a container has {min(children)!r}; its type must be one of {shown}.")
+        if "body" in request and _text(request, "type", here.path) in (None, CODE_TYPE):
+            _carry_code(request)
         if "job_type" in request:  # as ojs-workflows.md section 14 has it
             request.setdefault("type", request.pop("job_type"))
         if here.inherited or "priority_adjustment" in members:
@@ -1043,6 +1046,14 @@ def _refuse_rule(raw: msgspec.Raw, path: str) -> None:
     """Refuse 'when' where it is given by the place when a step starts."""
     if b'"when"' in bytes(raw) and "when" in read_members(raw, path):
         raise Problem(f"{path}.when", "When this starts is given by where it stands.")
+
+
+def _carry_code(request: Members) -> None:
+    """Make a step that has a ``body`` a job that carries that code (seed 002)."""
+    request["type"] = msgspec.Raw(_encode(CODE_TYPE))
+    request.setdefault("args", msgspec.Raw(b"[]"))
+    code = {name: request.pop(name) for name in ("body", "modules") if name in request}
+    request[ATTRIBUTE] = msgspec.Raw(_encode(code))
 
 
 def _refuse_misspelt(request: Members, path: str) -> None:

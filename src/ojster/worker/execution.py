@@ -20,9 +20,12 @@ from ojster import tracing
 from ojster.app import App, JobType, error_type
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.job import JobContext, Outcome, RateLimited, Released, enter_job
+from ojster.model.code import CODE_TYPE
 from ojster.model.failure import Failure, clean
+from ojster.sandbox.sandbox import CodeFailed
 from ojster.values import to_json, to_timestamp
 from ojster.worker.children import ChildCrashed, ChildPool
+from ojster.worker.code import CodeRunner
 
 _NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
 """Whose frames are left out of backtraces: they are the same for every job."""
@@ -44,6 +47,8 @@ class Executor:
         Where handlers run that ask for a process of their own.
     on_room:
         Called when a thread ends that had been given up.
+    code:
+        What runs jobs that carry their code, if this worker does.
 
     Attributes
     ----------
@@ -51,10 +56,18 @@ class Executor:
         How many threads still run although their jobs have ended.
     """
 
-    def __init__(self, app: App, threads: int, children: ChildPool, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: App,
+        threads: int,
+        children: ChildPool,
+        on_room: Callable[[], None],
+        code: CodeRunner | None = None,
+    ) -> None:
         self.abandoned = 0
         self._on_room = on_room
         self._app = app
+        self._code = code
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
         self._children = children
 
@@ -79,9 +92,11 @@ class Executor:
             async with asyncio.timeout(timeout) as limit:
                 result = await self._call(context)
             appended = tuple(context.appended)
-            return Acknowledgement(job.id, _to_json(job.type, result), worker_id, job.attempt, appended)
+            encoded = _to_json(job.type, result)
+            return Acknowledgement(job.id, encoded, worker_id, job.attempt, appended, context.changes)
         except Released as released:
-            return released.release(job.id, worker_id, job.attempt)
+            release = released.release(job.id, worker_id, job.attempt)
+            return msgspec.structs.replace(release, changes=context.changes)
         except TimeoutError as error:
             if limit.expired():
                 failure = Failure("timeout", f"The job ran longer than {timeout:g} seconds.", code="timeout")
@@ -89,26 +104,31 @@ class Executor:
                 failure = failure_of(error)
             return FailureReport(job.id, failure, worker_id, job.attempt)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            return FailureReport(job.id, failure_of(error), worker_id, job.attempt)
+            return FailureReport(job.id, failure_of(error), worker_id, job.attempt, context.changes)
         finally:
             context.finish()
 
     async def _call(self, context: JobContext) -> Any:
         handler = self._app.handlers.get(context.job.type)
-        if handler is None:
+        carries_code = handler is None and self._code is not None and context.job.type == CODE_TYPE
+        if handler is None and not carries_code:
             known = ", ".join(sorted(self._app.handlers)) or "none"
             raise UnknownJobType(f"This worker has no handler for {context.job.type!r}; it has {known}.")
         enter_job(context)
         args = _args_of(context)
         if self._app.codecs:
             args = self._app.codecs.decode(args, context.meta)
-        if handler.takes_context:
+        if handler is not None and handler.takes_context:
             args = [context, *args]
-        if not self._app.execution_middleware:
-            return await self._invoke(handler, args, context)
 
         async def innermost() -> Any:
-            return await self._invoke(handler, args, context)
+            if handler is not None:
+                return await self._invoke(handler, args, context)
+            assert self._code is not None
+            return await self._code.run(context, args)
+
+        if not self._app.execution_middleware:
+            return await innermost()
 
         call = innermost
         for layer in reversed(self._app.execution_middleware):
@@ -160,7 +180,7 @@ def failure_of(error: BaseException) -> Failure:
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_HANDLERS)]
     lines = [line.rstrip("\n") for line in traceback.format_list(own)]
     kind = type(error)
-    if isinstance(error, ChildCrashed):
+    if isinstance(error, ChildCrashed | CodeFailed):
         return error.failure
     until = None
     if isinstance(error, RateLimited):

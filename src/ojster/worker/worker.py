@@ -14,6 +14,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -27,6 +28,7 @@ from ojster.engine.sharing import STRICT, Sharing
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.job import JobContext
+from ojster.model.code import FACT
 from ojster.model.envelope import Job
 from ojster.model.errors import (
     BackendError,
@@ -40,8 +42,12 @@ from ojster.model.errors import (
 from ojster.model.failure import Failure
 from ojster.model.ids import new_id
 from ojster.model.needs import read_provided
+from ojster.model.properties import PropertyConflict
+from ojster.sandbox.sandbox import Sandbox
 from ojster.worker.children import ChildPool
+from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of
+from ojster.worker.identity import Identity
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +108,18 @@ class Worker:
     capabilities:
         What the worker provides for jobs that need something: ``gpu``, ``memory_gb``, ``labels``, …
         (ojs-ml-resources.md section 11).
+    code:
+        Where to run jobs that carry their code; ``None``: it runs none.
+    identity:
+        The file in which the worker's id is kept: after a restart it is the same worker, and what it held before is
+        given back at once. ``None``: it is a new worker every time.
 
     Raises
     ------
     InvalidRequest
         The capabilities are malformed.
+    IdentityTaken, OSError
+        Another worker runs with the identity, or its file cannot be read or made.
     """
 
     def __init__(
@@ -121,6 +134,8 @@ class Worker:
         sharing: Sharing = STRICT,
         pool: str | None = None,
         capabilities: Mapping[str, Any] | None = None,
+        code: Sandbox | None = None,
+        identity: Path | None = None,
     ) -> None:
         if concurrency < 1 or not queues:
             raise ValueError("a worker needs at least one queue and room for one job")
@@ -133,8 +148,12 @@ class Worker:
         self.sharing = sharing
         self.pool = pool
         self.capabilities = dict(capabilities or {})
+        self.code = code
+        if code is not None:
+            self.capabilities["labels"] = {**self.capabilities.get("labels", {}), FACT: code.guarantee}
         read_provided(self.capabilities)  # or they are refused
-        self.id = f"worker_{new_id()}"
+        self._identity = None if identity is None else Identity(identity)
+        self.id = f"worker_{new_id()}" if self._identity is None else self._identity.id
         self.state: State = "running"
         self.processed = 0
         self.on_end: Callable[[Job, Ending | None, float], None] | None = None
@@ -206,13 +225,27 @@ class Worker:
         ------
         BackendUnavailable
             The database cannot be opened. A server that cannot be reached is waited for.
+        NotConfined
+            It is to run code that jobs carry, and this platform cannot confine it.
         """
+        if self.code is not None:
+            log.info("jobs that carry code are confined by %s", ", ".join(await self.code.check()) or "nothing")
+        try:
+            await self._live(until_empty)
+        finally:
+            if self._identity is not None:
+                self._identity.close()
+
+    async def _live(self, until_empty: bool) -> None:
         client = self.app.client()
         chores = client if isinstance(client, Engine) else None
         if chores is not None:
             chores.start_chores()
         self._children = ChildPool()
-        self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set)
+        runner = None if self.code is None else CodeRunner(self.code, client)
+        self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
+        if self._identity is not None:
+            await self._disown(client)
         beating = asyncio.create_task(self._beat_for_ever(client), name="ojster-heartbeat")
         registering = asyncio.create_task(self._register_crons(client), name="ojster-cron")
         try:
@@ -231,6 +264,18 @@ class Worker:
             await asyncio.wait_for(client.leave(self.id), LAST_WORDS)
         except (OjsterError, TimeoutError) as error:
             log.warning("the worker could not say good-bye: %s", str(error) or "no answer")
+
+    async def _disown(self, client: Client) -> None:
+        """Give back what a worker of this identity held that has not stopped in good order."""
+        pause = 0.1
+        while self.state != "terminate":
+            try:
+                await client.leave(self.id, lost=True)
+                return
+            except (BackendUnavailable, BackendError) as error:
+                log.warning("cannot give back what was held before, trying again in %.1f s: %s", pause, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
 
     @property
     def _is_special(self) -> bool:
@@ -339,6 +384,13 @@ class Worker:
         for call, items in ((client.acknowledge, acks), (client.fail, failures), (client.release, releases)):
             if items:
                 refused = await self._insist(call, items)
+                stale = [
+                    Release(item.job_id, self.id, item.attempt)
+                    for item, error in refused
+                    if isinstance(error, PropertyConflict)
+                ]
+                if stale:  # they ran on what others have changed meanwhile, and run again
+                    await self._insist(client.release, stale)
                 unacceptable = [
                     FailureReport(item.job_id, Failure(_KINDS[type(error)], error.message, retryable=False), self.id)
                     for item, error in refused

@@ -1,0 +1,199 @@
+"""What does the child process do that runs code? It reads one request, gives up all that it may do, and answers.
+
+Started by path, as ``python -I -B child.py``, so that nothing of the application is imported. It reads a frame from its
+standard input and writes frames to its standard output: four bytes of length, and JSON. Notes come first, and the end
+of the code last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from typing import Any, Final
+
+LONGEST_OUTPUT: Final = 65_536
+"""How many characters of what is printed are kept."""
+
+LONGEST_MESSAGE: Final = 4_000
+
+
+def load(name: str) -> Any:
+    """Import a module that stands beside this one."""
+    spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Released(Exception):
+    """The base of what code raises that lets go of its job."""
+
+    then = ""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(self.then)
+        self.more = {"then": self.then, **more}
+
+
+class Wait(Released):
+    """Wait until somebody resumes the job."""
+
+    then = "wait"
+
+    def __init__(self, timeout: float | None = None, *, again: bool = False) -> None:
+        super().__init__(timeout=timeout, again=bool(again))
+
+
+class Snooze(Released):
+    """Run the job again, after a while, without counting this attempt."""
+
+    then = "queue"
+
+    def __init__(self, delay: float = 0.0) -> None:
+        super().__init__(delay=delay)
+
+
+class RetryWorkflow(Released):
+    """Run the whole workflow again."""
+
+    then = "retry"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class SkipRest(Released):
+    """Complete the job, and with it the workflow."""
+
+    then = "skip"
+
+    def __init__(self, result: Any = None) -> None:
+        super().__init__(result=result)
+
+
+class Fail(Exception):
+    """Fail with a code, and details; ``retryable=False``: for good."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "handler_error",
+        retryable: bool | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+        self.details = details
+
+
+class Job(dict[str, Any]):
+    """The properties of the job's workflow, which the code may change, and what else is known of the job."""
+
+    def __init__(self, request: dict[str, Any], note: Any) -> None:
+        super().__init__(request["properties"])
+        self.info = note
+        for name in ("id", "attempt", "params", "target", "workflow_id", "results", "resumed"):
+            setattr(self, name, request.get(name))
+
+
+class Wire:
+    """Where frames go."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(1, "wb", buffering=0)
+
+    def send(self, frame: dict[str, Any]) -> None:
+        """Write a frame."""
+        raw = json.dumps(frame, allow_nan=False).encode()
+        self._stream.write(len(raw).to_bytes(4, "big") + raw)
+
+
+def main() -> None:
+    """Serve one request."""
+    size = int.from_bytes(sys.stdin.buffer.read(4), "big")
+    request = json.loads(sys.stdin.buffer.read(size))
+    wire = Wire()
+    confine = load("confine")
+    means: list[str] = []
+    try:
+        policy = load("policy")
+        modules = policy.load_modules(request["modules"])
+        policy.load_modules(policy.PRELOADED)
+        if request["scratch"] is not None:
+            confine.limit(**request["limits"])
+            means = confine.confine(request["scratch"], request["without"])
+        else:  # it was accepted that the platform may not offer even that
+            with contextlib.suppress(OSError, ValueError):
+                confine.limit(**request["limits"])
+    except (confine.CannotConfine, OSError, ValueError, ImportError) as error:
+        wire.send({"unconfined": f"{type(error).__name__}: {error}"})
+        return
+    output: list[str] = []
+    room = LONGEST_OUTPUT
+
+    def say(line: str) -> None:
+        nonlocal room
+        output.append(line[:room])
+        room -= len(output[-1])
+
+    job = Job(request, lambda note: wire.send({"note": note}))
+    before = json.dumps(request["properties"], sort_keys=True)
+    end = run(policy, request, job, modules, say)
+    try:
+        after = json.dumps(dict(job), sort_keys=True, allow_nan=False)
+        end["properties"] = None if after == before else dict(job)
+        wire.send(end | {"output": "".join(output), "means": means})
+    except (TypeError, ValueError, RecursionError, MemoryError) as error:
+        problem = {"type": "TypeError", "message": f"What the code returned or shares is no JSON: {error}"[:500]}
+        wire.send({"error": problem, "output": "".join(output), "means": means})
+
+
+def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) -> dict[str, Any]:
+    """Run the code; return how it has ended."""
+    values = dict(request["values"]) | {
+        "Fail": Fail,
+        "RetryWorkflow": RetryWorkflow,
+        "SkipRest": SkipRest,
+        "Snooze": Snooze,
+        "Wait": Wait,
+        "info": job.info,
+    }
+    try:
+        code = compile(request["body"], "<body>", "exec") if request["raw"] else policy.compile_body(request["body"])
+        names = policy.namespace(modules, values, say) if not request["raw"] else {"__name__": "<body>", **values}
+        exec(code, names)  # noqa: S102  (it is what this process is for)
+        return {"result": names["body"](job, *request["args"])}
+    except Released as released:
+        return {"release": released.more}
+    except BaseException as error:
+        return {"error": describe(error)}
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return what is told of an exception."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__, 50) if frame.filename == "<body>"]
+    try:
+        message = str(error)
+    except BaseException:
+        message = ""
+    shown: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": message[:LONGEST_MESSAGE] or type(error).__name__,
+        "backtrace": [f"line {frame.lineno}, in {frame.name}" for frame in frames],
+    }
+    if isinstance(error, Fail):
+        shown |= {"code": str(error.code), "retryable": error.retryable, "details": error.details}
+    return shown
+
+
+if __name__ == "__main__":
+    main()

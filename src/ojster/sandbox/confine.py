@@ -1,0 +1,211 @@
+"""How does a process give up all that it may do but compute? By what Linux offers; it cannot be taken back.
+
+It uses nothing but the standard library, and runs in the child alone. In this order: limits of resources; namespaces
+and another root directory, where the system lets us; another user, if we are root; Landlock; and a list of system calls
+beside which there are no others. Each of the last two alone keeps the process from files and networks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import struct
+from collections.abc import Collection
+from typing import Final
+
+NOBODY: Final = 65_534
+"""The user that the child becomes if the worker is root."""
+
+_CLONE_NEWNS: Final = 0x00020000
+_CLONE_NEWUTS: Final = 0x04000000
+_CLONE_NEWIPC: Final = 0x08000000
+_CLONE_NEWUSER: Final = 0x10000000
+_CLONE_NEWNET: Final = 0x40000000
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_SECCOMP: Final = 22
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_SECCOMP_MODE_FILTER: Final = 2
+
+_LANDLOCK_CREATE_RULESET: Final = 444
+_LANDLOCK_ADD_RULE: Final = 445
+_LANDLOCK_RESTRICT_SELF: Final = 446
+_LANDLOCK_CREATE_RULESET_VERSION: Final = 1
+_LANDLOCK_RULE_PATH_BENEATH: Final = 1
+_HANDLED_FILES: Final = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
+"""Which kinds of access to files each version of Landlock knows."""
+_IN_SCRATCH: Final = 0x1 << 1 | 0x1 << 2 | 0x1 << 3 | 0x1 << 4 | 0x1 << 5 | 0x1 << 7 | 0x1 << 8 | 0x1 << 14
+"""Write, read, list, remove, make directories and files, and truncate."""
+
+_ALLOWED: Final = {
+    # name: (x86_64, aarch64); None where the architecture has no such call
+    "brk": (12, 214),
+    "clock_getres": (229, 114),
+    "clock_gettime": (228, 113),
+    "clock_nanosleep": (230, 115),
+    "close": (3, 57),
+    "dup": (32, 23),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
+    "fcntl": (72, 25),
+    "fstat": (5, 80),
+    "fsync": (74, 82),
+    "ftruncate": (77, 46),
+    "futex": (202, 98),
+    "getcwd": (79, 17),
+    "getdents64": (217, 61),
+    "getpid": (39, 172),
+    "getrandom": (318, 278),
+    "getrusage": (98, 165),
+    "gettid": (186, 178),
+    "gettimeofday": (96, 169),
+    "lseek": (8, 62),
+    "madvise": (28, 233),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "mremap": (25, 216),
+    "munmap": (11, 215),
+    "nanosleep": (35, 101),
+    "newfstatat": (262, 79),
+    "open": (2, None),
+    "openat": (257, 56),
+    "pread64": (17, 67),
+    "pwrite64": (18, 68),
+    "read": (0, 63),
+    "readv": (19, 65),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "rmdir": (84, None),
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "sched_yield": (24, 124),
+    "sigaltstack": (131, 132),
+    "stat": (4, None),
+    "statx": (332, 291),
+    "time": (201, None),
+    "times": (100, 153),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "write": (1, 64),
+    "writev": (20, 66),
+}
+_WITHOUT_EXECUTION: Final = {"mmap": (9, 222), "mprotect": (10, 226)}
+"""Calls that are allowed as far as nothing is to be executed that they map."""
+
+_ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_ALLOW: Final = 0x7FFF0000
+_REFUSE: Final = 0x00050000 | 1  # as if it were not permitted (EPERM)
+_KILL: Final = 0x80000000
+
+
+class CannotConfine(Exception):
+    """The system does not offer what is needed."""
+
+
+def limit(*, memory: int, seconds: int, file: int) -> None:
+    """Bound what the process can use: bytes of memory, seconds of processor time, and bytes of each file."""
+    for kind, most in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, file),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 32),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def confine(scratch: str, without: Collection[str] = ()) -> list[str]:
+    """Keep the process from all but the directory ``scratch``; return by what means.
+
+    Parameters
+    ----------
+    without:
+        Means that are not to be used, to try what the others are good for.
+
+    Raises
+    ------
+    CannotConfine
+        The system does not offer what is needed.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    machine = platform.machine()
+    if machine not in _ARCHITECTURES:
+        raise CannotConfine(f"system calls of {machine or 'this machine'} are not known")
+    means: list[str] = []
+    here = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.chdir(scratch)
+    is_root = os.geteuid() == 0
+    apart = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWNET
+    if "namespaces" not in without and libc.unshare(apart if is_root else apart | _CLONE_NEWUSER) == 0:
+        means.append("namespaces")
+        if "chroot" not in without and libc.chroot(os.fsencode(scratch)) == 0:
+            os.chdir("/")
+            means.append("chroot")
+    if is_root:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        means.append("nobody")
+    _call(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+    _call(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    if "landlock" not in without and _landlock(libc, here):
+        means.append("landlock")
+    os.close(here)
+    if "chroot" not in means and "landlock" not in means:
+        raise CannotConfine("neither Landlock nor another root directory can be had")
+    _seccomp(libc, machine)
+    return [*means, "seccomp"]
+
+
+def _landlock(libc: ctypes.CDLL, scratch: int) -> bool:
+    """Let nothing be reached of files but what is beneath ``scratch``, and no network; tell whether that is so."""
+    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
+    if version < 1:
+        return False
+    files = _HANDLED_FILES[min(version, max(_HANDLED_FILES))]
+    attributes = struct.pack("=QQQ", files, 0x3 if version >= 4 else 0, 0x3 if version >= 6 else 0)
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    rules = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, size, 0)
+    if rules < 0:
+        return False
+    beneath = struct.pack("=Qi", _IN_SCRATCH & files, scratch)
+    added = libc.syscall(_LANDLOCK_ADD_RULE, rules, _LANDLOCK_RULE_PATH_BENEATH, beneath, 0)
+    done = added == 0 and libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0
+    os.close(rules)
+    return bool(done)
+
+
+def _seccomp(libc: ctypes.CDLL, machine: str) -> None:
+    """Let no system call be made but those that are listed."""
+    place, architecture = _ARCHITECTURES[machine]
+    allowed = [number for numbers in _ALLOWED.values() if (number := numbers[place]) is not None]
+    mapping = [numbers[place] for numbers in _WITHOUT_EXECUTION.values()]
+    load, jump_equal, jump_set, answer = 0x20, 0x15, 0x45, 0x06
+    program = [
+        (load, 0, 0, 4),  # the architecture
+        (jump_equal, 1, 0, architecture),
+        (answer, 0, 0, _KILL),
+        (load, 0, 0, 0),  # the number of the call
+    ]
+    for number in allowed:
+        program += [(jump_equal, 0, 1, number), (answer, 0, 0, _ALLOW)]
+    for number in mapping:
+        program += [
+            (jump_equal, 0, 4, number),
+            (load, 0, 0, 32),  # the third argument: what is to be allowed of the memory
+            (jump_set, 0, 1, 4),  # to execute it
+            (answer, 0, 0, _REFUSE),
+            (answer, 0, 0, _ALLOW),
+        ]
+    program.append((answer, 0, 0, _REFUSE))
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("=H6xQ", len(program), ctypes.addressof(buffer))
+    _call(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0), "seccomp")
+
+
+def _call(result: int, what: str) -> None:
+    if result != 0:
+        raise CannotConfine(f"{what}: {os.strerror(ctypes.get_errno())}")

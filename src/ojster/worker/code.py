@@ -1,0 +1,133 @@
+"""How is a job run that carries its code? In the sandbox, with what its workflow knows. (seed 002)"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, get_args
+
+import msgspec
+
+from ojster.client.interface import Client
+from ojster.engine.notes import NewNote
+from ojster.engine.outcome import Release, Then
+from ojster.engine.properties import Properties
+from ojster.job import JobContext, Released
+from ojster.model.code import ATTRIBUTE, read_code
+from ojster.model.errors import OjsterError
+from ojster.model.job import read_members
+from ojster.model.properties import Changes
+from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
+from ojster.values import to_json
+
+log: Final = logging.getLogger(__name__)
+
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+class ReleasedByCode(Released):
+    """Code lets go of its job."""
+
+    def __init__(self, what: dict[str, Any]) -> None:
+        super().__init__(str(what.get("then")))
+        self._what = what
+
+    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
+        """Return what the worker is to tell the server."""
+        what = self._what
+        then: Then = next((known for known in get_args(Then) if known == what.get("then")), "queue")
+        result = what.get("result")
+        return Release(
+            job_id,
+            worker_id,
+            attempt,
+            delay=_micros(what.get("delay")) or 0,
+            then=then,
+            again=what.get("again") is True,
+            wait=_micros(what.get("timeout")),
+            result=None if result is None else to_json(result),
+        )
+
+
+def _micros(seconds: Any) -> int | None:
+    """Return a span that code has named; what is no number is none."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= 10**9:
+        return None
+    return round(seconds * 1e6)
+
+
+class CodeRunner:
+    """Runs jobs that carry their code.
+
+    Parameters
+    ----------
+    client:
+        Where the properties of their workflows are, and their notes go.
+    """
+
+    def __init__(self, sandbox: Sandbox, client: Client) -> None:
+        self._sandbox = sandbox
+        self._client = client
+
+    async def run(self, context: JobContext, args: list[Any]) -> Any:
+        """Run a job, and return its result. What it has changed of the properties stands in ``context.changes``.
+
+        Raises
+        ------
+        CodeFailed
+            It failed.
+        Released
+            It lets go of its job.
+        """
+        code = read_code(read_members(context.job.envelope, "The job").get(ATTRIBUTE, b"null"))
+        known: Properties = {}
+        params: dict[str, Any] = {}
+        target = None
+        if context.workflow_id is not None:
+            known = await self._client.properties(context.workflow_id)
+            head = await self._client.show_workflow(context.workflow_id, steps=False)
+            params = msgspec.json.decode(head.params) if head.params is not msgspec.UNSET else {}
+            target = head.target
+        request = Request(
+            body=code.body,
+            modules=code.modules,
+            args=tuple(args),
+            id=context.id,
+            attempt=context.attempt,
+            workflow_id=context.workflow_id,
+            properties={name: one.decoded() for name, one in known.items()},
+            params=params,
+            target=target,
+            results=context.parent_results,
+            resumed=context.resumed,
+        )
+
+        async def note(note: bytes) -> None:
+            try:
+                await self._client.add_note(NewNote(note, job_id=context.id))
+            except OjsterError as error:
+                log.warning("a note of the job %s was not taken: %s", context.id, error)
+
+        timeout = None if context.job.timeout is None else context.job.timeout / 1e6
+        end = await self._sandbox.run(request, timeout=timeout, on_note=note)
+        if end.output:
+            log.info("the job %s: %s", context.id, end.output.rstrip())
+        if context.workflow_id is not None:
+            context.changes = _changes(known, end)
+        if end.failure is not None:
+            raise CodeFailed(end.failure)
+        if end.release is not None:
+            raise ReleasedByCode(end.release)
+        return end.result
+
+
+def _changes(known: Properties, end: End) -> Changes | None:
+    """Return what code has changed of the properties, so that nobody else's change is lost by it."""
+    if end.properties is None:
+        return None
+    after = {str(name): msgspec.Raw(_encode(value)) for name, value in end.properties.items()}
+    changed = {
+        name: raw for name, raw in after.items() if name not in known or bytes(raw) != _encode(known[name].decoded())
+    }
+    gone = tuple(sorted(known.keys() - after.keys()))
+    expected = {name: known[name].version if name in known else 0 for name in (*changed, *gone)}
+    return Changes(changed, gone, expected)

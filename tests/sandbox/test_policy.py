@@ -1,0 +1,242 @@
+"""Code that jobs carry is kept to a part of Python, with errors that say so; the usual ways out are closed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from ojster.model.code import LARGEST_BODY, read_code
+from ojster.model.errors import InvalidRequest
+from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux confines code"),
+]
+
+
+async def run(source: str, **more: Any) -> End:
+    return await Sandbox(values={"answer": 42}).run(Request(source, **more), timeout=20)
+
+
+ESCAPES = {
+    "subclasses": "return ().__class__.__base__.__subclasses__()",
+    "getattr": "return getattr((), '__class__')",
+    "getattr of format": "return getattr('{0.__class__}', 'format')(1)",
+    "format": "return '{0.__class__.__init__.__globals__}'.format(job)",
+    "format_map": "return '{x.__class__}'.format_map({'x': 1})",
+    "str.format": "return str.format('{0.__class__}', 1)",
+    "frames": "def g(): yield 1\n    return g().gi_frame",
+    "frames of an error": "try:\n        1 / 0\n    except ArithmeticError as e:\n        return e.__traceback__",
+    "frames by with_traceback": "try:\n        1 / 0\n    except ArithmeticError as e:\n        return e.tb_frame",
+    "code objects": "return (lambda: 1).__code__",
+    "func_globals": "return body.__globals__",
+    "import": "import os\n    return os.getcwd()",
+    "import sys": "import sys",
+    "import a child": "import urllib.request",
+    "import from": "from os import path",
+    "import star": "from json import *",
+    "import by name": "return __import__('os')",
+    "importlib": "import importlib",
+    "the modules of a module": "import json\n    return json.codecs",
+    "the modules of random": "import random\n    return random._os",
+    "builtins": "return __builtins__",
+    "eval": "return eval('1')",
+    "exec": "exec('x = 1')",
+    "compile": "return compile('1', '', 'eval')",
+    "globals": "return globals()",
+    "locals": "return locals()",
+    "vars": "return vars(job)",
+    "dir": "return dir(job)",
+    "type": "return type('X', (), {})",
+    "an operator": "import operator",
+    "breakpoint": "breakpoint()",
+    "input": "input()",
+    "a dunder name": "__x = 1",
+    "a dunder attribute": "job.__class__ = dict",
+    "a dunder method": "class A:\n        __slots__ = ()\n    return A().__dict__",
+    "a match by attributes": "match job:\n        case object(__class__=found):\n            return found",
+    "async frames": "async def g(): pass\n    return g().cr_frame",
+    "a decorator": "@__import__\n    def os(): pass",
+    "files": "return open('/etc/passwd').read()",
+    "files by number": "return open(3).read()",
+}
+"""Ways out that are known from the literature, each of which must end in an error."""
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+async def test_a_known_way_out_is_closed(escape: str) -> None:
+    end = await run(f"def body(job):\n    {ESCAPES[escape]}\n")
+    assert end.error is not None, end.result
+    assert end.error["message"]
+
+
+async def test_honest_code_finds_what_it_needs() -> None:
+    end = await run(
+        '''
+import json, math, re
+from collections import Counter
+from datetime import datetime, timedelta
+import urllib.parse
+
+LIMIT: int = 3
+
+class Cart:
+    """A class like any other."""
+
+    def __init__(self, items):
+        self.items = items
+
+    @property
+    def total(self):
+        return sum(price for _, price in self.items)
+
+def squares(n):
+    for i in range(n):
+        yield i * i
+
+def body(job, factor, *, unused=None):
+    job["visits"] = job.get("visits", 0)
+    job["visits"] += 1
+    count = 0
+    def bump():
+        nonlocal count
+        count += 1
+        return count
+    bump()
+    (first, *rest), last = [[1, 2, 3], 4]
+    with open("note.txt", "w") as file:
+        print("written", file=file)
+    print("hello", answer, sep="-")
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        caught = str(error)
+    matrix = {(x, y): x * y for x in range(2) for y in range(2)}
+    return {
+        "cart": Cart([("a", 2), ("b", 3)]).total * factor,
+        "squares": [*squares(LIMIT)],
+        "json": json.loads(json.dumps({"pi": round(math.pi, 2)})),
+        "re": re.findall(r"[a-z]+", "ab 12 cd"),
+        "counter": Counter("aab")["a"],
+        "date": str(datetime.strptime("2026-11-22", "%Y-%m-%d") + timedelta(days=1)),
+        "quoted": urllib.parse.quote("a b"),
+        "unpacked": [first, rest, last],
+        "f": f"{answer:>4}|{caught!r}",
+        "matrix": len(matrix),
+        "count": count,
+        "params": job.params,
+        "who": [job.id, job.attempt, job.target, job.results],
+        "walrus": (n := 5) + n,
+    }
+''',
+        args=(10,),
+        id="j",
+        params={"p": 1},
+        target="/t",
+        results={"0": "before"},
+        properties={"kept": True},
+    )
+    assert end.error is None, end.error
+    assert end.result == {
+        "cart": 50,
+        "squares": [0, 1, 4],
+        "json": {"pi": 3.14},
+        "re": ["ab", "cd"],
+        "counter": 2,
+        "date": "2026-11-23 00:00:00",
+        "quoted": "a%20b",
+        "unpacked": [1, [2, 3], 4],
+        "f": "  42|\"'x'\"",
+        "matrix": 4,
+        "count": 1,
+        "params": {"p": 1},
+        "who": ["j", 1, "/t", {"0": "before"}],
+        "walrus": 10,
+    }
+    assert end.properties == {"kept": True, "visits": 1}
+    assert end.output.endswith("hello-42\n")
+
+
+async def test_code_changes_properties_also_when_it_fails() -> None:
+    end = await run(
+        "def body(job):\n    job['a'] = 1\n    del job['b']\n    raise ValueError('no')", properties={"b": 2}
+    )
+    assert end.failure is not None
+    assert (end.failure.type, end.failure.message, end.properties) == ("ValueError", "no", {"a": 1})
+    assert end.failure.backtrace == ("line 4, in body",)
+    untouched = await run("def body(job): return len(job)", properties={"b": 2})
+    assert (untouched.result, untouched.properties) == (1, None)
+
+
+async def test_code_fails_with_a_code_and_details() -> None:
+    end = await run("def body(job): raise Fail('gone', code='http_404', retryable=False, details={'status': 404})")
+    assert end.failure is not None
+    assert (end.failure.code, end.failure.retryable, end.failure.details) == ("http_404", False, {"status": 404})
+
+
+@pytest.mark.parametrize(
+    ("raised", "release"),
+    [
+        ("Wait(3, again=True)", {"then": "wait", "timeout": 3, "again": True}),
+        ("Wait()", {"then": "wait", "timeout": None, "again": False}),
+        ("Snooze(2)", {"then": "queue", "delay": 2}),
+        ("RetryWorkflow()", {"then": "retry"}),
+        ("SkipRest({'x': 1})", {"then": "skip", "result": {"x": 1}}),
+    ],
+)
+async def test_code_lets_go_of_its_job(raised: str, release: dict[str, Any]) -> None:
+    assert (await run(f"def body(job): raise {raised}")).release == release
+
+
+async def test_what_is_no_json_is_said_to_be_none() -> None:
+    for result in ("{1, 2}", "object()", "float('nan')", "1 + 2j"):
+        end = await run(f"def body(job): return {result}")
+        assert end.failure is not None, result
+        assert "no JSON" in end.failure.message
+
+
+async def test_a_task_may_narrow_what_it_imports_but_not_widen_it() -> None:
+    source = "def body(job):\n    import json\n    return json.dumps(1)"
+    assert (await run(source, modules=("json",))).result == "1"
+    denied = await run(source, modules=("math",))
+    assert denied.failure is not None
+    assert "'json' is not allowed here; these are: math" in denied.failure.message
+    with pytest.raises(CodeFailed, match="does not allow the module 'os'"):
+        await run(source, modules=("os",))
+
+
+async def test_notes_come_while_the_code_runs() -> None:
+    heard: list[bytes] = []
+
+    async def hear(note: bytes) -> None:
+        heard.append(note)
+
+    source = "def body(job):\n    info('one')\n    job.info({'two': 2})\n    return 3"
+    end = await Sandbox().run(Request(source), timeout=20, on_note=hear)
+    assert (heard, end.result) == ([b'"one"', b'{"two": 2}'], 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ({}, "must have a 'body'"),
+        ({"body": 3}, "must have a 'body'"),
+        ({"body": "def body(job:"}, "no Python"),
+        ({"body": "x = 1"}, "must define one function"),
+        ({"body": "def body(): pass"}, "must take the job"),
+        ({"body": "def body(job): pass\ndef body(job): pass"}, "must define one function"),
+        ({"body": "async def body(job): pass"}, "must define one function"),
+        ({"body": "def body(job): pass\n#" + "x" * LARGEST_BODY}, "more than"),
+        ({"body": "def body(job): return " + "(" * 500 + ")" * 500}, "Python"),
+        ({"body": "def body(job): pass\0"}, "null bytes"),
+        ({"body": "def body(job): pass", "modules": ["x"] * 101}, "modules"),
+    ],
+)
+def test_code_that_cannot_be_run_is_refused_before_and_never_run(code: dict[str, Any], reason: str) -> None:
+    import msgspec
+
+    with pytest.raises(InvalidRequest, match=reason):
+        read_code(msgspec.json.encode(code))

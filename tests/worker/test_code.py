@@ -1,0 +1,162 @@
+"""Jobs that carry their code are run by workers that were told to, with what their workflow knows (seed 002)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App, InvalidRequest, Worker, WorkflowFailed
+from ojster.model.code import CODE_TYPE
+from ojster.model.job import read_members
+from ojster.run import AsyncRun
+from ojster.sandbox.sandbox import Sandbox
+from tests.client.test_workflows import url
+
+__all__ = ["url"]
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux confines code"),
+]
+
+
+def code(body: str, *args: Any, **more: Any) -> dict[str, Any]:
+    """A step that carries code."""
+    return {"body": body, "args": list(args), "options": {"retry": {"max_attempts": 1}}} | more
+
+
+@asynccontextmanager
+async def working(app: App, **more: Any) -> AsyncIterator[Worker]:
+    worker = Worker(app, **more)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop(grace=1)
+        await task
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[App]:
+    made = App(url)
+    yield made
+    await made.aclose()
+
+
+async def start(app: App, *steps: dict[str, Any], **more: Any) -> AsyncRun:
+    wire = {"type": "chain", "steps": list(steps)} | more
+    return AsyncRun(app, await app.client().create_workflow(read_members(msgspec.json.encode(wire))))
+
+
+async def test_a_chain_of_code_shares_properties_and_passes_results_on(app: App) -> None:
+    steps = [
+        code("def body(job):\n    job['seen'] = job.params['name']\n    info('begun')\n    return [1, 2]"),
+        code(
+            "def body(job, given):\n    job['seen'] += '!'\n    return [job.results['0'], given]",
+            {"$ref": "params.name"},
+        ),
+    ]
+    run = await start(app, *steps, params={"name": "ada"})
+    async with working(app, code=Sandbox()):
+        assert await run.result(20) == [[1, 2], "ada"]
+    assert await run.properties() == {"seen": "ada!"}
+    assert await run.notes() == ["begun"]
+    assert [step.type for step in run.info.steps] == [CODE_TYPE, CODE_TYPE]  # type: ignore[union-attr]
+
+
+async def test_a_worker_that_was_not_told_to_run_code_leaves_it_to_others(app: App) -> None:
+    run = await start(app, code("def body(job): return 'run'"))
+    async with working(app, capabilities={"labels": {"region": "eu"}}):
+        await asyncio.sleep(0.7)
+        assert (await app.client().workflow_status(run.id)).current[0].state == "available"
+    async with working(app, code=Sandbox()) as worker:
+        assert await run.result(20) == "run"
+        assert worker.capabilities == {"labels": {"ojster.code": "confined"}}
+
+
+TWICE = """
+def body(job):
+    job["tries"] = job.get("tries", 0) + 1
+    if job["tries"] < 2:
+        raise ValueError("not yet")
+"""
+
+
+async def test_code_has_a_fallback_and_retries_and_keeps_what_it_shares(app: App) -> None:
+    again = code(TWICE, options={"retry": {"max_attempts": 2, "initial_interval": "PT0.01S"}})
+    mend = code("def body(job, error): return 'mended: ' + error['message']", {"$ref": "steps.risky.error"})
+    run = await start(app, again, code("def body(job): raise ValueError('no')", id="risky", fallback=mend))
+    async with working(app, code=Sandbox()):
+        assert await run.result(20) == "mended: no"
+    assert await run.properties() == {"tries": 2}
+
+
+async def test_code_waits_goes_back_skips_and_fails(app: App) -> None:
+    run = await start(
+        app,
+        code("def body(job):\n    if job.resumed is None: raise Wait(60, again=True)\n    return job.resumed"),
+        code("def body(job):\n    job['n'] = job.get('n', 0) + 1\n    if job['n'] < 3: raise Snooze(0)"),
+        code("def body(job): raise SkipRest('enough')"),
+        code("def body(job): raise ValueError('it is not to be run')"),
+    )
+    async with working(app, code=Sandbox()):
+        while not any(one.state == "waiting" for one in (await run.status()).current):
+            await asyncio.sleep(0.05)
+        await run.resume({"yes": 1})
+        await run.result(20)
+        assert await run.properties() == {"n": 3}
+        wrong = code("def body(job): raise Fail('no', code='teapot')")
+        failing = await start(app, wrong, on_error=code("def body(job): 1"))
+        with pytest.raises(WorkflowFailed) as failed:
+            await failing.result(20)
+    assert failed.value.error is not None
+    assert failed.value.error.errors[0]["code"] == "teapot"
+    assert list((await failing.status()).results) == ["steps", "on_error"]
+
+
+async def test_parallel_code_that_changes_the_same_property_runs_again_and_loses_nothing(app: App) -> None:
+    body = "import time\ndef body(job):\n    n = job.get('n', 0)\n    time.sleep(0.2)\n    job['n'] = n + 1"
+    wire = {"type": "group", "jobs": [code(body) for _ in range(4)]}
+    run = AsyncRun(app, await app.client().create_workflow(read_members(msgspec.json.encode(wire))))
+    async with working(app, code=Sandbox()):
+        await run.result(60)
+    assert await run.properties() == {"n": 4}
+
+
+async def test_a_time_out_kills_code(app: App) -> None:
+    run = await start(app, code("def body(job):\n    while True: pass", timeout=1))
+    async with working(app, code=Sandbox()):
+        with pytest.raises(WorkflowFailed) as failed:
+            await run.result(30)
+    assert failed.value.error is not None
+    assert failed.value.error.errors[0]["code"] == "timeout"
+
+
+async def test_code_is_a_snapshot_of_its_definition_and_hashed_with_it(app: App) -> None:
+    client = app.client()
+    first = {"type": "chain", "steps": [code("def body(job): return 1")]}
+    made = await client.create_definition("flow", read_members(msgspec.json.encode(first)))
+    run = AsyncRun(app, await client.create_workflow(read_members(b'{"definition":"flow"}')))
+    second = {"type": "chain", "steps": [code("def body(job): return 2")]}
+    changed = await client.update_definition("flow", read_members(msgspec.json.encode(second)))
+    assert made.hashes["steps"] != changed.hashes["steps"]
+    async with working(app, code=Sandbox()):
+        assert await run.result(20) == 1
+
+
+async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(app: App) -> None:
+    with pytest.raises(InvalidRequest, match="no Python"):
+        await start(app, code("def body(job"))
+    with pytest.raises(InvalidRequest, match="must define one function"):
+        await start(app, {"type": CODE_TYPE, "body": "x = 1"})
+    for request in (b'{"type":"ojster.code","args":[]}', b'{"type":"t","args":[],"ojster_code":{"body":"x"}}'):
+        with pytest.raises(InvalidRequest, match="ojster_code"):
+            await app.client().enqueue([read_members(request)])
+    plain = {"type": "mail", "args": [], "body": "a word, and no code"}
+    assert (await start(app, plain)).state == "running"
