@@ -16,6 +16,7 @@ import pytest
 
 from ojster.app import App, request_of
 from ojster.model.envelope import Job
+from ojster.model.job import read_members
 
 
 class Processes:
@@ -156,3 +157,52 @@ def test_a_server_that_is_told_to_stop_lets_nobody_wait(processes: Processes) ->
     assert server.wait(10) == 0
     waiting.join(5)
     assert answer == [{"jobs": []}]
+
+
+def test_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_killed(
+    processes: Processes, tmp_path: Path
+) -> None:
+    identity = tmp_path / "identity"
+    options = ("--identity", str(identity), "--lease", "600")
+    first = processes.worker(*options)
+    id = processes.push("sleep", 1.0)
+    processes.until(lambda: processes.find(id).state == "active")
+    holder = processes.find(id).worker_id
+    assert identity.read_text().strip() == holder
+    second = processes.worker(*options)
+    assert second.wait(30) == 1  # there is one of that identity already
+    assert "Another worker runs with the identity" in processes.log.read_text()
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    processes.worker(*options)
+    processes.until(lambda: processes.find(id).state == "completed")
+    found = processes.find(id)
+    assert (found.worker_id, found.attempt) == (holder, 2)  # long before its lease of ten minutes has ended
+
+
+def test_a_file_that_holds_no_identity_is_refused(processes: Processes, tmp_path: Path) -> None:
+    identity = tmp_path / "identity"
+    identity.write_text("not an identity\nat all")
+    assert processes.worker("--identity", str(identity)).wait(30) == 1
+    assert "holds no identity" in processes.log.read_text()
+    assert processes.worker("--identity", str(tmp_path / "no" / "such")).wait(30) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux confines code")
+def test_a_worker_without_an_application_runs_only_code(processes: Processes) -> None:
+    assert processes.start("worker", "--url", processes.url).wait(30) == 2
+    processes.start("worker", "--url", processes.url, "--code-tasks", "confined", "--code-value", "answer=42")
+    plain = processes.push("echo", 1)
+    request = b'{"type":"ojster.code","args":[1],"ojster_code":{"body":"def body(job, n): return answer + n"}}'
+
+    async def push() -> str:
+        app = App(processes.url)
+        (pushed,) = await app.client().enqueue([read_members(request)])
+        await app.aclose()
+        return pushed.job.id
+
+    id = asyncio.run(push())
+    processes.until(lambda: processes.find(id).state == "completed")
+    assert processes.find(id).result == b"43"
+    assert "confined by" in processes.log.read_text()
+    assert processes.find(plain).state != "completed"
