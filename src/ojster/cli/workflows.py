@@ -130,11 +130,13 @@ def parameter(text: str) -> tuple[str, Any]:
 @click.option("--state", "-s", type=click.Choice(WORKFLOW_STATES), help="Only workflows in this state.")
 @click.option("--type", "-t", type=click.Choice(sorted(CONTAINERS)), help="Only workflows of this type.")
 @click.option("--name", help="Only workflows of this name.")
+@click.option("--definition", help="Only workflows of this definition.")
+@click.option("--target", help="Only workflows with this target.")
 @click.option("--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="How many at most.")
 @with_json
-def list_workflows(url: str, state: str | None, type: str | None, name: str | None, limit: int, as_json: bool) -> None:
+def list_workflows(url: str, as_json: bool, **chosen: Any) -> None:
     """List workflows, newest first."""
-    page = ask(url, lambda client: client.list_workflows(WorkflowFilter(state, type, name, limit=limit)))
+    page = ask(url, lambda client: client.list_workflows(WorkflowFilter(**chosen)))
     if as_json:
         print_json({"workflows": page.workflows, "total": page.total})
         return

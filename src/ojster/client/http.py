@@ -220,7 +220,8 @@ class HttpClient:
 
     async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows."""
-        query = _paging(chosen) | {"state": chosen.state, "type": chosen.type, "name": chosen.name}
+        given = {name: getattr(chosen, name) for name in ("state", "type", "name", "definition", "target")}
+        query = _paging(chosen) | given
         answer, total, before = await self._list("/workflows", query)
         found = [WorkflowInfo.from_json(raw) for raw in _list(answer["workflows"])]
         return WorkflowPage(found, total, before)

@@ -900,7 +900,8 @@ class Engine:
 
     async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows, newest first, without their steps."""
-        chosen = msgspec.structs.replace(chosen, tenant=self.tenant)
+        definition = None if chosen.definition is None else self.named(chosen.definition)
+        chosen = msgspec.structs.replace(chosen, tenant=self.tenant, definition=definition)
         return await self.database.read(workflow_views.list_workflows, chosen)
 
     async def count_workflows(self) -> WorkflowCounts:

@@ -51,6 +51,8 @@ class WorkflowFilter(msgspec.Struct, frozen=True):
     limit: int = DEFAULT_PAGE
     offset: int = 0
     tenant: str | None = None
+    definition: str | None = None
+    target: str | None = None
 
 
 class WorkflowCounts(msgspec.Struct, frozen=True):
@@ -101,7 +103,7 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     parameters: dict[str, Any] = {}
     if chosen.tenant:
         conditions.append("tenant <> ''")  # for the index of those that are somebody's
-    for name in ("state", "type", "name", "tenant"):
+    for name in ("state", "type", "name", "tenant", "definition", "target"):
         if (value := getattr(chosen, name)) is not None:
             conditions.append(f"{name} = :{name}")
             parameters[name] = value

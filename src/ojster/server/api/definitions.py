@@ -28,9 +28,11 @@ async def create_definition(exchange: Exchange) -> Answer:
 
 
 async def list_definitions(exchange: Exchange) -> Answer:
-    """List the latest versions of all definitions, by name."""
+    """List the latest versions of all definitions, by name, or of the one that has a ``name``."""
     limit, offset, _ = page_of(exchange.query)
     found = await exchange.engine.definitions()
+    if (name := exchange.query.get("name")) is not None:
+        found = [one for one in found if called(one.name) == name]
     after = offset + limit
     page = pagination(len(found), limit, offset, None) | {"has_more": after < len(found)}
     return Answer(encode({"definitions": [_shown(one) for one in found[offset:after]], "pagination": page}))
@@ -73,7 +75,7 @@ _PATH = f"{BASE}/definitions/{{name}}"
 
 ROUTES = (
     Route("POST", f"{BASE}/definitions", create_definition, "Definitions", wire.DefinitionBody, status=201, large=True),
-    Route("GET", f"{BASE}/definitions", list_definitions, "Definitions", query=PAGE),
+    Route("GET", f"{BASE}/definitions", list_definitions, "Definitions", query=("name", *PAGE)),
     Route("GET", _PATH, show_definition, "Definitions"),
     Route("PUT", _PATH, update_definition, "Definitions", wire.DefinitionBody, large=True),
     Route("DELETE", _PATH, delete_definition, "Definitions", query=("force",)),

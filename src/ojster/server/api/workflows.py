@@ -42,7 +42,7 @@ async def show_workflow(exchange: Exchange) -> Answer:
 
 
 async def list_workflows(exchange: Exchange) -> Answer:
-    """List workflows without their steps, newest first, by ``state``, ``type`` and ``name``."""
+    """List workflows without their steps, newest first: of a state, type, name, definition or target."""
     query = exchange.query
     state = query.get("state")
     if state is not None and state not in WORKFLOW_STATES:
@@ -51,7 +51,16 @@ async def list_workflows(exchange: Exchange) -> Answer:
         )
     limit, offset, before = page_of(query)
     page = await exchange.engine.list_workflows(
-        WorkflowFilter(state, query.get("type"), query.get("name"), before, limit, offset)
+        WorkflowFilter(
+            state,
+            query.get("type"),
+            query.get("name"),
+            before,
+            limit,
+            offset,
+            definition=query.get("definition"),
+            target=query.get("target"),
+        )
     )
     shown = pagination(page.total, limit, offset, page.next_before)
     return Answer(encode({"workflows": page.workflows, "pagination": shown}))
@@ -148,7 +157,13 @@ ROUTES: Final = (
         201,
         large=True,
     ),
-    Route("GET", f"{BASE}/workflows", list_workflows, "Workflows", query=("state", "type", "name", *PAGE)),
+    Route(
+        "GET",
+        f"{BASE}/workflows",
+        list_workflows,
+        "Workflows",
+        query=("state", "type", "name", "definition", "target", *PAGE),
+    ),
     Route("GET", f"{BASE}/workflows/statistics", show_statistics, "Workflows", query=("definition",)),
     Route("GET", f"{BASE}/workflows/{{id}}/status", show_status, "Workflows"),
     Route("GET", f"{BASE}/workflows/{{id}}/properties", show_properties, "Workflows"),
