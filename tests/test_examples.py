@@ -20,6 +20,11 @@ ROOT = Path(__file__).parent.parent
     [
         ("hello.py", "Hello, Ada!"),
         ("order.py", "{'0': 'told by mail of order 42', '1': 'told by sms of order 42'}"),
+        pytest.param(
+            "gist.py",
+            "confirmed by ada\n['gist 1 is created', 'gist 1 is starred'] {'composed': True, 'gist_id': '1'}\n[True]",
+            marks=pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux confines code"),
+        ),
     ],
 )
 def test_an_example_runs(example: str, last_words: str) -> None:

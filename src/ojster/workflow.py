@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -289,6 +291,49 @@ def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", na
 def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
     """A step at which nothing goes on until somebody approves."""
     return Step({"type": "gate"}).set(id=id, display_name=display_name)
+
+
+def code(
+    body: str | Callable[..., Any],
+    *args: Any,
+    modules: Sequence[str] | None = None,
+    timeout: Seconds | None = None,
+    attempts: int | None = None,
+    queue: str | None = None,
+) -> Step:
+    """A step that carries its code, which workers run in a sandbox that were told to run code (seed 002).
+
+    Parameters
+    ----------
+    body:
+        Python source with a function ``body(job, …)``, or a function, whose source is taken. Nothing of where it stands
+        goes with it: it imports what it needs itself.
+    args:
+        What it is called with beside the job; references are fine.
+    modules:
+        What it may import, of what the worker allows; ``None``: all of that.
+    timeout:
+        After how long it is killed, in seconds.
+    attempts:
+        How often it is tried.
+    queue:
+        Where it waits.
+    """
+    if not isinstance(body, str):
+        source = textwrap.dedent(inspect.getsource(body))
+        call = f"\n\ndef body(job, *args):\n    return {body.__name__}(job, *args)\n"
+        body = source if body.__name__ == "body" else source + call
+    options: dict[str, Any] = {
+        "timeout_ms": None if timeout is None else to_millis(timeout),
+        "retry": None if attempts is None else {"max_attempts": attempts},
+        "queue": queue,
+    }
+    wire: dict[str, Any] = {"body": body, "args": list(args)}
+    if modules is not None:
+        wire["modules"] = list(modules)
+    if given := {name: value for name, value in options.items() if value is not None}:
+        wire["options"] = given
+    return Step(wire)
 
 
 class Graph(Workflow):

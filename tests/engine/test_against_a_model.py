@@ -50,6 +50,7 @@ class Expected:
     started: int = 0
     expires: int | None = None
     holder: str | None = None
+    hold: str | None = None
 
 
 @dataclass
@@ -102,6 +103,10 @@ class Model:
                 job.state, job.due = "available", job.expires
                 if job.expires is not None and job.expires <= now:
                     job.state, job.due = "discarded", None
+            elif job.hold is not None:
+                job.attempt += job.hold == "again"
+                job.hold = None
+                self.end_attempt(job, now, immediately=False)
             elif job.state in ("available", "pending"):
                 job.state, job.due = "discarded", None
             elif job.state == "active":
@@ -211,6 +216,50 @@ class EngineMachine(RuleBasedStateMachine):
             job.state, job.due, job.holder = "available", job.expires, None
             job.attempt -= 1
 
+    @rule(one=consumes(held), again=st.booleans(), wait=st.sampled_from([None, 5_000_000, 40_000_000]))
+    def wait(self, one: Held, again: bool, wait: int | None) -> None:
+        word = Release(one.id, one.worker, one.attempt, then="wait", again=again, wait=wait)
+        result = self.run_in(outcome.release, word)
+        assert isinstance(result, Job) == self.holds(one)
+        if self.holds(one):
+            job = self.model.jobs[one.id]
+            job.state, job.holder, job.hold = "pending", None, "again" if again else "complete"
+            job.due = None if wait is None else self.clock.now + wait
+            job.attempt -= again
+
+    @rule(one=consumes(held))
+    def skip(self, one: Held) -> None:
+        result = self.run_in(outcome.release, Release(one.id, one.worker, one.attempt, then="skip", result=b"1"))
+        assert isinstance(result, Job) == self.holds(one)
+        if self.holds(one):
+            job = self.model.jobs[one.id]
+            job.state, job.due = "completed", None
+
+    @rule(one=consumes(held), seconds=st.sampled_from([-5, 10]))
+    def release_until(self, one: Held, seconds: int) -> None:
+        then = self.clock.now + seconds * 1_000_000
+        result = self.run_in(outcome.release, Release(one.id, one.worker, one.attempt, not_before=then))
+        assert isinstance(result, Job) == self.holds(one)
+        if self.holds(one):
+            job = self.model.jobs[one.id]
+            job.attempt -= 1
+            job.state, job.due, job.holder = "available", job.expires, None
+            if seconds > 0:
+                job.state, job.due = "scheduled", then
+
+    @rule(data=st.data())
+    def resume_with_an_error(self, data: st.DataObject) -> None:
+        waiting = sorted(id for id, job in self.model.jobs.items() if job.state == "pending")
+        if not waiting:
+            return
+        job = self.model.jobs[data.draw(st.sampled_from(waiting))]
+        failure = Failure("X", "it will not come", retryable=False)
+        result = self.run_in(holds.activate, holds.Resumption(job.id, failure=failure))
+        assert isinstance(result, OjsterError) == (job.hold is None)
+        if job.hold is not None:
+            job.attempt += job.hold == "again"
+            job.state, job.due, job.hold = "discarded", None, None
+
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         if not self.model.jobs:
@@ -220,7 +269,7 @@ class EngineMachine(RuleBasedStateMachine):
         finished = job.state in ("completed", "cancelled", "discarded")
         assert isinstance(result, OjsterError) == finished
         if not finished:
-            job.state, job.due = "cancelled", None
+            job.state, job.due, job.hold = "cancelled", None, None
 
     @rule(data=st.data(), queue=st.sampled_from([None, *QUEUES]))
     def activate_or_retry(self, data: st.DataObject, queue: str | None) -> None:
@@ -230,7 +279,8 @@ class EngineMachine(RuleBasedStateMachine):
         result = self.run_in(holds.activate, holds.Resumption(job.id))
         assert isinstance(result, OjsterError) == (job.state != "pending")
         if job.state == "pending":
-            job.state, job.due = "available", job.expires
+            hold, job.hold = job.hold, None
+            job.state, job.due = ("completed", None) if hold == "complete" else ("available", job.expires)
             return
         revived = self.run_in(control.retry_dead, control.Revival(job.id, queue=queue))
         assert isinstance(revived, OjsterError) == (job.state != "discarded")

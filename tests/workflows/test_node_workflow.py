@@ -23,7 +23,7 @@ from ojster.engine.holds import WorkflowResumption
 from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.way import Claim
-from ojster.engine.workers import Heartbeat
+from ojster.engine.workers import Heartbeat, held_jobs
 from ojster.engine.workflow_status import StepResult
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.job import JobContext

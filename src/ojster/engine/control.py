@@ -157,6 +157,7 @@ def _run_again(tx: Transaction, job: Job) -> None:
     job.error_type = None
     job.retry_delay = None
     job.dead = 0
+    job.hold = None
     job.expires_at = None
     make_available(tx, [job])
     tx.execute("UPDATE jobs SET started_at = NULL, expires_at = NULL WHERE seq = :seq", {"seq": job.seq})

@@ -31,6 +31,7 @@ from ojster.engine.workflows import find_step, find_workflow, no_workflow
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.failure import Failure
+from ojster.model.node import NUMBER_BITS
 from ojster.model.states import JobState
 
 
@@ -100,6 +101,16 @@ def put_on_hold(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
     tx.expect(deadline)
     write_outcomes(tx, [job])
     tx.emit("job.pending", job, reason="waiting")
+    _note_change(tx, job)
+
+
+def _note_change(tx: Transaction, job: Job) -> None:
+    """Let those know who follow the workflow of a job."""
+    if job.node is not None:
+        rows = tx.execute(
+            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.node >> NUMBER_BITS}
+        )
+        tx.effects.workflows |= {str(id): None for (id,) in rows}
 
 
 def activate(tx: Transaction, items: Sequence[Resumption]) -> list[Steered | OjsterError]:
@@ -158,6 +169,7 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
                 {"seq": job.seq, "data": item.data or b"null"},
             )
         make_available(tx, [job])
+        _note_change(tx, job)
 
 
 def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> list[str | OjsterError]:
