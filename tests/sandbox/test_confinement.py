@@ -46,6 +46,8 @@ async def test_the_walls_stand_and_are_tried_before_anything_is_run() -> None:
 async def test_no_file_is_read_listed_or_written_outside_of_the_scratch_directory(
     without: tuple[str, ...], tmp_path: Path
 ) -> None:
+    if not set(await sandbox().check()) & {"landlock", "chroot"} - set(without):
+        pytest.skip("this system has no other means")
     secret = tmp_path / "secret.txt"
     secret.write_text("treasure")
     os.chmod(secret, 0o666)

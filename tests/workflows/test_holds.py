@@ -10,6 +10,7 @@ import pytest
 
 from ojster.engine.engine import accepted
 from ojster.engine.holds import WorkflowResumption
+from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Release
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, Duplicate, NotFound, OjsterError
@@ -377,3 +378,25 @@ async def test_a_stale_word_about_a_job_that_waits_changes_nothing(flow: Workflo
         with pytest.raises(Conflict):
             await release(flow, one, then)
     assert (await flow.find(one)).state == "pending"
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_the_history_of_a_job_that_waited_tells_so(flow: WorkflowBench, again: bool) -> None:
+    await flow.push("alone")
+    one = await flow.fetch_one(worker_id="w")
+    await flow.engine.add_note(NewNote(b'"so far"', job_id=one.id))
+    flow.clock.advance(1)
+    await release(flow, one, "wait", again=again)
+    flow.clock.advance(1)
+    await flow.engine.activate(one.id, b"7")
+    flow.clock.advance(1)
+    if again:
+        await flow.ack(await flow.fetch_one(worker_id="w"))
+    told = [(entry.type.removeprefix("job."), entry.data) for entry in await flow.engine.history(one.id)]
+    attempts = [data["attempt"] for type, data in told if type == "attempt_started"]
+    assert attempts == ([1, 1] if again else [1])
+    changes = [f"{data['from']}>{data['to']}" for type, data in told if type == "state_changed"]
+    expected = ["available>active", "active>pending"]
+    expected += ["pending>available", "available>active", "active>completed"] if again else ["pending>completed"]
+    assert changes == expected
+    assert "resumed" in [type for type, _ in told]

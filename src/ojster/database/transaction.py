@@ -89,7 +89,9 @@ SUMS: Final = ("enqueued", "completed", "failed", "waited", "ran", *(f"waits_{nu
 ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
 
 
-_ORDINARY: Final = frozenset({"job.started", "job.completed", "job.progress", "job.checkpointed", "dead_letter.added"})
+_ORDINARY: Final = frozenset(
+    {"job.started", "job.completed", "job.progress", "job.checkpointed", "job.noted", "dead_letter.added"}
+)
 """Events of jobs that show in their rows, or are too many to be remembered."""
 
 _USUAL_STATES: Final = frozenset({None, "scheduled"})

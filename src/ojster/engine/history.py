@@ -32,6 +32,8 @@ PURGED: Final = "history.purged"
 
 _ENDS: Final = frozenset({"job.discarded", "job.expired", "rate_limit.dropped", "backpressure.dropped"})
 
+_RELEASED: Final = frozenset({"job.enqueued", "job.scheduled", "job.pending"})
+
 _CLIENT: Final = {"type": "client"}
 _SYSTEM: Final = {"type": "system"}
 
@@ -118,7 +120,7 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
         attempt, started_at = int(data.get("attempt") or 0), data.get("started_at")
         if started_at is not None and started_at not in begun:
             begun.add(started_at)
-            was_released = type in ("job.enqueued", "job.scheduled", "job.pending")  # and its attempt does not count
+            was_released = type in _RELEASED and data.get("reason") != "waiting"  # and its attempt does not count
             yield from _start(attempt + was_released, started_at, data.get("worker_id"))
         worker = {"type": "worker", "id": data["worker_id"]} if data.get("worker_id") else _SYSTEM
         if type == "job.failed":
@@ -130,6 +132,8 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
             yield Entry("job.state_changed", at, {"from": data["from"], "to": data["to"]}, actor)
         if type == "job.cancelled":
             yield Entry("job.cancelled", at, {"reason": data.get("reason")}, _CLIENT)
+        elif type == "job.resumed":
+            yield Entry(type, at, {}, _CLIENT)
         elif type in _ENDS:
             yield Entry("job.discarded", at, {"total_attempts": job.attempt, "last_error": data.get("error")})
     yield from _last_attempt(job, begun)
@@ -137,7 +141,11 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
 
 def _last_attempt(job: Job, begun: Set[int]) -> Iterator[Entry]:
     """What is known of an attempt that has not failed from the job's row alone."""
-    if job.started_at is None or job.started_at in begun:
+    if job.started_at is None:
+        return
+    if job.started_at in begun:
+        if job.state == JobState.COMPLETED and job.finished_at is not None:  # it was resumed with its result
+            yield Entry("job.state_changed", job.finished_at, {"from": "pending", "to": "completed"}, _CLIENT)
         return
     if job.state not in (JobState.ACTIVE, JobState.COMPLETED):
         return

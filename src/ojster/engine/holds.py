@@ -93,6 +93,7 @@ def put_on_hold(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
     free(tx, [job])
     for tally in tx.tallies_of(job):
         tally.ran += tx.now - (job.started_at or tx.now)
+    attempt = job.attempt
     tx.move(job, JobState.PENDING.value)
     job.hold = Hold.AGAIN if again else Hold.COMPLETE
     job.attempt -= again
@@ -100,7 +101,7 @@ def put_on_hold(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
     job.due_at = deadline
     tx.expect(deadline)
     write_outcomes(tx, [job])
-    tx.emit("job.pending", job, reason="waiting")
+    tx.emit("job.pending", job, attempt=attempt, reason="waiting")
     _note_change(tx, job)
 
 
