@@ -59,6 +59,7 @@ def jobs_of(info: WorkflowInfo | StepInfo) -> list[StepInfo]:
     return found
 
 
+@pytest.mark.thorough  # most of a minute each
 async def test_a_thousand_workflows_end_although_the_server_is_killed(fleet: Fleet) -> None:
     app = App(fleet.database, migrate=True)
     await app.client().list_workflows(WorkflowFilter())
