@@ -36,6 +36,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, InvalidRequest, NotFound
 from ojster.model.ids import new_id
 from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
+from ojster.model.reactions import ATTRIBUTE, BITS
 from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.versions import ANY, Handled, parse_handled
@@ -197,12 +198,15 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     resources: Mapping[str, Any] | None = None
     agent: Mapping[str, Any] | None = None
+    reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
 
     def beside(self) -> Members:
         """Return the members of a job that stand beside its ``options``."""
         members: dict[str, Any] = {} if self.version is None else {"version": self.version}
         members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
         members |= {agents.PREFIX + name: value for name, value in (self.agent or {}).items()}
+        if self.reactions is not None:
+            members[ATTRIBUTE] = self.reactions
         return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
 
     def to_wire(self) -> bytes:
@@ -607,7 +611,8 @@ class App:
             ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``,
             ``version`` (of their arguments), ``resources`` (what they need of a worker, as in ojs-ml-resources.md, but
             without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``agent`` (how they use models, as in
-            ojs-ai-agents.md, but without ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``).
+            ojs-ai-agents.md, but without ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``), ``reactions`` (what
+            is to happen when something happens to a job, by event, as ``ojster.reactions`` makes them).
 
         Raises
         ------
@@ -858,6 +863,10 @@ class App:
             )
             for members in requests
         ]
+        if any(job.reacts & BITS["on_creation"] for job in jobs):
+            raise InvalidRequest(
+                "A job that is pushed in a transaction of yours cannot have reactions to its creation."
+            )
         (pushed,) = push(tx, [jobs])
         assert not isinstance(pushed, Later), "a guest waits for keys itself"
         return [one.job for one in accepted(pushed)]

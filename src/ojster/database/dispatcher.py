@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 from ojster.database.inbox import Inbox
 from ojster.database.transaction import EVERY_JOB, Later, Transaction, TryAgain
 from ojster.database.waiting import WaitingRoom
+from ojster.engine.reactions import react
 from ojster.engine.webhooks import tell_subscribers
 from ojster.model.errors import BackendError, BackendUnavailable, OjsterError
 
@@ -284,6 +285,7 @@ class Dispatcher:
                     return
                 with transaction() as tx:
                     self._apply(tx, woken + calls)
+                    react(tx)
                     told = tell_subscribers(tx)
                     if fetchable := tx.effects.fetchable:
                         looked = woken + calls
@@ -291,6 +293,7 @@ class Dispatcher:
                         woken += waiting
                         # Those who looked before it was made available look again, behind those who waited.
                         self._apply(tx, waiting + [call for call in looked if call.in_vain])
+                        react(tx)
                         tell_subscribers(tx, told)
                     effects = tx.effects
             except Exception as error:

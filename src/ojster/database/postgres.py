@@ -106,6 +106,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "version": "bigint",
     "needs": "text",
     "agent": "bytea",
+    "reacts": "bigint",
 }
 """What is written of a new job, beside its envelope."""
 

@@ -77,8 +77,8 @@ _RECORD: Final = (
 _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
-        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version, needs, agent) "
-        "VALUES " + ", ".join(["(" + ", ".join("?" * 22) + ")"] * size)
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version, needs, agent, "
+        "reacts) VALUES " + ", ".join(["(" + ", ".join("?" * 23) + ")"] * size)
     )
     for size in INSERT_SIZES
 }
@@ -170,6 +170,7 @@ class SqliteTransaction(Transaction):
                 job.version,
                 job.needs,
                 job.agent,
+                job.reacts,
             )
         start, width = 0, len(values) // len(jobs)
         for size in INSERT_SIZES:

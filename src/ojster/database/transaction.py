@@ -17,6 +17,8 @@ from ojster.engine.events import Event
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable
+from ojster.model.reactions import BITS
+from ojster.model.reactions import Event as JobEvent
 from ojster.model.tenant import EVERYBODY, called, qualify, split
 from ojster.model.versions import Handled
 
@@ -29,7 +31,7 @@ JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
     "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
-    "needs, agent, hold"
+    "needs, agent, hold, reacts"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
@@ -143,6 +145,8 @@ class Effects:
         """The ids of jobs that finished."""
         self.ended: list[Job] = []
         """Jobs of workflows that finished, and have not advanced these yet: see ``ojster.engine.advance``."""
+        self.reactions: list[tuple[Job, JobEvent]] = []
+        """To what has happened to which jobs there are reactions that were not carried out yet."""
         self.workflows: dict[str, None] = {}
         """The ids of workflows that changed."""
         self.configured = False
@@ -273,6 +277,11 @@ class Transaction(ABC):
         if not job.tenant:
             return (tallies[job.queue],)
         return (tallies[job.queue], tallies[qualify(job.tenant, job.queue)])
+
+    def note_event(self, job: Job, event: JobEvent) -> None:
+        """Let reactions follow to something that has happened to a job, if it has some."""
+        if job.reacts & BITS[event]:
+            self.effects.reactions.append((job, event))
 
     def expect(self, moment: int | None) -> None:
         """Say that something is due at ``moment``."""
@@ -432,6 +441,7 @@ class Transaction(ABC):
     def write_effects(self) -> None:
         """Write the counts and tallies of ``effects``; the last thing that a transaction does."""
         assert not self.effects.ended, "a job of a workflow ended, and nobody advanced the workflow"
+        assert not self.effects.reactions, "there are reactions that nobody has carried out"
         counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
         if counts:
             self.execute_many(

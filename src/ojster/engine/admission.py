@@ -87,6 +87,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     if new.version is not None:
         job.version = version_number(msgspec.json.decode(new.version))
     job.needs = new.needs
+    job.reacts = new.reacts
     if new.agent is not None:
         begin_task(tx, job, new.agent)
     job.envelope = new.envelope
@@ -123,6 +124,10 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
             tx.emit("job.scheduled", job, scheduled_at=job.due_at)
         else:
             tx.emit("job.pending", job)
+        if job.reacts:
+            tx.note_event(job, "on_creation")
+            if job.node is not None:
+                tx.note_event(job, "on_unblock")
     tx.know_queues({job.queue for job in jobs})
 
 

@@ -332,6 +332,8 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         for tally in tx.tallies_of(job):
             tally.count_wait(now - (job.enqueued_at or now))
         tx.emit("job.started", job, attempt=job.attempt, worker_id=shown)
+        if job.reacts:
+            tx.note_event(job, "on_assignment")
 
 
 def _begin_workflows(tx: Transaction, jobs: list[Job]) -> None:

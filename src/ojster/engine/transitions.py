@@ -16,7 +16,9 @@ from ojster.engine.limits import block, free_limits, unmark
 from ojster.engine.tenants import free_tenants
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure, append_failure, clean
+from ojster.model.job import read_members
 from ojster.model.node import NUMBER_BITS
+from ojster.model.reactions import ATTRIBUTE, RetryWithDelays, delays_of, read_reactions
 from ojster.model.retry import Verdict, judge
 from ojster.model.states import FINISHED, JobState
 from ojster.model.timestamps import parse_timestamp
@@ -76,25 +78,39 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
     if failure.rate_limit_until is not None and job.limit_key is not None:
         block(tx, job.limit_key, parse_timestamp(failure.rate_limit_until), job.error_type)
-    if verdict != Verdict.RETRY:
+    delayed = _delay_after_all(job) if verdict != Verdict.RETRY and job.reacts else None
+    if verdict != Verdict.RETRY and delayed is None:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)
         tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead))
         if job.dead:
             tx.emit("dead_letter.added", job, attempt=job.attempt, error=error)
+        tx.note_event(job, "on_failure")
         return
-    if immediately:
+    if immediately and delayed is None:
         make_available(tx, [job])
         return
     if stop_jobs(tx, [job]):
         return
     tx.move(job, JobState.RETRYABLE.value)
-    job.retry_delay = policy.delay(job.attempt, random.random())
+    job.retry_delay = policy.delay(job.attempt, random.random()) if delayed is None else delayed
     job.due_at = tx.now + job.retry_delay
     job.worker_id = None
     tx.expect(job.due_at)
     free(tx, [job])
     write_outcomes(tx, [job])
     tx.emit("job.retrying", job, attempt=job.attempt, delay_ms=job.retry_delay // 1000)
+
+
+def _delay_after_all(job: Job) -> int | None:
+    """Return when a job is tried again all of whose attempts have failed, if its reactions say so (seed 003)."""
+    if job.attempt < job.max_attempts:
+        return None  # the error is final
+    for action in read_reactions(read_members(job.envelope, "The job")[ATTRIBUTE]).get("on_failure", ()):
+        if isinstance(action, RetryWithDelays):
+            delays = delays_of(action)
+            used = job.attempt - job.max_attempts
+            return delays[used] if used < len(delays) else None
+    return None
 
 
 def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
@@ -104,6 +120,8 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         moved = [job for job in moved if job.id not in stopped]
     free(tx, [job for job in moved if job.state == JobState.ACTIVE])
     for job in moved:
+        if job.reacts and job.state == JobState.PENDING:
+            tx.note_event(job, "on_unblock")
         tx.move(job, JobState.AVAILABLE.value)
         job.enqueued_at = tx.now
         job.finished_at = None
@@ -180,6 +198,8 @@ def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> N
         tally.ran += ran
     tx.effects.finished.append(job.id)
     tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
+    if job.reacts:
+        tx.note_event(job, "on_success")
 
 
 def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:

@@ -56,6 +56,8 @@ class Job(msgspec.Struct, gc=False):
     agent: bytes | None = None
     hold: str | None = None
     """What becomes of it when it is resumed, if it waits for that: see ``ojster.engine.holds``."""
+    reacts: int = 0
+    """To which events there are reactions: see ``ojster.model.reactions``."""
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
     """From which state, and into which, it was put in this transaction, if nobody was told of that yet."""

@@ -24,6 +24,8 @@ from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge,
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.limit import RateLimitPolicy, parse_policy
 from ojster.model.ml_resources import read_resources, says_something
+from ojster.model.reactions import ATTRIBUTE as REACTIONS
+from ojster.model.reactions import Enqueue, bits_of, read_reactions
 from ojster.model.reading import read_value
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.tenant import check_tenant, qualify, shown_tenant
@@ -152,6 +154,8 @@ class NewJob(msgspec.Struct, gc=False):
     needs: str | None = None
     """The key of what it needs of its worker (``ojster.model.needs``)."""
     agent: Agent | None = None
+    reacts: int = 0
+    """To which events it has reactions (``ojster.model.reactions``)."""
     warnings: tuple[str, ...] = ()
     """What the schema of its type has against its arguments."""
 
@@ -370,6 +374,12 @@ def read_job(
         resources = read_resources(members)
         timeout = resources.timeout or timeout
         needs = None if resources.needs is None else resources.needs.key
+    reacts = 0
+    if REACTIONS in members:
+        reactions = read_reactions(members[REACTIONS])
+        reacts = bits_of(reactions)
+        for action in [action for actions in reactions.values() for action in actions if isinstance(action, Enqueue)]:
+            read_job(dict(action.job), now, largest=largest, tenant=owner)  # or it is refused
     unique_key = None
     if options.unique is not None:
         unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))
@@ -397,6 +407,7 @@ def read_job(
         version=members.get("version"),
         needs=needs,
         agent=agent,
+        reacts=reacts,
     )
 
 

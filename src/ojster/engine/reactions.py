@@ -1,0 +1,126 @@
+"""How are reactions carried out? In the transaction of the event, one after the other. (seed 003, "Event reactions")
+
+A reaction that fails is noted in the history of its job, and never undoes the event.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from ojster.database.transaction import Later, Transaction, TryAgain
+from ojster.engine.admission import admit
+from ojster.engine.definitions import find
+from ojster.engine.workflows import create
+from ojster.model.definition import START_MEMBERS, check_params, read_start
+from ojster.model.envelope import Job
+from ojster.model.errors import NotFound, OjsterError
+from ojster.model.job import Members, read_job, read_members
+from ojster.model.reactions import ATTRIBUTE, Action, Enqueue, Event, RetryWithDelays, StartWorkflow, read_reactions
+from ojster.model.reference import Reference, Unresolvable, follow, resolve
+from ojster.model.tenant import qualify
+from ojster.model.workflow import read_workflow
+
+MOST_ROUNDS: Final = 8
+"""How often, in one transaction, reactions may follow from what reactions have done."""
+
+_OF_JOB: Final = ("args", "meta")
+_OF_WORKFLOW: Final = ("params", "properties", "target")
+"""Where references are replaced; elsewhere they are those of the workflow itself."""
+
+log = logging.getLogger("ojster")
+
+
+def react(tx: Transaction) -> None:
+    """Carry out the reactions to what has happened in this transaction."""
+    for _ in range(MOST_ROUNDS):
+        if not tx.effects.reactions:
+            return
+        fired, tx.effects.reactions = tx.effects.reactions, []
+        for job, event in fired:
+            _react(tx, job, event)
+    for job, event in tx.effects.reactions:
+        tx.emit(
+            "job.reaction_failed", job, reaction=event, error=f"More than {MOST_ROUNDS} reactions follow each other."
+        )
+    tx.effects.reactions.clear()
+
+
+def _react(tx: Transaction, job: Job, event: Event) -> None:
+    if not job.seq:  # it was inserted just now
+        job = tx.find_jobs([job.id])[job.id]
+    elif job.envelope == b"{}":
+        tx.envelopes([job])
+    for action in read_reactions(read_members(job.envelope, "The job")[ATTRIBUTE]).get(event, ()):
+        try:
+            with tx.savepoint():
+                _act(tx, job, action)
+        except TryAgain:
+            raise
+        except (OjsterError, Unresolvable) as error:
+            _note(tx, job, event, str(error))
+        except Exception as error:
+            log.exception("a reaction to %s of the job %s failed", event, job.id)
+            _note(tx, job, event, f"{type(error).__name__}: {error}")
+
+
+def _note(tx: Transaction, job: Job, event: Event, error: str) -> None:
+    """Note in the history of a job that a reaction failed."""
+    tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
+
+
+def _act(tx: Transaction, job: Job, action: Action) -> None:
+    match action:
+        case Enqueue():
+            members = _resolved(action.job, _OF_JOB, job)
+            new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
+            (pushed,) = admit(tx, [[new]])
+            _accept(pushed)
+        case StartWorkflow():
+            _start(tx, job, _resolved(action.workflow, _OF_WORKFLOW, job))
+        case RetryWithDelays():
+            return  # decided before the failure was final: see fail_attempt
+
+
+def _start(tx: Transaction, job: Job, members: Members) -> None:
+    found = start = None
+    own = members
+    if "definition" in members:
+        start = read_start(members)
+        found = find(tx, qualify(job.tenant, start.definition), start.definition_version)
+        if found is None:
+            raise NotFound(f"There is no definition {start.definition!r}.", resource_type="definition")
+        check_params(found, bytes(members.get("params", b"{}")))
+        members = found.members | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+    new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
+    if found is not None and start is not None:
+        start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
+        new = msgspec.structs.replace(new, **start.of(new.params, own))
+    (created,) = create(tx, [new])
+    _accept(created)
+
+
+def _accept(result: Any) -> None:
+    """Raise a refusal, so that what has led to it is undone."""
+    if isinstance(result, Later):
+        raise TryAgain(result.message)
+    if isinstance(result, OjsterError):
+        raise result
+
+
+def _resolved(template: Members, names: tuple[str, ...], job: Job) -> Members:
+    """Return a request, with what its references to a job lead to."""
+    shown: bytes | None = None
+
+    def look_up(reference: Reference) -> bytes:
+        nonlocal shown
+        if reference.root != "job":
+            raise Unresolvable(
+                f"The reference {reference.text!r:.100} does not lead to the job: 'job.result', 'job.id'."
+            )
+        shown = job.to_json() if shown is None else shown
+        return follow(reference, shown)
+
+    return {name: msgspec.Raw(resolve(raw, look_up)) if name in names else raw for name, raw in template.items()}

@@ -1,0 +1,105 @@
+"""What is to happen when something happens to a job? Reactions: lists of actions, by event. (seed 003)
+
+They are said with the job, checked when it is pushed, and carried out by ``ojster.engine.reactions`` in the transaction
+of the event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from ojster.model.duration import DAY, HOUR, MINUTE, WEEK
+from ojster.model.errors import InvalidRequest
+
+ATTRIBUTE: Final = "event_reactions"
+"""The attribute of the job in which they stand."""
+
+Event = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "on_failure"]
+"""What may happen to a job: it is pushed, may run at last, is given to a worker, has succeeded, has failed for good."""
+
+BITS: Final[dict[Event, int]] = {event: 1 << place for place, event in enumerate(get_args(Event))}
+"""How a job's row says to which events there are reactions."""
+
+MOST_ACTIONS: Final = 20
+"""How many actions an event may have."""
+
+_DELAY: Final = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
+_UNITS: Final = {"m": MINUTE, "h": HOUR, "d": DAY, "w": WEEK}
+
+
+class Enqueue(msgspec.Struct, frozen=True, tag_field="action", tag="enqueue", forbid_unknown_fields=True):
+    """Push a job. References in its arguments and its ``meta`` lead to that which it is a reaction to: ``job.id``."""
+
+    job: dict[str, msgspec.Raw]
+
+
+class StartWorkflow(msgspec.Struct, frozen=True, tag_field="action", tag="start-workflow", forbid_unknown_fields=True):
+    """Start a workflow, or one of a definition. References in its ``params``, ``properties`` and ``target`` may lead
+    to the job that it is a reaction to.
+    """
+
+    workflow: dict[str, msgspec.Raw]
+
+
+class RetryWithDelays(
+    msgspec.Struct, frozen=True, tag_field="action", tag="retry-with-delays", forbid_unknown_fields=True
+):
+    """Of ``on_failure``: when all attempts have failed, try again after each of these delays, such as ``30m``.
+
+    Nobody hears of a failure before the last of them.
+    """
+
+    delays: tuple[str, ...]
+
+
+Action = Enqueue | StartWorkflow | RetryWithDelays
+Reactions = dict[Event, tuple[Action, ...]]
+
+_decode: Final = msgspec.json.Decoder(Reactions).decode
+
+
+def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
+    """Return the reactions that a job says; whether jobs and workflows can be made of them is not checked here.
+
+    Raises
+    ------
+    InvalidRequest
+        They are malformed.
+    """
+    try:
+        reactions = _decode(raw)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The reactions of the job are malformed: {error}.", field=ATTRIBUTE) from None
+    for event, actions in reactions.items():
+        if len(actions) > MOST_ACTIONS:
+            raise InvalidRequest(f"{event!r} has more than {MOST_ACTIONS} actions.", field=f"{ATTRIBUTE}.{event}")
+        retries = [action for action in actions if isinstance(action, RetryWithDelays)]
+        if len(retries) > (event == "on_failure"):
+            message = "'retry-with-delays' can stand once, in 'on_failure'."
+            raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
+        for retry in retries:
+            delays_of(retry)
+    return reactions
+
+
+def delays_of(retry: RetryWithDelays) -> list[int]:
+    """Return after what times, in microseconds, it is tried again.
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is no time, or there is none.
+    """
+    found = [_DELAY.fullmatch(delay) for delay in retry.delays]
+    if not found or None in found:
+        raise InvalidRequest("Delays are a list such as ['30m', '12h', '1d', '2w'].", field=f"{ATTRIBUTE}.on_failure")
+    return [int(match[1]) * _UNITS[match[2]] for match in found if match is not None]
+
+
+def bits_of(reactions: Mapping[Event, Any]) -> int:
+    """Return how a job's row says to which events there are reactions."""
+    return sum(bit for event, bit in BITS.items() if reactions.get(event))

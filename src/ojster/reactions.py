@@ -1,0 +1,41 @@
+"""In which words are reactions written? ``@app.job(reactions={"on_success": [enqueue(bill.s(OF_JOB["result"]))]})``.
+
+(Seed 003, "Event reactions". The events: ``on_creation``, ``on_unblock``, ``on_assignment``, ``on_success``,
+``on_failure``.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ojster.workflow import Reference, Step, Workflow, chain, start_request
+
+OF_JOB: Final = Reference("job")
+"""Stands for the job that it is a reaction to: ``OF_JOB["id"]``, ``["args"][0]``, ``["result"]``, ``["error"]``."""
+
+
+def enqueue(step: Step) -> dict[str, Any]:
+    """Push a job, written as ``send.s(…)``; references in its arguments lead to the job that it is a reaction to."""
+    return {"action": "enqueue", "job": step.wire}
+
+
+def start(workflow: Step | str, **options: Any) -> dict[str, Any]:
+    """Start a workflow, or one of the definition of this name; the options are those of ``App.start``.
+
+    References in ``params``, ``properties`` and ``target`` may lead to the job that it is a reaction to.
+    """
+    if isinstance(workflow, str):
+        members = start_request(workflow, **options)
+    else:
+        members = (workflow if isinstance(workflow, Workflow) else chain(workflow)).request(**options)
+    return {"action": "start-workflow", "workflow": {name: msgspec.json.decode(raw) for name, raw in members.items()}}
+
+
+def retry_after(*delays: str) -> dict[str, Any]:
+    """When all attempts have failed, try again after each of these delays: ``"30m"``, ``"12h"``, ``"1d"``, ``"2w"``.
+
+    For ``on_failure``. Nobody hears of the failure before the last of them.
+    """
+    return {"action": "retry-with-delays", "delays": list(delays)}
