@@ -30,6 +30,10 @@ PROGRESS_INTERVAL: Final = 0.25
 """How often at most the progress of a job is sent, in seconds. What comes between is left out."""
 
 
+LONGEST_PAUSE: Final = 3_153_600_000.0
+"""For how long a job can be put off at most, in seconds: a hundred years."""
+
+
 class JobFailed(Exception):
     """A job whose result was waited for was discarded. ``error`` is the last attempt's error."""
 
@@ -60,6 +64,11 @@ class DeadLetter(Outcome):
     code = "DEAD_LETTER"
 
 
+def _check_seconds(seconds: float, name: str) -> None:
+    if not 0 <= seconds <= LONGEST_PAUSE:
+        raise ValueError(f"The {name} must be from 0 to {LONGEST_PAUSE:.0f} seconds, not {seconds}.")
+
+
 class Released(Exception):
     """The base of what a handler raises that lets go of its job: it has neither succeeded nor failed (seed 002)."""
 
@@ -81,6 +90,7 @@ class Snooze(Released):
 
     def __init__(self, delay: float = 0.0, *, until: datetime | None = None) -> None:
         super().__init__(f"again in {delay:g} s" if until is None else f"again at {until}")
+        _check_seconds(delay, "delay")
         self.delay = delay
         self.not_before = None if until is None else to_micros(until, "until")
 
@@ -107,6 +117,7 @@ class Wait(Released):
 
     def __init__(self, timeout: float | None = None, *, deadline: datetime | None = None, again: bool = False) -> None:
         super().__init__("until somebody resumes it")
+        _check_seconds(timeout or 0.0, "timeout")
         self.timeout = timeout
         self.deadline = None if deadline is None else to_micros(deadline, "deadline")
         self.again = again

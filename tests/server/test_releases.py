@@ -125,3 +125,18 @@ async def test_notes_status_and_statistics(http: Http, bench: Bench) -> None:
 async def test_ping(http: Http) -> None:
     answer = await http("GET", f"{BASE}/ping")
     assert (answer.status_code, answer.json()["backend"]) == (200, "up")
+
+
+async def test_a_result_that_comes_in_pieces_is_not_lost(http: Http) -> None:
+    pushed = await http.push()
+    await http.fetch()
+    await http("POST", f"{BASE}/jobs/{pushed['id']}/release", {"then": "wait"})
+
+    async def pieces() -> Any:
+        yield b'{"result":'
+        yield b'{"paid":true}}'
+
+    path = f"{BASE}/jobs/{pushed['id']}/activate"
+    answer = await http.client.post(path, content=pieces(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200, answer.text
+    assert (await http("GET", f"{BASE}/jobs/{pushed['id']}")).json()["job"]["result"] == {"paid": True}

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
+from ojster.database.postgres_url import parse_postgres_url
+from ojster.database.transaction import Transaction
+from ojster.engine.definitions import Deletion
 from ojster.engine.engine import accepted
 from ojster.engine.holds import WorkflowResumption
 from ojster.engine.notes import NewNote
-from ojster.engine.outcome import Release
+from ojster.engine.outcome import Acknowledgement, Release
+from ojster.engine.properties import PropertyChange
 from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, Duplicate, NotFound, OjsterError
+from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.model.failure import Failure
 from ojster.model.job import read_members
-from ojster.model.properties import Changes
+from ojster.model.properties import Changes, PropertyConflict
 from tests.workflows.conftest import WorkflowBench, chain, group, job
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +42,7 @@ async def resume(flow: WorkflowBench, data: Any = None, *, step: str | None = No
 
 async def define(flow: WorkflowBench, **more: Any) -> None:
     body = chain(job("a"), job("b"), on_error=job("mend"), on_cancel=job("tidy")) | {"retry": RETRY} | more
+    body = {name: value for name, value in body.items() if value is not None}
     await flow.engine.create_definition("d", read_members(msgspec.json.encode(body)))
 
 
@@ -294,8 +301,6 @@ async def test_what_cannot_be_run_again_fails(flow: WorkflowBench, what: str) ->
     elif what == "deleted":
         await define(flow)
         await flow.create({"definition": "d"})
-        from ojster.engine.definitions import Deletion
-
         await flow.engine.delete_definition(Deletion("d", force=True))
     else:
         await flow.create(chain(job("a")))
@@ -400,3 +405,238 @@ async def test_the_history_of_a_job_that_waited_tells_so(flow: WorkflowBench, ag
     expected += ["pending>available", "available>active", "active>completed"] if again else ["pending>completed"]
     assert changes == expected
     assert "resumed" in [type for type, _ in told]
+
+
+# Several things at once
+
+
+@pytest.mark.parametrize("others", ["retry", "skip", "wait", "queue"])
+async def test_what_one_release_does_to_its_workflow_is_seen_by_the_next_in_the_same_call(
+    flow: WorkflowBench, others: Any
+) -> None:
+    await define(flow, type="group", jobs=[job("a"), job("b")], steps=None)
+    await flow.create({"definition": "d"})
+    first, second = await flow.take(2)
+    ends = await flow.engine.release(
+        [Release(first.id, None, 1, then="retry"), Release(second.id, None, 1, then=others)]
+    )
+    assert isinstance(ends[1], Conflict)
+    counts = await flow.engine.count_jobs("default")
+    assert counts["default"].get("active", 0) == 0
+    assert (await flow.look()).metadata["cancelled_count"] == 2
+
+
+async def test_the_workflows_of_one_call_do_not_get_in_each_others_way(flow: WorkflowBench) -> None:
+    ids = []
+    for _ in range(2):
+        ids.append((await flow.create(chain(job("a"), job("b")))).id)
+    one, other = await flow.take(2)
+    for end in await flow.engine.release([Release(done.id, None, 1, then="skip") for done in (one, other)]):
+        assert accepted(end).state == "completed"
+    assert [(await flow.engine.show_workflow(id)).state for id in ids] == ["completed", "completed"]
+
+
+async def test_a_job_of_a_branch_cannot_have_the_workflow_run_again(flow: WorkflowBench) -> None:
+    await define(flow, on_error=[job("mend"), job("more")])
+    await flow.create({"definition": "d"})
+    await flow.give_up((await flow.take())[0])
+    (mend,) = await flow.take()
+    assert (await release(flow, mend, "retry")).state == "discarded"
+    assert (await flow.look()).next_attempt is None
+    assert (await flow.look()).finished
+
+
+async def test_after_the_rest_was_skipped_nothing_is_run_again(flow: WorkflowBench) -> None:
+    await define(flow, type="group", jobs=[job("a"), job("b")], steps=None)
+    await flow.create({"definition": "d"})
+    first, second = await flow.take(2)
+    await release(flow, first, "skip")
+    assert (await release(flow, second, "retry")).state == "cancelled"
+    assert ((await flow.look()).state, (await flow.look()).next_attempt) == ("completed", None)
+
+
+async def test_a_refused_acknowledgement_adds_no_steps(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a")))
+    (one,) = await flow.take()
+    more = (msgspec.json.encode(job("x")),)
+    stale = Changes({"p": msgspec.Raw(b"1")}, expected={"p": 7})
+    for _ in range(2):
+        (end,) = await flow.engine.acknowledge([Acknowledgement(one.id, b"1", None, 1, more, stale)])
+        assert isinstance(end, PropertyConflict)
+    bad = (b'{"type":"NO TYPE","args":[]}',)
+    (end,) = await flow.engine.acknowledge(
+        [Acknowledgement(one.id, b"1", None, 1, bad, Changes({"p": msgspec.Raw(b"1")}))]
+    )
+    assert isinstance(end, OjsterError)
+    assert await flow.engine.properties(flow.id) == {}
+    await flow.engine.acknowledge([Acknowledgement(one.id, b"1", None, 1, more)])
+    assert await flow.work() == ["x"]
+
+
+async def test_a_malformed_property_refuses_only_the_outcome_with_which_it_comes(flow: WorkflowBench) -> None:
+    await flow.create(group(job("a"), job("b"), job("c")))
+    one, two, three = await flow.take(3)
+    wrong = [Changes({"": msgspec.Raw(b"1")}), Changes({"x": msgspec.Raw(b'"%b"' % (b"y" * 70_000))})]
+    ends = await flow.engine.acknowledge(
+        [
+            Acknowledgement(one.id, b"1", None, 1, (), wrong[0]),
+            Acknowledgement(two.id, b"1", None, 1, (), wrong[1]),
+            Acknowledgement(three.id, b"1", None, 1, (), Changes({"x": msgspec.Raw(b"1")})),
+        ]
+    )
+    assert [isinstance(end, OjsterError) for end in ends] == [True, True, False]
+
+
+# Undoing, holding, and running again
+
+
+async def test_the_next_attempt_waits_until_the_last_one_is_undone(flow: WorkflowBench) -> None:
+    saga = {"type": "saga", "steps": [job("a", compensate=job("undo")), job("b")], "retry": RETRY}
+    await flow.engine.create_definition("d", read_members(msgspec.json.encode(saga)))
+    await flow.create({"definition": "d"})
+    await flow.ack((await flow.take())[0])
+    await release(flow, (await flow.take())[0], "retry")
+    (undo,) = await flow.take()
+    assert undo.type == "undo"
+    await flow.upkeep(60)
+    assert await flow.take() == []
+    await flow.ack(undo)
+    await flow.upkeep(2)
+    assert await flow.work() == ["a", "b"]
+
+
+async def test_a_held_workflow_that_is_run_again_is_held(flow: WorkflowBench) -> None:
+    await define(flow)
+    await flow.create({"definition": "d"})
+    (one,) = await flow.take()
+    await flow.engine.hold_workflow(flow.id)
+    await release(flow, one, "retry")
+    flow.id = (await flow.look()).next_attempt or ""
+    await flow.upkeep(60)
+    assert await flow.take() == []
+    await flow.engine.release_workflow(flow.id)
+    assert await flow.work() == ["a", "b"]
+
+
+async def test_a_new_attempt_keeps_what_middleware_has_made_of_its_jobs(flow: WorkflowBench) -> None:
+    async def stamp(request: Any, next: Any) -> Any:
+        return await next(request | {"meta": {"stamped": True}})
+
+    flow.engine.middleware.append(stamp)
+    await define(flow)
+    await flow.create({"definition": "d"})
+    (one,) = await flow.take()
+    await release(flow, one, "retry")
+    await flow.upkeep(60)
+    (again,) = await flow.take()
+    assert again.meta == {"stamped": True}
+
+
+async def test_another_definition_of_the_same_name_is_not_run_instead(flow: WorkflowBench) -> None:
+    await define(flow)
+    await flow.create({"definition": "d"})
+    (one,) = await flow.take()
+    await flow.engine.delete_definition(Deletion("d", force=True))
+    flow.clock.advance(1)
+    await define(flow, steps=[job("other")])
+    assert (await release(flow, one, "retry")).state == "discarded"
+    assert await flow.work() == ["mend"]
+
+
+async def test_a_target_that_was_locked_meanwhile_is_still_that_of_the_next_attempt(flow: WorkflowBench) -> None:
+    await define(flow)
+    await flow.create({"definition": "d", "target": "t"})
+    (one,) = await flow.take()
+    first = flow.id
+    await flow.create({"definition": "d", "target": "u", "locks": "^t$"})
+    await release(flow, one, "retry")
+    assert (await flow.engine.show_workflow(first)).state == "retried"
+
+
+async def test_tenants_have_their_targets_for_themselves(flow: WorkflowBench) -> None:
+    await define(flow)
+    for tenant in ("one", "two"):
+        await flow.create({"definition": "d", "target": "t", "metadata": {"tenant_id": tenant}})
+    with pytest.raises(Duplicate):
+        await flow.create({"definition": "d", "target": "t", "metadata": {"tenant_id": "two"}})
+
+
+# Lost workers that were cleaning up
+
+
+async def lose(flow: WorkflowBench) -> str:
+    (one,) = await flow.fetch(worker_id="w", lease=10_000_000)
+    await flow.upkeep(60)
+    return one.type
+
+
+async def test_a_worker_that_is_lost_while_it_cleans_up_is_replaced(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a"), on_cancel=[job("tidy"), job("more")], on_lost_worker="cancel"))
+    assert [await lose(flow), await lose(flow)] == ["a", "tidy"]
+    assert await flow.work() == ["tidy", "more"]
+    saga = chain(job("a", compensate=job("undo_a")), job("b", compensate=job("undo_b")), job("c"))
+    await flow.create({"type": "saga", "steps": saga["steps"], "on_lost_worker": "cancel"})
+    for _ in range(2):
+        await flow.ack((await flow.take())[0])
+    await flow.give_up((await flow.take())[0])
+    assert await lose(flow) == "undo_b"
+    assert await flow.work() == ["undo_b", "undo_a"]
+    await flow.create(chain(job("a"), on_error=job("mend"), on_cancel=job("tidy"), on_lost_worker="cancel"))
+    await flow.give_up((await flow.take())[0])
+    assert await lose(flow) == "mend"
+    assert await flow.work() == ["mend"]
+
+
+async def test_a_step_with_a_fallback_is_resumed_by_its_own_name(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", id="x", fallback=job("f"))))
+    await release(flow, (await flow.take())[0], "wait")
+    await resume(flow, 1, step="x")
+    assert await flow.state() == "completed"
+
+
+async def test_deleted_properties_leave_no_more_than_one_row_behind_and_no_version_is_used_twice(
+    flow: WorkflowBench,
+) -> None:
+    await flow.create(chain(job("a")))
+    seen = set()
+    for number in range(20):
+        name = f"p{number % 3}"
+        changed = await flow.engine.change_properties(
+            PropertyChange(flow.id, Changes({name: msgspec.Raw(b"1")}, expected={name: 0}))
+        )
+        assert changed[name].version not in seen
+        seen.add(changed[name].version)
+        await flow.engine.change_properties(PropertyChange(flow.id, Changes(delete=(name,))))
+    assert await flow.run(_count_properties, None) == 1
+    with pytest.raises(PropertyConflict):
+        await flow.engine.change_properties(PropertyChange(flow.id, Changes(expected={"p0": 1})))
+    with pytest.raises(InvalidRequest, match="job_id"):
+        await flow.engine.change_properties(PropertyChange(flow.id, Changes(), worker_id="w"))
+
+
+def _count_properties(tx: Transaction, requests: Sequence[None]) -> list[int]:
+    ((count,),) = tx.execute("SELECT count(*) FROM workflow_properties")
+    return [count for _ in requests]
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+async def test_a_waiting_job_is_cancelled_although_somebody_has_it_locked_at_that_moment(
+    flow: WorkflowBench, url: str, how: str
+) -> None:
+    if not url.startswith("postgresql"):
+        pytest.skip("a file has one writer")
+    await flow.create(chain(job("a"), on_cancel=job("tidy"), timeout=10))
+    (one,) = await flow.take()
+    await release(flow, one, "wait")
+    parsed = parse_postgres_url(url)
+    with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as other:
+        other.execute("SELECT seq FROM jobs WHERE id = %s FOR UPDATE", (one.id,))
+        ending = asyncio.create_task(flow.engine.cancel_workflow(flow.id) if how == "cancel" else flow.upkeep(11))
+        await asyncio.sleep(0.3)
+        other.rollback()
+    await ending
+    for _ in range(2):
+        await flow.upkeep(61)
+    assert (await flow.find(one)).state == "cancelled"
+    assert await flow.work() == (["tidy"] if how == "cancel" else [])
+    assert (await flow.look()).finished

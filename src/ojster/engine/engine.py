@@ -754,7 +754,7 @@ class Engine:
         new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
         self._check_tenant(new.tenant)
         if definition is not None:
-            new = msgspec.structs.replace(new, **definition.of(new.params, own))
+            new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
         if self.middleware or await self._resource_rules():
             await self._complete_steps(new)
         if catalogue := await self._schemas():

@@ -31,7 +31,7 @@ from ojster.engine.workflows import find_step, find_workflow, no_workflow
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.failure import Failure
-from ojster.model.node import NUMBER_BITS
+from ojster.model.node import NUMBER_BITS, Kind
 from ojster.model.states import JobState
 
 
@@ -194,7 +194,10 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
         raise no_workflow(item.workflow_id)
     waiting = _waiting_jobs(tx, workflow)
     if item.step is not None:
-        node = find_step(Graph(tx), workflow, item.step)
+        graph = Graph(tx)
+        node = find_step(graph, workflow, item.step)
+        while node.kind == Kind.FALLBACK:  # the step's own job may be meant
+            node = graph.children(node)[0]
         waiting = [(id, place) for id, place in waiting if place == node.id]
     if not waiting:
         which = f"The workflow {workflow.id}" if item.step is None else f"The step {item.step!r}"

@@ -12,6 +12,7 @@ from ojster.engine.inspect import no_job
 from ojster.engine.workflows import find_workflow, no_workflow
 from ojster.model.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.model.node import NUMBER_BITS
+from ojster.model.reading import read_value
 from ojster.model.timestamps import format_timestamp
 
 LARGEST_NOTE: Final = 16_384
@@ -20,7 +21,7 @@ LARGEST_NOTE: Final = 16_384
 MOST_NOTES: Final = 1_000
 """How many notes a job may have, and a workflow beside those of its jobs."""
 
-MOST_SHOWN: Final = 10_000
+MOST_SHOWN: Final = 1_000
 """How many notes of a workflow are shown: the last."""
 
 
@@ -52,6 +53,7 @@ def add(tx: Transaction, items: Sequence[NewNote]) -> list[Note | OjsterError]:
 
 
 def _add(tx: Transaction, item: NewNote) -> Note:
+    read_value(item.note, "note")
     if len(item.note) > LARGEST_NOTE:
         message = f"The note takes {len(item.note)} bytes; at most {LARGEST_NOTE} are allowed."
         raise PayloadTooLarge(message, limit=LARGEST_NOTE)

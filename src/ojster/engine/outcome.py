@@ -126,16 +126,12 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         if job.agent is not None and (refused := _check_output(tx, job, ack.result)):
             results.append(refused)
             continue
-        if ack.append:
+        if ack.changes is not None or ack.append:
             try:
-                grow(tx, job, ack.append)
-            except OjsterError as refused_steps:
-                results.append(refused_steps)
-                continue
-        if ack.changes is not None:
-            lock_workflows(tx, [job])
-            if refusal := refusal_of_changes(tx, job, ack.changes):
-                results.append(refusal)
+                with tx.savepoint():
+                    _change_workflow(tx, job, ack)
+            except OjsterError as refused:
+                results.append(refused)
                 continue
         complete_job(tx, job, ack.result, now - (job.started_at or now))
         completed.append(job)
@@ -143,6 +139,15 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     write_completed(tx, completed)
     advance(tx)
     return results
+
+
+def _change_workflow(tx: Transaction, job: Job, ack: Acknowledgement) -> None:
+    """Change the properties of the workflow of a job, and add steps to it: both, or neither."""
+    lock_workflows(tx, [job])
+    if refusal := refusal_of_changes(tx, job, ack.changes):
+        raise refusal
+    if ack.append:
+        grow(tx, job, ack.append)
 
 
 def _too_large(result: bytes | None, largest: int) -> PayloadTooLarge | None:
@@ -191,7 +196,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
     jobs = tx.lock_jobs([item.job_id for item in releases])
     lock_workflows(tx, jobs.values())
     results: list[Job | OjsterError] = []
-    for item in releases:
+    for place, item in enumerate(releases):
         job = jobs.get(item.job_id)
         if refusal := refusal_of(job, item):
             results.append(refusal)
@@ -212,6 +217,8 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
                 skip_rest(tx, job)
                 complete_job(tx, job, item.result, tx.now - (job.started_at or tx.now))
                 write_completed(tx, [job])
+        if item.then in ("retry", "skip"):  # which may have ended those that are still to come
+            jobs |= tx.lock_jobs([later.job_id for later in releases[place + 1 :]])
         results.append(job)
     advance(tx)
     return results

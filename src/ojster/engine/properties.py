@@ -10,9 +10,9 @@ from ojster.database.transaction import Transaction
 from ojster.engine.leases import refusal_of
 from ojster.engine.workflows import find_workflow, no_workflow
 from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, OjsterError
+from ojster.model.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.model.node import NUMBER_BITS
-from ojster.model.properties import MOST_PROPERTIES, Changes, Property, PropertyConflict
+from ojster.model.properties import MOST_PROPERTIES, Changes, Property, PropertyConflict, check_changes
 
 Properties = dict[str, Property]
 
@@ -60,6 +60,8 @@ def change(tx: Transaction, items: Sequence[PropertyChange]) -> list[Properties 
 
 
 def _change(tx: Transaction, item: PropertyChange) -> Properties:
+    if item.job_id is None and (item.worker_id is not None or item.attempt is not None):
+        raise InvalidRequest("A worker and an attempt mean something only together with a 'job_id'.", field="job_id")
     if item.job_id is not None:
         job = tx.lock_jobs([item.job_id]).get(item.job_id)
         if refusal := refusal_of(job, _Word(item.job_id, item.worker_id, item.attempt)):
@@ -81,11 +83,12 @@ def _change(tx: Transaction, item: PropertyChange) -> Properties:
 
 def refusal_of_changes(tx: Transaction, job: Job, changes: Changes | None) -> OjsterError | None:
     """Change the properties of the workflow of a job whose attempt ends, unless that is to be refused."""
-    if changes is None or changes.is_nothing:
+    if changes is None:
         return None
     if job.node is None:
         return Conflict(f"The job {job.id} is of no workflow that could have properties.", job_id=job.id)
     try:
+        check_changes(changes)
         apply(tx, job.node >> NUMBER_BITS, changes)
     except OjsterError as refusal:
         return refusal
@@ -99,7 +102,7 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
     ------
     PropertyConflict
         One has another version than is expected.
-    Conflict
+    PayloadTooLarge
         There would be too many.
     """
     rows = tx.execute(
@@ -118,13 +121,19 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
             )
     names = {name for name, (_, there) in known.items() if there}
     if len((names | changes.set.keys()) - set(changes.delete)) > MOST_PROPERTIES:
-        raise Conflict(f"A workflow has at most {MOST_PROPERTIES} properties.")
+        raise PayloadTooLarge(f"A workflow has at most {MOST_PROPERTIES} properties.", limit=MOST_PROPERTIES)
+    latest = max((version for version, _ in known.values()), default=0)
     values = {name: bytes(value) for name, value in changes.set.items()}
     values_or_none = values | {name: None for name in changes.delete if name in names}
     tx.execute_many(
         "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (workflow, name) DO UPDATE SET value = excluded.value, version = excluded.version",
-        [(workflow, name, value, known.get(name, (0,))[0] + 1) for name, value in values_or_none.items()],
+        [(workflow, name, value, latest + 1) for name, value in values_or_none.items()],
+    )
+    # Versions count the changes of the workflow, so one row that was deleted is enough to use none of them again.
+    tx.execute(
+        "DELETE FROM workflow_properties WHERE workflow = :workflow AND value IS NULL AND version <= :latest",
+        {"workflow": workflow, "latest": latest if values_or_none else latest - 1},
     )
 
 

@@ -97,7 +97,7 @@ def _start(tx: Transaction, job: Job, members: Members) -> None:
     new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
     if found is not None and start is not None:
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
-        new = msgspec.structs.replace(new, **start.of(new.params, own))
+        new = msgspec.structs.replace(new, **start.of(new.params, own, job.tenant))
     (created,) = create(tx, [new])
     _accept(created)
 

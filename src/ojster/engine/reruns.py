@@ -11,15 +11,15 @@ from ojster.database.transaction import Later, Transaction, TryAgain
 from ojster.engine.advance import Advance, emit
 from ojster.engine.definitions import find
 from ojster.engine.graph import Graph, Workflow, WorkflowState
-from ojster.engine.transitions import cancel_job, fail_attempt
+from ojster.engine.transitions import cancel_job, fail_attempt, given_up_nodes
 from ojster.engine.workflows import abort, create
 from ojster.model.definition import Definition, read_rerun_policy
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.failure import Failure
-from ojster.model.job import Members, read_members
+from ojster.model.job import Members, read_job, read_members
 from ojster.model.node import NUMBER_BITS, NodeState
-from ojster.model.workflow import NewWorkflow, read_workflow
+from ojster.model.workflow import NewWorkflow, read_spec, read_workflow
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -32,6 +32,9 @@ def rerun(tx: Transaction, job: Job) -> None:
     If it cannot be, because it was tried often enough, or is of no definition, the job fails for good, and with it the
     workflow, whose ``on_error`` branch runs then.
     """
+    if job.node is not None and given_up_nodes(tx, [job.node]):
+        cancel_job(tx, job)
+        return
     try:
         with tx.savepoint():
             _rerun(tx, job)
@@ -46,8 +49,10 @@ def _rerun(tx: Transaction, job: Job) -> None:
     graph = Graph(tx)
     graph.lock([job.node >> NUMBER_BITS])
     workflow = graph.workflows[job.node >> NUMBER_BITS]
-    if workflow.state != WorkflowState.RUNNING:
-        raise Conflict(f"The workflow {workflow.id} is {workflow.state}, and is not retried.", reason="wrong_state")
+    graph.load([workflow.root])
+    main = graph.children(graph.nodes[workflow.root])[0]
+    if workflow.state != WorkflowState.RUNNING or main.has_ended:
+        raise Conflict(f"The workflow {workflow.id} has ended, and is not retried.", reason="wrong_state")
     new = _next_attempt(tx, workflow)
     key, workflow.target_key, workflow.locks = workflow.target_key, None, None
     workflow.next_attempt = new.id
@@ -59,6 +64,7 @@ def _rerun(tx: Transaction, job: Job) -> None:
         raise TryAgain(created.message)
     if isinstance(created, OjsterError):
         raise created
+    tx.execute("UPDATE workflows SET held_at = :held WHERE id = :id", {"held": workflow.held_at, "id": new.id})
     _end(graph, workflow, job)
 
 
@@ -78,8 +84,28 @@ def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
     new.definition, new.definition_version = workflow.definition, workflow.definition_version
     new.target, new.locks, new.start = workflow.target, workflow.locks, workflow.start
     new.attempt, new.previous_attempt = workflow.attempt + 1, workflow.id
+    _keep_steps(tx, workflow, new)
     new.scheduled_at = tx.now + policy.delay(workflow.attempt, random.random())
     return new
+
+
+def _keep_steps(tx: Transaction, workflow: Workflow, new: NewWorkflow) -> None:
+    """Give a new attempt the jobs of the one before, as middleware and the rules of their queues had completed them."""
+    first = workflow.root
+    rows = tx.execute(
+        "SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", (first, first + len(new.plan.nodes) - 1)
+    )
+    known = {id - first: read_spec(spec).request for id, spec in rows}
+    own_id = msgspec.Raw(_encode(new.id))
+    for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
+        request = known.get(node.id, msgspec.UNSET)
+        if spec.request is msgspec.UNSET or request is msgspec.UNSET:
+            continue
+        members = read_members(request, "The step") | {"workflow_id": own_id}
+        spec.request = msgspec.Raw(_encode(members))
+        if node.id in new.plan.jobs:
+            largest = tx.settings.largest_job
+            new.plan.jobs[node.id] = read_job(members, tx.now, largest=largest, tenant=workflow.tenant)
 
 
 def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
@@ -88,7 +114,7 @@ def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
             "Only a workflow that was started from a definition can be retried as a whole.", reason="no_definition"
         )
     found = find(tx, workflow.definition, workflow.definition_version)
-    if found is None:
+    if found is None or found.created_at > workflow.created_at:  # another may have got its name, and its version
         raise Conflict("The definition of the workflow was deleted: it is not retried.", reason="definition_deleted")
     return found
 

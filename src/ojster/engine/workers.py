@@ -246,8 +246,8 @@ def _lose(tx: Transaction, worker_id: str) -> None:
 
 
 def _forget(tx: Transaction, worker_id: str, reason: str) -> None:
-    tx.execute("DELETE FROM workers WHERE id = :id", {"id": worker_id})
-    tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
+    if tx.execute("DELETE FROM workers WHERE id = :id RETURNING id", {"id": worker_id}):
+        tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
 
 
 def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:

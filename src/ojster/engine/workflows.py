@@ -27,7 +27,7 @@ from ojster.engine.graph import (
 )
 from ojster.engine.tenants import refuse_too_many
 from ojster.engine.transitions import cancel_job, fail_attempt, make_available, put_off
-from ojster.model.duration import MINUTE
+from ojster.model.duration import MINUTE, SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.model.failure import Failure
@@ -110,15 +110,21 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
 
 def _refusal_of_target(tx: Transaction, new: NewWorkflow) -> OjsterError | None:
     """Return why a workflow cannot have its target (seed 002, "Job properties" and "Locking other jobs")."""
-    if new.locks is not None and new.target is not None and tx.lock_keys({f"locks of {new.tenant}"}):
+    if new.locks is not None and new.target is not None and tx.lock_keys({_key_of_locks(new.tenant)}):
         return Later("Another transaction that locks targets does not end.")
-    if (other := _locked_by(tx, new.tenant, new.target)) is not None:
+    is_first = new.previous_attempt is None  # else it has its target already
+    if is_first and (other := _locked_by(tx, new.tenant, new.target)) is not None:
         message = f"The target is currently locked by another workflow: {other}."
         return Conflict(message, existing_workflow_id=other, target=new.target)
     if (other := _same_target(tx, new.target_key)) is not None:
         message = f"Another workflow with the same definition, target and params has not finished: {other}."
         return Duplicate(message, existing_workflow_id=other, target=new.target)
     return None
+
+
+def _key_of_locks(tenant: str) -> str:
+    """What those take turns by who lock targets and want one: they could else pass each other."""
+    return f"locks of {tenant}"
 
 
 def _locked_by(tx: Transaction, tenant: str, target: str | None) -> str | None:
@@ -318,15 +324,19 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
     """
     tx = run.tx
     ids = tx.integers([node.id for node in nodes])
-    waiting = ("IN ('available', 'scheduled', 'retryable', 'pending')", tx.skip_locked)
-    for condition, lock in (waiting, ("= 'active'", tx.for_update))[: 1 + active_too]:
+    others, tx.effects.ended = tx.effects.ended, []
+    waiting = ("state IN ('available', 'scheduled', 'retryable', 'pending') AND hold IS NULL", tx.skip_locked)
+    resumed = ("state IN ('available', 'scheduled', 'retryable', 'pending') AND hold = 'resumed'", tx.skip_locked)
+    # Nothing will ever look at the verdict for a job that waits to be resumed, whoever has it locked just now.
+    on_hold = ("state = 'pending' AND hold IN ('complete', 'again')", tx.for_update)
+    for condition, lock in (waiting, resumed, on_hold, ("state = 'active'", tx.for_update))[: 3 + active_too]:
         if nodes:
             rows = tx.execute(
-                f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND state {condition} ORDER BY id{lock}", (ids,)
+                f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND {condition} ORDER BY id{lock}", (ids,)
             )
             for row in rows:
                 cancel_job(tx, Job(*row))
-    ended, tx.effects.ended = tx.effects.ended, []
+    ended, tx.effects.ended = tx.effects.ended, others
     for job in ended:
         run.end_with_job(run.graph.nodes[job.node or 0], job)
 
@@ -360,14 +370,29 @@ def lose_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
     if job.node is None:
         return
     rows = tx.execute(
-        "SELECT id FROM workflows WHERE seq = :seq AND on_lost_worker = 'cancel'", {"seq": job.node >> NUMBER_BITS}
+        "SELECT id FROM workflows WHERE seq = :seq AND on_lost_worker = 'cancel' AND state = 'running'",
+        {"seq": job.node >> NUMBER_BITS},
     )
     for (id,) in rows:
-        if job.state not in FINISHED:
-            cancel_job(tx, job)
-        ended, tx.effects.ended = tx.effects.ended, []
-        _steer(tx, str(id), _cancel)  # refused, if it is cancelled already
-        tx.effects.ended += ended
+        if not _cleans_up(tx, job.node):
+            if job.state not in FINISHED:
+                cancel_job(tx, job)
+            ended, tx.effects.ended = tx.effects.ended, []
+            _steer(tx, str(id), _cancel)
+            tx.effects.ended += ended
+
+
+def _cleans_up(tx: Transaction, id: int) -> bool:
+    """Whether a node stands in a branch for errors or cancellation, or in what undoes a saga."""
+    graph = Graph(tx)
+    graph.load([id])
+    node = graph.nodes[id]
+    while node.parent is not None:
+        container = graph.container_of(node)
+        if node.position and container.kind in (Kind.SAGA, Kind.WORKFLOW):
+            return True
+        node = container
+    return False
 
 
 # Hold and release
@@ -479,6 +504,8 @@ def _retry(run: Advance, workflow: Workflow) -> None:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
     if workflow.state == WorkflowState.RETRIED:
         raise _wrong_state(workflow, f"The workflow {workflow.id} was run again, as {workflow.next_attempt}.")
+    if workflow.locks is not None and run.tx.lock_keys({_key_of_locks(workflow.tenant)}):
+        raise TryAgain("Another transaction locks targets.")
     if (other := _locked_by(run.tx, workflow.tenant, workflow.target)) is not None:
         message = f"The target is currently locked by another workflow: {other}."
         raise Conflict(message, existing_workflow_id=other, target=workflow.target)
@@ -724,8 +751,16 @@ def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
         run.graph.load([workflow.root])
         run.end(run.graph.nodes[workflow.root], NodeState.CANCELLED)
         emit(run.tx, "workflow.cancelled", workflow, reason="expired")
+    elif workflow.previous_attempt is not None and not _is_finished(run.tx, workflow.previous_attempt):
+        workflow.due_at = run.tx.now + SECOND  # something of it is still being undone
+        run.graph.change(workflow)
     else:
         _launch(run, workflow)
+
+
+def _is_finished(tx: Transaction, id: str) -> bool:
+    rows = tx.execute("SELECT finished_at FROM workflows WHERE id = :id", {"id": id})
+    return not rows or rows[0][0] is not None
 
 
 def _time_out(run: Advance, workflow: Workflow) -> None:

@@ -110,13 +110,13 @@ class Start(msgspec.Struct, frozen=True):
     target: str | None = None
     locks: str | None = None
 
-    def of(self, params: bytes, members: Members) -> dict[str, Any]:
-        """Return what a workflow with these parameters, and members of its own, is to remember of it."""
+    def of(self, params: bytes, members: Members, tenant: str) -> dict[str, Any]:
+        """Return what a tenant's workflow with these parameters, and members of its own, is to remember of it."""
         remembered: dict[str, Any] = msgspec.structs.asdict(self)
         own = {name: raw for name, raw in members.items() if name in REMEMBERED}
         remembered["start"] = msgspec.json.encode(own)
         if self.target is not None:
-            remembered["target_key"] = target_key(self.definition, self.target, params)
+            remembered["target_key"] = target_key(tenant, self.definition, self.target, params)
         return remembered
 
 
@@ -222,9 +222,9 @@ def check_params(definition: Definition, params: bytes) -> None:
         )
 
 
-def target_key(definition: str, target: str, params: bytes) -> str:
+def target_key(tenant: str, definition: str, target: str, params: bytes) -> str:
     """Return what no other unfinished workflow may have (seed 002, "Job Uniqueness")."""
-    return hashlib.sha256(_encode([definition, target, read_value(params, "params")])).hexdigest()
+    return hashlib.sha256(_encode([tenant, definition, target, read_value(params, "params")])).hexdigest()
 
 
 def _canonical(value: Mapping[str, msgspec.Raw] | msgspec.Raw) -> bytes:

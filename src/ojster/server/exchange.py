@@ -198,7 +198,11 @@ class Exchange:
                 raise Forbidden("This concerns all tenants, and is not for one of them; leave out X-OJS-Tenant.")
             self.engine = self.engine.of(tenant)
 
-    async def body(self) -> bytes:
+    async def optional_body(self) -> bytes:
+        """Return the request's body, which may be missing; raises as ``body`` does."""
+        return await self.body(may_be_missing=True)
+
+    async def body(self, *, may_be_missing: bool = False) -> bytes:
         """Return the request's body.
 
         Raises
@@ -208,7 +212,7 @@ class Exchange:
         PayloadTooLarge
             It is longer than the server accepts.
         """
-        kind = self.content_type
+        kind = self.content_type or (b"application/json" if may_be_missing else b"")
         if kind not in _ACCEPTED_TYPES and kind.partition(b";")[0].strip().lower() not in _ACCEPTED_TYPES:
             raise InvalidRequest(
                 f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported; "

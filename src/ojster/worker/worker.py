@@ -33,6 +33,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import (
     BackendError,
     BackendUnavailable,
+    InvalidPayload,
     InvalidRequest,
     InvalidWorkflow,
     NotFound,
@@ -80,6 +81,7 @@ _KINDS: Final[dict[type[OjsterError], str]] = {
     PayloadTooLarge: "ResultTooLarge",
     InvalidWorkflow: "InvalidSteps",
     InvalidRequest: "InvalidSteps",
+    InvalidPayload: "InvalidResult",
 }
 """As what failures of a job outcomes are reported that can never be accepted."""
 
@@ -345,6 +347,9 @@ class Worker:
         except asyncio.CancelledError as error:
             if not context.cancelled:  # nobody stopped it: the handler awaited something that was cancelled
                 ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
+        except Exception as error:
+            log.exception("the job %s could not be run", context.id)
+            ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
         if ending is not None:
             self._tell(client, ending)
         if self.on_end is not None:
@@ -384,8 +389,9 @@ class Worker:
         for call, items in ((client.acknowledge, acks), (client.fail, failures), (client.release, releases)):
             if items:
                 refused = await self._insist(call, items)
+                pause = round(random.random() * 1e6)
                 stale = [
-                    Release(item.job_id, self.id, item.attempt)
+                    Release(item.job_id, self.id, item.attempt, pause)
                     for item, error in refused
                     if isinstance(error, PropertyConflict)
                 ]
@@ -409,9 +415,11 @@ class Worker:
             try:
                 results = await call(items)
                 break
-            except (BackendUnavailable, BackendError) as error:
-                if isinstance(error, BackendError) and len(items) > 1:  # one of them may be what it cannot digest
+            except OjsterError as error:
+                if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one may be what it cannot digest
                     return [refused for item in items for refused in await self._insist(call, [item])]
+                if not isinstance(error, BackendUnavailable | BackendError):
+                    return [(items[0], error)]
                 if time.monotonic() + pause > min(deadline, self._last_word):
                     log.error("giving up to report %d jobs, which will run again: %s", len(items), error)
                     return []

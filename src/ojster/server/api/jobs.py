@@ -101,8 +101,7 @@ async def resumption_of(exchange: Exchange) -> tuple[bytes | None, Failure | Non
 
     Also which step is meant.
     """
-    raw = await exchange.body() if exchange.content_length not in (b"", b"0") else b""
-    body = exchange.decode(raw or b"{}", wire.RESUME)
+    body = exchange.decode(await exchange.optional_body() or b"{}", wire.RESUME)
     failure = None
     if body.error is not None:
         if body.result is not msgspec.UNSET:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ojster.engine.checkpoints import LARGEST_CHECKPOINT
 from ojster.engine.events import MOST_EVENTS, EventFilter
-from ojster.model.errors import InvalidRequest, OjsterError
+from ojster.model.errors import BackendUnavailable, InvalidRequest, OjsterError
 from ojster.model.node import MOST_NODES
 from ojster.model.workflow import MOST_LEVELS
 from ojster.server.exchange import Answer, Exchange, encode, page_of
@@ -65,7 +65,10 @@ async def ready(exchange: Exchange) -> Answer:
 
 async def ping(exchange: Exchange) -> Answer:
     """Answer, if the database does; 503 if not."""
-    seconds = await asyncio.wait_for(exchange.engine.ping(), timeout=5)
+    try:
+        seconds = await asyncio.wait_for(exchange.engine.ping(), timeout=5)
+    except TimeoutError:
+        raise BackendUnavailable("The database does not answer within 5 seconds.") from None
     return Answer(encode({"ping": "pong", "backend": "up", "latency_ms": round(seconds * 1000, 3), "pid": os.getpid()}))
 
 

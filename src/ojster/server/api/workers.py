@@ -18,7 +18,7 @@ from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.failure import parse_failure
 from ojster.model.job import check_queue_name, read_type
 from ojster.model.needs import read_provided
-from ojster.model.properties import Changes, check_changes
+from ojster.model.properties import Changes
 from ojster.model.reading import read_value
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, called, split
@@ -103,7 +103,7 @@ def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
 
 def changes_of(body: wire.ChangesBody | wire.PropertiesBody | None) -> Changes | None:
     """Return what is to become of the properties of a workflow."""
-    return None if body is None else check_changes(Changes(body.set, tuple(body.delete), body.expected))
+    return None if body is None else Changes(body.set, tuple(body.delete), body.expected)
 
 
 def _completed(job: Job) -> bytes:
