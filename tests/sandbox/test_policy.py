@@ -62,6 +62,9 @@ ESCAPES = {
     "a decorator": "@__import__\n    def os(): pass",
     "files": "return open('/etc/passwd').read()",
     "files by number": "return open(3).read()",
+    "attributes by functools": "import functools\n    return functools.update_wrapper(body, map)",
+    "attributes by wraps": "from functools import wraps\n    return wraps(map)(body)",
+    "format of UserString": "from collections import UserString\n    return UserString('{0.__class__}').format(1)",
 }
 """Ways out that are known from the literature, each of which must end in an error."""
 
@@ -240,3 +243,9 @@ def test_code_that_cannot_be_run_is_refused_before_and_never_run(code: dict[str,
 
     with pytest.raises(InvalidRequest, match=reason):
         read_code(msgspec.json.encode(code))
+
+
+async def test_where_nothing_confines_code_there_are_no_files() -> None:
+    end = await Sandbox(weak=True).run(Request("def body(job): return open('/etc/passwd').read()"), timeout=20)
+    assert end.failure is not None
+    assert end.failure.type == "NameError"

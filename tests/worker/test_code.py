@@ -160,3 +160,33 @@ async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(a
             await app.client().enqueue([read_members(request)])
     plain = {"type": "mail", "args": [], "body": "a word, and no code"}
     assert (await start(app, plain)).state == "running"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "job[''] = 1",
+        "job['x'] = 'y' * 70_000",
+        "job['a\\0b'] = 1",
+        "job.update({str(n): n for n in range(1_100)})",
+        "deep = None\n    for _ in range(600): deep = [deep]\n    job['x'] = deep",
+        "deep = None\n    for _ in range(600): deep = [deep]\n    return deep",
+        "deep = None\n    for _ in range(600): deep = [deep]\n    raise SkipRest(deep)",
+        "deep = None\n    for _ in range(600): deep = [deep]\n    raise Fail('no', details={'x': deep})",
+    ],
+)
+async def test_odd_outcomes_of_code_end_its_own_attempt_and_nobody_elses(app: App, body: str) -> None:
+    @app.job("plain")
+    async def plain() -> str:
+        return "fine"
+
+    run = await start(app, code(f"def body(job):\n    {body}"))
+    other = await plain.aenqueue()
+    async with working(app, code=Sandbox()):
+        assert await other.aresult(20) == "fine"
+        for _ in range(200):
+            info = await run.refresh()
+            if info.finished:
+                break
+            await asyncio.sleep(0.05)
+    assert info.finished

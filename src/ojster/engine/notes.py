@@ -12,11 +12,9 @@ from ojster.engine.inspect import no_job
 from ojster.engine.workflows import find_workflow, no_workflow
 from ojster.model.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.model.node import NUMBER_BITS
+from ojster.model.properties import LARGEST_NOTE
 from ojster.model.reading import read_value
 from ojster.model.timestamps import format_timestamp
-
-LARGEST_NOTE: Final = 16_384
-"""How many bytes a note may take as JSON."""
 
 MOST_NOTES: Final = 1_000
 """How many notes a job may have, and a workflow beside those of its jobs."""

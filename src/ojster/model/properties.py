@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.model.errors import Conflict, InvalidRequest, PayloadTooLarge
-from ojster.model.job import Members, read_members
+from ojster.model.job import Members, check_depth, read_members
 from ojster.model.reading import read_value
 
 MOST_PROPERTIES: Final = 1_000
@@ -21,6 +21,9 @@ LARGEST_PROPERTY: Final = 65_536
 """How many bytes a property may take as JSON."""
 
 LONGEST_NAME: Final = 255
+
+LARGEST_NOTE: Final = 16_384
+"""How many bytes a note of a job or a workflow may take as JSON."""
 
 
 class PropertyConflict(Conflict):
@@ -84,6 +87,8 @@ def check_changes(changes: Changes) -> Changes:
                 limit=LARGEST_PROPERTY,
             )
         read_value(raw, f"properties.{name}")
+        if bytes(raw)[:1] in (b"[", b"{"):
+            check_depth(bytes(raw), f"The property {name!r}")
     for name, version in changes.expected.items():
         if version < 0:
             raise InvalidRequest(f"The version of the property {name!r} cannot be {version}.", field="expected")

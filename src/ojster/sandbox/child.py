@@ -130,7 +130,7 @@ def main() -> None:
         policy.load_modules(policy.PRELOADED)
         if request["scratch"] is not None:
             confine.limit(**request["limits"])
-            means = confine.confine(request["scratch"], request["without"])
+            means = confine.confine(request["scratch"], request["parent"], request["without"])
         else:  # it was accepted that the platform may not offer even that
             with contextlib.suppress(OSError, ValueError):
                 confine.limit(**request["limits"])
@@ -168,8 +168,11 @@ def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) 
         "info": job.info,
     }
     try:
-        code = compile(request["body"], "<body>", "exec") if request["raw"] else policy.compile_body(request["body"])
-        names = policy.namespace(modules, values, say) if not request["raw"] else {"__name__": "<body>", **values}
+        if request["raw"]:
+            code, names = compile(request["body"], "<body>", "exec"), {"__name__": "<body>", **values}
+        else:
+            code = policy.compile_body(request["body"])
+            names = policy.namespace(modules, values, say, files=request["scratch"] is not None)
         exec(code, names)  # noqa: S102  (it is what this process is for)
         return {"result": names["body"](job, *request["args"])}
     except Released as released:

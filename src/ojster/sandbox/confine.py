@@ -11,6 +11,7 @@ import ctypes
 import os
 import platform
 import resource
+import signal
 import struct
 from collections.abc import Collection
 from typing import Final
@@ -23,6 +24,7 @@ _CLONE_NEWUTS: Final = 0x04000000
 _CLONE_NEWIPC: Final = 0x08000000
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_SECCOMP: Final = 22
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -35,8 +37,10 @@ _LANDLOCK_CREATE_RULESET_VERSION: Final = 1
 _LANDLOCK_RULE_PATH_BENEATH: Final = 1
 _HANDLED_FILES: Final = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 """Which kinds of access to files each version of Landlock knows."""
-_IN_SCRATCH: Final = 0x1 << 1 | 0x1 << 2 | 0x1 << 3 | 0x1 << 4 | 0x1 << 5 | 0x1 << 7 | 0x1 << 8 | 0x1 << 14
-"""Write, read, list, remove, make directories and files, and truncate."""
+_IN_SCRATCH: Final = 0x1 << 1 | 0x1 << 2 | 0x1 << 3 | 0x1 << 8 | 0x1 << 14
+"""Write, read, list, make files, and truncate."""
+_LANDLOCK_ALONE: Final = 3
+"""Which version is enough where there is no other root directory: the first that keeps files from being truncated."""
 
 _ALLOWED: Final = {
     # name: (x86_64, aarch64); None where the architecture has no such call
@@ -48,7 +52,6 @@ _ALLOWED: Final = {
     "dup": (32, 23),
     "exit": (60, 93),
     "exit_group": (231, 94),
-    "fcntl": (72, 25),
     "fstat": (5, 80),
     "fsync": (74, 82),
     "ftruncate": (77, 46),
@@ -62,21 +65,14 @@ _ALLOWED: Final = {
     "gettimeofday": (96, 169),
     "lseek": (8, 62),
     "madvise": (28, 233),
-    "mkdir": (83, None),
-    "mkdirat": (258, 34),
     "mremap": (25, 216),
     "munmap": (11, 215),
     "nanosleep": (35, 101),
     "newfstatat": (262, 79),
-    "open": (2, None),
-    "openat": (257, 56),
     "pread64": (17, 67),
     "pwrite64": (18, 68),
     "read": (0, 63),
     "readv": (19, 65),
-    "rename": (82, None),
-    "renameat": (264, 38),
-    "rmdir": (84, None),
     "rt_sigaction": (13, 134),
     "rt_sigprocmask": (14, 135),
     "rt_sigreturn": (15, 139),
@@ -86,13 +82,22 @@ _ALLOWED: Final = {
     "statx": (332, 291),
     "time": (201, None),
     "times": (100, 153),
-    "unlink": (87, None),
-    "unlinkat": (263, 35),
     "write": (1, 64),
     "writev": (20, 66),
 }
-_WITHOUT_EXECUTION: Final = {"mmap": (9, 222), "mprotect": (10, 226)}
-"""Calls that are allowed as far as nothing is to be executed that they map."""
+_MMAP: Final = (9, 222)
+_MPROTECT: Final = (10, 226)
+_FCNTL: Final = (72, 25)
+_OPEN: Final = (2, None)
+_OPENAT: Final = (257, 56)
+"""Calls that are allowed as far as their arguments do no harm; see ``_seccomp``."""
+
+_FCNTL_COMMANDS: Final = (0, 1, 2, 3, 1030)
+"""To copy a file descriptor, and to ask for its flags; not to have signals sent to somebody."""
+_MAP_ANONYMOUS: Final = 0x20
+_PROT_EXEC: Final = 0x4
+_O_ACCMODE: Final = 0x3
+_O_TMPFILE: Final = 0x400000
 
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _ALLOW: Final = 0x7FFF0000
@@ -111,16 +116,18 @@ def limit(*, memory: int, seconds: int, file: int) -> None:
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, file),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 32),
+        (resource.RLIMIT_NOFILE, 16),
     ):
         resource.setrlimit(kind, (most, most))
 
 
-def confine(scratch: str, without: Collection[str] = ()) -> list[str]:
+def confine(scratch: str, parent: int, without: Collection[str] = ()) -> list[str]:
     """Keep the process from all but the directory ``scratch``; return by what means.
 
     Parameters
     ----------
+    parent:
+        The process that has started this one, and with which it dies.
     without:
         Means that are not to be used, to try what the others are good for.
 
@@ -148,41 +155,67 @@ def confine(scratch: str, without: Collection[str] = ()) -> list[str]:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
         means.append("nobody")
+    die_with_parent(parent)
     _call(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
     _call(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    if "landlock" not in without and _landlock(libc, here):
+    version = 0 if "landlock" in without else _landlock(libc, here)
+    if version:
         means.append("landlock")
     os.close(here)
-    if "chroot" not in means and "landlock" not in means:
-        raise CannotConfine("neither Landlock nor another root directory can be had")
+    if "chroot" not in means and version < _LANDLOCK_ALONE:
+        raise CannotConfine("neither Landlock (of Linux 6.2 or newer) nor another root directory can be had")
     _seccomp(libc, machine)
     return [*means, "seccomp"]
 
 
-def _landlock(libc: ctypes.CDLL, scratch: int) -> bool:
-    """Let nothing be reached of files but what is beneath ``scratch``, and no network; tell whether that is so."""
-    version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
+def die_with_parent(parent: int) -> None:
+    """Let the process be killed when its parent dies, which may have happened already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    _call(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "the parent's death")
+    if os.getppid() != parent:
+        raise CannotConfine("the worker is gone")
+
+
+def _landlock(libc: ctypes.CDLL, scratch: int) -> int:
+    """Let nothing be reached of files but what is beneath ``scratch``, and no network; return its version, or 0."""
+    version: int = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
     if version < 1:
-        return False
+        return 0
     files = _HANDLED_FILES[min(version, max(_HANDLED_FILES))]
     attributes = struct.pack("=QQQ", files, 0x3 if version >= 4 else 0, 0x3 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, size, 0)
     if rules < 0:
-        return False
+        return 0
     beneath = struct.pack("=Qi", _IN_SCRATCH & files, scratch)
     added = libc.syscall(_LANDLOCK_ADD_RULE, rules, _LANDLOCK_RULE_PATH_BENEATH, beneath, 0)
     done = added == 0 and libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0
     os.close(rules)
-    return bool(done)
+    return version if done else 0
 
 
 def _seccomp(libc: ctypes.CDLL, machine: str) -> None:
     """Let no system call be made but those that are listed."""
     place, architecture = _ARCHITECTURES[machine]
     allowed = [number for numbers in _ALLOWED.values() if (number := numbers[place]) is not None]
-    mapping = [numbers[place] for numbers in _WITHOUT_EXECUTION.values()]
-    load, jump_equal, jump_set, answer = 0x20, 0x15, 0x45, 0x06
+    load, jump_equal, jump_set, keep, answer = 0x20, 0x15, 0x45, 0x54, 0x06
+    refused, allowed_then = (answer, 0, 0, _REFUSE), (answer, 0, 0, _ALLOW)
+
+    def argument(number: int) -> tuple[int, int, int, int]:
+        return (load, 0, 0, 16 + 8 * number)
+
+    no_execution = [argument(2), (jump_set, 0, 1, _PROT_EXEC), refused]
+    conditions: list[tuple[int | None, list[tuple[int, int, int, int]]]] = [
+        (_MPROTECT[place], no_execution),
+        # Not of files, either: what is mapped takes room although nobody sees it any more.
+        (_MMAP[place], [*no_execution, argument(3), (jump_set, 1, 0, _MAP_ANONYMOUS), refused]),
+    ]
+    for numbers, flags in ((_OPEN, 1), (_OPENAT, 2)):
+        # An access mode of 3 needs no permission to read or to write, and truncates; O_TMPFILE makes what nobody sees.
+        odd = [argument(flags), (jump_set, 0, 1, _O_TMPFILE), refused, (keep, 0, 0, _O_ACCMODE)]
+        conditions.append((numbers[place], [*odd, (jump_equal, 0, 1, _O_ACCMODE), refused]))
+    commands = [(jump_equal, len(_FCNTL_COMMANDS) - at, 0, command) for at, command in enumerate(_FCNTL_COMMANDS)]
+    conditions.append((_FCNTL[place], [argument(1), *commands, refused]))
     program = [
         (load, 0, 0, 4),  # the architecture
         (jump_equal, 1, 0, architecture),
@@ -191,15 +224,10 @@ def _seccomp(libc: ctypes.CDLL, machine: str) -> None:
     ]
     for number in allowed:
         program += [(jump_equal, 0, 1, number), (answer, 0, 0, _ALLOW)]
-    for number in mapping:
-        program += [
-            (jump_equal, 0, 4, number),
-            (load, 0, 0, 32),  # the third argument: what is to be allowed of the memory
-            (jump_set, 0, 1, 4),  # to execute it
-            (answer, 0, 0, _REFUSE),
-            (answer, 0, 0, _ALLOW),
-        ]
-    program.append((answer, 0, 0, _REFUSE))
+    for call, condition in conditions:
+        if call is not None:
+            program += [(jump_equal, 0, len(condition) + 1, call), *condition, allowed_then]
+    program.append(refused)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("=H6xQ", len(program), ctypes.addressof(buffer))

@@ -97,7 +97,11 @@ def compile_body(source: str) -> types.CodeType:
 
 
 def namespace(
-    modules: Mapping[str, types.SimpleNamespace], values: Mapping[str, Any], say: Callable[[str], None]
+    modules: Mapping[str, types.SimpleNamespace],
+    values: Mapping[str, Any],
+    say: Callable[[str], None],
+    *,
+    files: bool,
 ) -> dict[str, Any]:
     """Return the globals of the code.
 
@@ -109,6 +113,8 @@ def namespace(
         What else is there.
     say:
         Called with each line that is printed.
+    files:
+        Whether there is ``open``: only where something else keeps it to the scratch directory.
     """
 
     def import_(
@@ -131,7 +137,9 @@ def namespace(
             say((" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end))
 
     allowed = dict(safe_builtins) | {name: getattr(builtins, name) for name in _MORE}
-    allowed |= {"__import__": import_, "getattr": _attribute, "hasattr": _hasattr, "open": open}
+    allowed |= {"__import__": import_, "getattr": _attribute, "hasattr": _hasattr}
+    if files:
+        allowed["open"] = open
     return {
         "__builtins__": allowed,
         "__name__": "<body>",
@@ -186,6 +194,12 @@ def _in_place(name: str, left: Any, right: Any) -> Any:
     return _OPERATORS[name](left, right)
 
 
+_WITHHELD: Final = {
+    "functools": frozenset({"update_wrapper", "wraps"}),  # they copy attributes of any name
+    "collections": frozenset({"UserString"}),  # its format is not guarded
+}
+
+
 def load_modules(names: Sequence[str]) -> dict[str, types.SimpleNamespace]:
     """Import modules, and return of each what it offers: not what it has imported itself.
 
@@ -199,6 +213,7 @@ def load_modules(names: Sequence[str]) -> dict[str, types.SimpleNamespace]:
 
 def _public(module: types.ModuleType) -> types.SimpleNamespace:
     names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-    offered = {name: getattr(module, name) for name in names}
+    withheld = _WITHHELD.get(module.__name__, frozenset())
+    offered = {name: getattr(module, name) for name in names if name not in withheld}
     own = {name: value for name, value in offered.items() if not isinstance(value, types.ModuleType)}
     return types.SimpleNamespace(**own)

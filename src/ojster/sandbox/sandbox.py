@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.model.failure import Failure, clean
+from ojster.model.properties import LARGEST_NOTE
 
 DEFAULT_MODULES: Final = (
     "base64",
@@ -56,10 +58,22 @@ MOST_FILES: Final = 1_000
 """What code may use of memory and of its scratch directory, in bytes and in files."""
 
 LARGEST_FRAME: Final = 2 * 2**20
+LONGEST_TALK: Final = 8 * 2**20
 MOST_FRAMES: Final = 2_000
-"""How much a child may say."""
+LONGEST_OUTPUT: Final = 65_536
+"""How much a child may say: at once, in all, in how many pieces, and of what it prints."""
 
-LOOK_AGAIN: Final = 0.2
+LARGEST_DETAILS: Final = 16_384
+LONGEST_TYPE: Final = 200
+"""How much of an error is passed on: of its details, in bytes, and of its type."""
+
+LAST_WORDS: Final = 2.0
+"""How long to wait for the end of a child that was killed, in seconds."""
+
+STALE: Final = 86_400.0
+"""After how many seconds a directory of a child is removed whose worker was killed before it could."""
+
+LOOK_AGAIN: Final = 0.1
 """How often it is looked how large the scratch directory is, in seconds."""
 
 _CHILD: Final = str(Path(__file__).with_name("child.py"))
@@ -132,18 +146,22 @@ class End(msgspec.Struct):
         """How the attempt is reported, if it failed."""
         if self.error is None:
             return None
-        details, retryable = self.error.get("details"), self.error.get("retryable")
+        details, retryable, lines = (self.error.get(name) for name in ("details", "retryable", "backtrace"))
+        if not isinstance(details, dict) or len(msgspec.json.encode(details)) > LARGEST_DETAILS:
+            details = None
         return Failure(
-            type=clean(str(self.error.get("type"))),
+            type=clean(str(self.error.get("type"))[:LONGEST_TYPE]),
             message=clean(str(self.error.get("message"))),
-            code=clean(str(self.error.get("code", "handler_error"))),
+            code=clean(str(self.error.get("code", "handler_error"))[:LONGEST_TYPE]),
             retryable=retryable if isinstance(retryable, bool) else None,
-            details=details if isinstance(details, dict) else None,
-            backtrace=tuple(clean(str(line)) for line in self.error.get("backtrace", ())),
+            details=details,
+            backtrace=tuple(clean(str(line)) for line in lines) if isinstance(lines, list) else (),
         )
 
 
-class _Frame(End):
+class _Frame(msgspec.Struct):
+    """What a child says; that of its end is decoded once it is known to be that."""
+
     note: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     unconfined: str | None = None
 
@@ -190,10 +208,11 @@ class Sandbox:
         NotConfined
             It is not, or the extra is not installed.
         """
+        await asyncio.to_thread(_remove_stale)
         try:
             end = await self.run(Request("def body(job): return 1"), timeout=30.0)
             if end.failure is None and self.guarantee == "confined":
-                prober = Sandbox(("os", "socket"), memory=self.memory, restricted=False)
+                prober = Sandbox(("fcntl", "os", "socket"), memory=self.memory, restricted=False)
                 prober.without = self.without
                 end = await prober.run(Request(_PROBE, args=(sys.executable,)), timeout=30.0)
         except CodeFailed as error:
@@ -241,6 +260,7 @@ class Sandbox:
                 "values": self.values,
                 "raw": not self.restricted,
                 "without": self.without,
+                "parent": os.getpid(),
                 "scratch": None if self.guarantee == "weak" else scratch,
                 "limits": {"memory": self.memory, "seconds": math.ceil(seconds) + 1, "file": LARGEST_FILE},
             }
@@ -268,8 +288,10 @@ class Sandbox:
                 watching.cancel()
                 _kill(process)
                 assert process.stdout is not None
-                await process.stdout.read()  # or its end would never be seen, if nobody has read all that it said
-                await process.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS):
+                        await process.stdout.read()  # or its end is never seen, if nobody has read all that it said
+                        await process.wait()
 
     async def _talk(
         self, process: asyncio.subprocess.Process, request: bytes, on_note: Callable[[bytes], Awaitable[None]] | None
@@ -279,20 +301,28 @@ class Sandbox:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # how it ended is known below
             process.stdin.write(len(request).to_bytes(4, "big") + request)
             await process.stdin.drain()
+        room = LONGEST_TALK
         for _ in range(MOST_FRAMES):
             try:
                 size = int.from_bytes(await process.stdout.readexactly(4), "big")
-                if size > LARGEST_FRAME:
-                    raise CodeFailed(Failure("OutputTooLarge", f"The code said {size} bytes at once."))
-                frame = msgspec.json.decode(await process.stdout.readexactly(size), type=_Frame)
+                room -= size
+                if size > LARGEST_FRAME or room < 0:
+                    raise CodeFailed(Failure("OutputTooLarge", f"The code said {size} bytes at once, or too much."))
+                raw = await process.stdout.readexactly(size)
+                frame = msgspec.json.decode(raw, type=_Frame)
+                if frame.unconfined is not None:
+                    raise CodeFailed(Failure("NotConfined", f"The code cannot be confined here: {frame.unconfined}"))
+                if frame.note is msgspec.UNSET:
+                    end = msgspec.json.decode(raw, type=End)
+                    end.output = clean(end.output[:LONGEST_OUTPUT])
+                    return end
+                if len(frame.note) > LARGEST_NOTE:
+                    raise CodeFailed(Failure("OutputTooLarge", f"The code made a note of {len(frame.note)} bytes."))
+                msgspec.json.decode(frame.note)  # or it is refused
             except asyncio.IncompleteReadError:
                 raise CodeFailed(await _death_of(process)) from None
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                 raise CodeFailed(Failure("Unreadable", f"The child said something unreadable: {error}")) from None
-            if frame.unconfined is not None:
-                raise CodeFailed(Failure("NotConfined", f"The code cannot be confined here: {frame.unconfined}"))
-            if frame.note is msgspec.UNSET:
-                return frame
             if on_note is not None:
                 await on_note(bytes(frame.note))
         raise CodeFailed(Failure("OutputTooLarge", f"The code made more than {MOST_FRAMES} notes."))
@@ -329,22 +359,30 @@ async def _scratch() -> AsyncIterator[str]:
         await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
 
+def _remove_stale() -> None:
+    """Remove what is left of children whose workers were killed."""
+    for path in Path(tempfile.gettempdir()).glob("ojster-code-*"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - STALE:
+                shutil.rmtree(path, ignore_errors=True)
+
+
 async def _watch(process: asyncio.subprocess.Process, scratch: str) -> None:
     """Kill a child that fills its scratch directory."""
     while process.returncode is None:
-        files, size = 0, 0
-        for place, directories, names in os.walk(scratch):
-            files += len(names) + len(directories)
-            with contextlib.suppress(OSError):  # it may be gone by now
-                size += sum(os.lstat(os.path.join(place, name)).st_blocks * 512 for name in names)
-            if files > MOST_FILES or size > LARGEST_SCRATCH:
-                _kill(process)
-                return
+        files = size = 0
+        with os.scandir(scratch) as entries:  # it can make no directories, and take nothing away
+            for entry in entries:
+                files += 1
+                size += entry.stat(follow_symlinks=False).st_blocks * 512
+                if files > MOST_FILES or size > LARGEST_SCRATCH:
+                    _kill(process)
+                    return
         await asyncio.sleep(LOOK_AGAIN)
 
 
 _PROBE: Final = """
-import os, socket, sys
+import fcntl, os, socket, sys
 
 def body(job, executable):
     found = []
@@ -365,6 +403,9 @@ def body(job, executable):
     attempt("it can make processes", lambda: os.fork() or os._exit(0))
     attempt("it can run programs", lambda: os.execv(executable, [executable, "-c", "pass"]))
     attempt("it can send signals", lambda: os.kill(os.getppid(), 0))
+    attempt("it can have signals sent", lambda: fcntl.fcntl(1, fcntl.F_SETOWN, os.getppid()))
+    attempt("it can truncate files", lambda: os.close(os.open(executable, 3)))
+    attempt("it can make directories", lambda: os.mkdir("directory"))
     with open("probe.txt", "w") as file:
         file.write("scratch")
     with open("probe.txt") as file:

@@ -14,8 +14,9 @@ from ojster.engine.properties import Properties
 from ojster.job import JobContext, Released
 from ojster.model.code import ATTRIBUTE, read_code
 from ojster.model.errors import OjsterError
+from ojster.model.failure import Failure
 from ojster.model.job import read_members
-from ojster.model.properties import Changes
+from ojster.model.properties import Changes, check_changes
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
 from ojster.values import to_json
 
@@ -30,12 +31,13 @@ class ReleasedByCode(Released):
     def __init__(self, what: dict[str, Any]) -> None:
         super().__init__(str(what.get("then")))
         self._what = what
+        result = what.get("result")
+        self._result = None if result is None else to_json(result)
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
         """Return what the worker is to tell the server."""
         what = self._what
         then: Then = next((known for known in get_args(Then) if known == what.get("then")), "queue")
-        result = what.get("result")
         return Release(
             job_id,
             worker_id,
@@ -44,7 +46,7 @@ class ReleasedByCode(Released):
             then=then,
             again=what.get("again") is True,
             wait=_micros(what.get("timeout")),
-            result=None if result is None else to_json(result),
+            result=self._result,
         )
 
 
@@ -110,9 +112,12 @@ class CodeRunner:
         timeout = None if context.job.timeout is None else context.job.timeout / 1e6
         end = await self._sandbox.run(request, timeout=timeout, on_note=note)
         if end.output:
-            log.info("the job %s: %s", context.id, end.output.rstrip())
+            log.info("the job %s has printed: %r", context.id, end.output.rstrip())
         if context.workflow_id is not None:
-            context.changes = _changes(known, end)
+            try:
+                context.changes = _changes(known, end)
+            except OjsterError as error:
+                raise CodeFailed(Failure("PropertiesRefused", error.message, retryable=False)) from None
         if end.failure is not None:
             raise CodeFailed(end.failure)
         if end.release is not None:
@@ -130,4 +135,4 @@ def _changes(known: Properties, end: End) -> Changes | None:
     }
     gone = tuple(sorted(known.keys() - after.keys()))
     expected = {name: known[name].version if name in known else 0 for name in (*changed, *gone)}
-    return Changes(changed, gone, expected)
+    return check_changes(Changes(changed, gone, expected))
