@@ -25,6 +25,7 @@ from ojster.engine.graph import (
     delete_nodes,
     live_nodes,
 )
+from ojster.engine.targets import refuse_target
 from ojster.engine.tenants import refuse_too_many
 from ojster.engine.transitions import cancel_job, fail_attempt, make_available, put_off
 from ojster.model.duration import MINUTE, SECOND
@@ -32,7 +33,6 @@ from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.model.failure import Failure
 from ojster.model.ids import is_job_id
-from ojster.model.locks import compile_lock
 from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note_before, note_child
 from ojster.model.states import FINISHED
 from ojster.model.timestamps import format_timestamp
@@ -89,7 +89,9 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
             message = f"A workflow with the id {new.id} exists already."
             results.append(Duplicate(message, existing_workflow_id=new.id))
             continue
-        if refusal := _refusal_of_target(tx, new):
+        has_it = new.previous_attempt is not None
+        refusal = refuse_target(tx, new.tenant, new.target, new.target_key, new.locks, has_it=has_it)
+        if refusal is not None:
             results.append(refusal)
             continue
         (refused,) = refuse_too_many(tx, [list(new.plan.jobs.values())])
@@ -106,44 +108,6 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
         results.append(new.id)
     run.go()
     return results
-
-
-def _refusal_of_target(tx: Transaction, new: NewWorkflow) -> OjsterError | None:
-    """Return why a workflow cannot have its target (seed 002, "Job properties" and "Locking other jobs")."""
-    if new.locks is not None and new.target is not None and tx.lock_keys({_key_of_locks(new.tenant)}):
-        return Later("Another transaction that locks targets does not end.")
-    is_first = new.previous_attempt is None  # else it has its target already
-    if is_first and (other := _locked_by(tx, new.tenant, new.target)) is not None:
-        message = f"The target is currently locked by another workflow: {other}."
-        return Conflict(message, existing_workflow_id=other, target=new.target)
-    if (other := _same_target(tx, new.target_key)) is not None:
-        message = f"Another workflow with the same definition, target and params has not finished: {other}."
-        return Duplicate(message, existing_workflow_id=other, target=new.target)
-    return None
-
-
-def _key_of_locks(tenant: str) -> str:
-    """What those take turns by who lock targets and want one: they could else pass each other."""
-    return f"locks of {tenant}"
-
-
-def _locked_by(tx: Transaction, tenant: str, target: str | None) -> str | None:
-    """Return an unfinished workflow that keeps others from a target, if there is one."""
-    if target is None:
-        return None
-    rows = tx.execute(
-        "SELECT id, locks FROM workflows WHERE tenant = :tenant AND locks IS NOT NULL AND finished_at IS NULL",
-        {"tenant": tenant},
-    )
-    return next((str(id) for id, locks in rows if compile_lock(locks)(target)), None)
-
-
-def _same_target(tx: Transaction, key: str | None) -> str | None:
-    """Return the unfinished workflow with the same target, if there is one (seed 002, "Job Uniqueness")."""
-    if key is None:
-        return None
-    rows = tx.execute("SELECT id FROM workflows WHERE target_key = :key AND finished_at IS NULL", {"key": key})
-    return str(rows[0][0]) if rows else None
 
 
 def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
@@ -504,14 +468,11 @@ def _retry(run: Advance, workflow: Workflow) -> None:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
     if workflow.state == WorkflowState.RETRIED:
         raise _wrong_state(workflow, f"The workflow {workflow.id} was run again, as {workflow.next_attempt}.")
-    if workflow.locks is not None and run.tx.lock_keys({_key_of_locks(workflow.tenant)}):
-        raise TryAgain("Another transaction locks targets.")
-    if (other := _locked_by(run.tx, workflow.tenant, workflow.target)) is not None:
-        message = f"The target is currently locked by another workflow: {other}."
-        raise Conflict(message, existing_workflow_id=other, target=workflow.target)
-    if (other := _same_target(run.tx, workflow.target_key)) is not None:
-        message = f"The workflow {workflow.id} cannot be retried: {other}, with the same target and params, runs."
-        raise Duplicate(message, existing_workflow_id=other, target=workflow.target)
+    refusal = refuse_target(run.tx, workflow.tenant, workflow.target, workflow.target_key, workflow.locks)
+    if isinstance(refusal, Later):
+        raise TryAgain(refusal.message)
+    if refusal is not None:
+        raise type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
     graph = run.graph
     nodes = graph.load_whole(workflow)
     reset = _Reset(nodes)
