@@ -211,26 +211,12 @@ class ChangesBody(Struct):
     expected: dict[str, Count] = {}
 
 
-class PropertiesBody(Struct):
+class PropertiesBody(ChangesBody):
     """A change of a workflow's properties; with ``job_id``, for one of its jobs, whose lease must be held."""
 
-    set: dict[str, Raw] = {}
-    delete: list[str] = []
-    expected: dict[str, Count] = {}
     job_id: str | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
-
-
-class AckBody(Struct):
-    """A worker's word that a job is done."""
-
-    job_id: str
-    result: Raw | UnsetType = UNSET
-    worker_id: Identifier | None = None
-    attempt: Count | None = None
-    append: Annotated[list[Raw], Meta(description="steps that the job adds to its workflow")] = []
-    properties: ChangesBody | None = None
 
 
 class AckJobBody(Struct):
@@ -239,26 +225,20 @@ class AckJobBody(Struct):
     result: Raw | UnsetType = UNSET
     worker_id: Identifier | None = None
     attempt: Count | None = None
-    append: list[Raw] = []
+    append: Annotated[list[Raw], Meta(description="steps that the job adds to its workflow")] = []
     properties: ChangesBody | None = None
+
+
+class AckBody(AckJobBody, kw_only=True):
+    """A worker's word that a job is done."""
+
+    job_id: str
 
 
 class AckBatchBody(Struct):
     """Several acknowledgements; each is accepted or refused by itself."""
 
     acks: Annotated[list[AckBody], Meta(max_length=1000)]
-
-
-class NackBody(Struct):
-    """A worker's word that a job failed, or (``requeue``) that it hands it back, which spends no attempt."""
-
-    job_id: str
-    error: dict[str, Json] | None = None
-    requeue: bool = False
-    delay_ms: Milliseconds = 0
-    worker_id: Identifier | None = None
-    attempt: Count | None = None
-    properties: ChangesBody | None = None
 
 
 class NackJobBody(Struct):
@@ -272,26 +252,10 @@ class NackJobBody(Struct):
     properties: ChangesBody | None = None
 
 
-class ReleaseBody(Struct):
-    """A worker's word that it lets go of a job that has neither succeeded nor failed.
-
-    ``then`` says what becomes of it. ``queue``: it runs again, after ``delay_ms`` or ``not_before``, and the attempt
-    does not count. ``wait``: it waits until somebody resumes it; by ``deadline`` or ``wait_ms`` the attempt fails.
-    With ``again`` it then runs again, else it is done. ``retry``: its workflow is run again, as a new one. ``skip``: it
-    is done, with ``result``, and what its workflow has not started is skipped.
-    """
+class NackBody(NackJobBody, kw_only=True):
+    """A worker's word that a job failed, or (``requeue``) that it hands it back, which spends no attempt."""
 
     job_id: str
-    then: Literal["queue", "wait", "retry", "skip"] = "queue"
-    delay_ms: Milliseconds = 0
-    not_before: Timestamp | None = None
-    again: bool = False
-    deadline: Timestamp | None = None
-    wait_ms: Milliseconds | None = None
-    result: Raw | UnsetType = UNSET
-    properties: ChangesBody | None = None
-    worker_id: Identifier | None = None
-    attempt: Count | None = None
 
 
 class ReleaseJobBody(Struct):
@@ -307,6 +271,18 @@ class ReleaseJobBody(Struct):
     properties: ChangesBody | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
+
+
+class ReleaseBody(ReleaseJobBody, kw_only=True):
+    """A worker's word that it lets go of a job that has neither succeeded nor failed.
+
+    ``then`` says what becomes of it. ``queue``: it runs again, after ``delay_ms`` or ``not_before``, and the attempt
+    does not count. ``wait``: it waits until somebody resumes it; by ``deadline`` or ``wait_ms`` the attempt fails.
+    With ``again`` it then runs again, else it is done. ``retry``: its workflow is run again, as a new one. ``skip``: it
+    is done, with ``result``, and what its workflow has not started is skipped.
+    """
+
+    job_id: str
 
 
 class ReleaseBatchBody(Struct):

@@ -117,7 +117,7 @@ def _completed(job: Job) -> bytes:
 async def acknowledge_job(exchange: Exchange) -> Answer:
     """Complete the job in the path."""
     body = await exchange.read(wire.ACK_JOB)
-    given = wire.AckBody(exchange.path["id"], **msgspec.structs.asdict(body))
+    given = wire.AckBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
     return await _acknowledge(exchange, given)
 
 
@@ -136,7 +136,7 @@ async def fail(exchange: Exchange) -> Answer:
 async def fail_job(exchange: Exchange) -> Answer:
     """Report that the job in the path failed, or hand it back with ``requeue``."""
     body = await exchange.read(wire.NACK_JOB)
-    given = wire.NackBody(exchange.path["id"], **msgspec.structs.asdict(body))
+    given = wire.NackBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
     return await _fail(exchange, given)
 
 
@@ -182,7 +182,7 @@ async def release(exchange: Exchange) -> Answer:
 async def release_job(exchange: Exchange) -> Answer:
     """Let go of the job in the path, as ``release`` does."""
     body = await exchange.read(wire.RELEASE_JOB)
-    return await _release(exchange, wire.ReleaseBody(exchange.path["id"], **msgspec.structs.asdict(body)))
+    return await _release(exchange, wire.ReleaseBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body)))
 
 
 async def _release(exchange: Exchange, body: wire.ReleaseBody) -> Answer:
