@@ -197,6 +197,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] | None = None
     version: str | None = None
     resources: Mapping[str, Any] | None = None
+    requires: Mapping[str, Any] | None = None
     agent: Mapping[str, Any] | None = None
     reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
 
@@ -205,6 +206,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         members: dict[str, Any] = {} if self.version is None else {"version": self.version}
         members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
         members |= {agents.PREFIX + name: value for name, value in (self.agent or {}).items()}
+        if self.requires is not None:
+            members[ml_resources.REQUIRES] = self.requires
         if self.reactions is not None:
             members[ATTRIBUTE] = self.reactions
         return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
@@ -610,7 +613,8 @@ class App:
             (seconds), ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry.md), ``unique``,
             ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``,
             ``version`` (of their arguments), ``resources`` (what they need of a worker, as in ojs-ml-resources.md, but
-            without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``agent`` (how they use models, as in
+            without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``requires`` (the same in plain words:
+            ``{"region": "eu", "memory_mb": 4096}``; numbers are minima), ``agent`` (how they use models, as in
             ojs-ai-agents.md, but without ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``), ``reactions`` (what
             is to happen when something happens to a job, by event, as ``ojster.reactions`` makes them).
 

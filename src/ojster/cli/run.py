@@ -221,6 +221,7 @@ class Capabilities(click.ParamType[dict[str, Any]]):
         "ojster worker myapp:app --tenant acme",
         """ojster worker myapp:app --capabilities '{"gpu": {"type": "nvidia-t4"}, "labels": {"region": "eu"}}'""",
         "ojster worker myapp:app --url http://127.0.0.1:8080",
+        "ojster worker myapp:app --provide region=eu --provide memory_mb=8192",
         "ojster worker myapp:app --identity /var/lib/ojster/worker-1",
         "ojster worker --url http://127.0.0.1:8080 --code-tasks confined",
     )
@@ -265,6 +266,13 @@ class Capabilities(click.ParamType[dict[str, Any]]):
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file with the worker's id: after a restart, what it held before is given back at once.",
 )
+@click.option(
+    "--provide",
+    "provided",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Something that it provides for jobs that require it; the same as a label in --capabilities.",
+)
 @click.option("--until-empty", is_flag=True, help="Stop when there is no job to be had.")
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
@@ -285,6 +293,7 @@ def worker(
     code_modules: tuple[str, ...],
     code_values: tuple[str, ...],
     identity: Path | None,
+    provided: tuple[str, ...],
     until_empty: bool,
     migrate: bool,
     log_level: str,
@@ -306,6 +315,9 @@ def worker(
     if tenant is not None:
         loaded.tenant = check_tenant(tenant)
     names, sharing = _shared(queues, strategy)
+    if provided:
+        given = capabilities or {}
+        capabilities = given | {"labels": given.get("labels", {}) | dict(map(parameter, provided))}
     sandbox = None
     if code_tasks is not None:
         values = dict(map(parameter, code_values))

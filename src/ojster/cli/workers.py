@@ -29,7 +29,7 @@ def list_workers(url: str, as_json: bool) -> None:
         print_json({"workers": shown})
         return
     print_table(
-        ("id", "state", "told", "host", "# pid", "queues", "# jobs", "started", "last seen"),
+        ("id", "state", "told", "host", "# pid", "queues", "# jobs", "provides", "started", "last seen"),
         [
             (
                 worker.id,
@@ -39,12 +39,29 @@ def list_workers(url: str, as_json: bool) -> None:
                 worker.pid,
                 ", ".join(worker.queues),
                 f"{worker.active_jobs}/{worker.concurrency}",
+                " ".join(f"{name}={','.join(values)}" for name, values in worker.provides.items()),
                 ago(worker.started_at),
                 ago(worker.last_seen_at),
             )
             for worker in found
         ],
         "There are no workers.",
+    )
+
+
+@workers.command("unrunnable", epilog=examples("ojster workers unrunnable"))
+@with_url
+@with_json
+def list_unrunnable(url: str, as_json: bool) -> None:
+    """List the jobs that wait and that no worker can run which is there, with the reasons."""
+    found = ask(url, lambda client: client.unrunnable())
+    if as_json:
+        print_json({"unrunnable": found})
+        return
+    print_table(
+        ("queue", "# jobs", "oldest", "why"),
+        [(one.queue, one.jobs, one.job_id, "; ".join(one.reasons)) for one in found],
+        "Every job that needs something has a worker that provides it.",
     )
 
 

@@ -29,6 +29,7 @@ from ojster.engine.properties import Properties, PropertyChange
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.selection import JobFilter
 from ojster.engine.transitions import Steered
+from ojster.engine.unrunnable import Unrunnable
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
@@ -433,6 +434,10 @@ class HttpClient:
         answer = await self._call("GET", "/workers")
         return [_worker(shown) for shown in msgspec.json.decode(answer["workers"])]
 
+    async def unrunnable(self) -> list[Unrunnable]:
+        """Return which jobs no worker can run that is there."""
+        return msgspec.json.decode((await self._call("GET", "/admin/unrunnable"))["unrunnable"], type=list[Unrunnable])
+
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Tell a worker what to be."""
         answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
@@ -652,6 +657,7 @@ def _worker(shown: Mapping[str, Any]) -> Worker:
         started_at=parse_timestamp(shown["started_at"]),
         last_seen_at=parse_timestamp(shown["last_heartbeat_at"]),
         pool=shown.get("pool"),
+        provides=shown.get("provides", {}),
         **{
             name: shown[name]
             for name in ("state", "directive", "hostname", "pid", "queues", "labels", "concurrency", "active_jobs")

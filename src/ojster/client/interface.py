@@ -21,6 +21,7 @@ from ojster.engine.properties import Properties, PropertyChange
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.selection import JobFilter
 from ojster.engine.transitions import Steered
+from ojster.engine.unrunnable import Unrunnable
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
@@ -177,6 +178,9 @@ class Client(Protocol):
 
     async def workers(self) -> list[Worker]:
         """Return all workers."""
+
+    async def unrunnable(self) -> list[Unrunnable]:
+        """Return which jobs no worker can run that is there."""
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Tell a worker what to be."""

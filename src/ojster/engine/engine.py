@@ -39,6 +39,7 @@ from ojster.engine import (
     retention,
     schemas,
     tenants,
+    unrunnable,
     workers,
     workflow_status,
     workflow_views,
@@ -66,6 +67,7 @@ from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.schemas import Catalogue, Mode
 from ojster.engine.selection import JobFilter, Step, walk
 from ojster.engine.transitions import Steered
+from ojster.engine.unrunnable import Unrunnable
 from ojster.engine.upkeep import upkeep
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat, Leave, Pulse, Worker
@@ -1154,6 +1156,11 @@ class Engine:
         """Return all workers, those seen last first."""
         found = await self.database.read(workers.list_workers, None)
         return [worker for worker in found if self.sees(split(worker.id)[0])]
+
+    async def unrunnable(self) -> list[Unrunnable]:
+        """Return which jobs wait that no worker can run which is there, and why."""
+        self.for_all("What no worker can run")
+        return await self.database.read(unrunnable.list_unrunnable, None)
 
     # Cron jobs
 

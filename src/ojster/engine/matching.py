@@ -60,7 +60,7 @@ IMPOSSIBLE: Final = Needs(required=(Condition("nothing", "In"),))
 log = logging.getLogger("ojster")
 
 
-def _find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = None) -> Needs:
+def find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = None) -> Needs:
     """Return the needs of a key, which the job with this number has."""
     known = tx.configuration.needs
     if key not in known:
@@ -88,7 +88,7 @@ class Budget:
     def __init__(self, tx: Transaction, queue: str, limits: ResourceLimits) -> None:
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": queue})
         rows = tx.execute(_ACTIVE, {"queue": queue})
-        active = [(_find_needs(tx, key, seq), jobs) for key, seq, jobs in rows]
+        active = [(find_needs(tx, key, seq), jobs) for key, seq, jobs in rows]
         self.jobs = self.gpus = UNLIMITED
         if limits.max_concurrent_gpu_jobs is not None:
             self.jobs = max(0, limits.max_concurrent_gpu_jobs - sum(jobs for needs, jobs in active if needs.gpus))
@@ -126,7 +126,7 @@ class Match:
         """Whether another transaction finds jobs for the worker: what that leaves of it is not known yet."""
         if worker_id is not None:
             for seq, type, queue, key in tx.execute(_HELD, {"worker_id": worker_id}):
-                self._hold(type, queue, None if key is None else _find_needs(tx, key, seq))
+                self._hold(type, queue, None if key is None else find_needs(tx, key, seq))
 
     def _hold(self, type: str, queue: str, needs: Needs | None) -> None:
         self._held.append({"job_type": type, "queue": queue})
@@ -151,7 +151,7 @@ class Match:
         known = self._tx.configuration.needs.get(key)
         if known is None:
             rows = self._tx.execute(_FIRST, {"queue": queue, "tenant": tenant, "needs": key})
-            known = _find_needs(self._tx, key, rows[0][0] if rows else 0)
+            known = find_needs(self._tx, key, rows[0][0] if rows else 0)
         return known
 
     def _windows(self, queue: str, tenant: str) -> Iterator[list[str]]:
@@ -204,4 +204,4 @@ class Match:
         return -job.priority, -rank, -(FULL_LIKING if waited > PATIENCE else liking), job.seq
 
     def _needs(self, job: Job) -> Needs | None:
-        return None if job.needs is None else _find_needs(self._tx, job.needs, job.seq, job.envelope)
+        return None if job.needs is None else find_needs(self._tx, job.needs, job.seq, job.envelope)

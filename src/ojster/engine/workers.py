@@ -10,7 +10,7 @@ import msgspec
 from ojster.database.transaction import JOB_COLUMNS, Transaction
 from ojster.engine.advance import advance
 from ojster.engine.claim import lease_end
-from ojster.engine.configuration import PLAIN, Abilities
+from ojster.engine.configuration import PLAIN, Abilities, decode_abilities
 from ojster.engine.transitions import lock_workflows, make_available
 from ojster.engine.workflows import lose_attempt
 from ojster.model.envelope import Job
@@ -70,6 +70,8 @@ class Worker(msgspec.Struct, frozen=True):
     started_at: int
     last_seen_at: int
     pool: str | None = None
+    provides: dict[str, list[str]] = {}
+    """What it provides for jobs that need something, by fact."""
 
 
 _WORKER_COLUMNS: Final = (
@@ -144,7 +146,7 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
     results: list[Worker | OjsterError] = []
     for worker_id, directive in orders:
         rows = tx.execute(
-            f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}",
+            f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
             {"id": worker_id, "directive": directive},
         )
         results.append(_worker(rows[0]) if rows else _no_worker(worker_id))
@@ -210,7 +212,7 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
 
 def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]]:
     """Return all workers, those seen last first, for each request."""
-    rows = tx.execute(f"SELECT {_WORKER_COLUMNS} FROM workers ORDER BY last_seen_at DESC, id")
+    rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers ORDER BY last_seen_at DESC, id")
     return [[_worker(row) for row in rows] for _ in requests]
 
 
@@ -218,7 +220,7 @@ def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterErr
     """Return the worker of each id, or that there is none."""
     results: list[Worker | OjsterError] = []
     for id in ids:
-        rows = tx.execute(f"SELECT {_WORKER_COLUMNS} FROM workers WHERE id = :id", {"id": id})
+        rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers WHERE id = :id", {"id": id})
         results.append(_worker(rows[0]) if rows else _no_worker(id))
     return results
 
@@ -260,9 +262,13 @@ def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
 
 
 def _worker(row: tuple[Any, ...]) -> Worker:
-    worker = Worker(*row)
+    *columns, abilities = row
+    facts = {} if abilities is None else decode_abilities(abilities).provided.facts
     return msgspec.structs.replace(
-        worker, queues=msgspec.json.decode(row[5], type=list[str]), labels=msgspec.json.decode(row[6], type=list[str])
+        Worker(*columns),
+        queues=msgspec.json.decode(row[5], type=list[str]),
+        labels=msgspec.json.decode(row[6], type=list[str]),
+        provides={name: list(values) for name, values in facts.items()},
     )
 
 

@@ -89,7 +89,7 @@ class Resources(msgspec.Struct, frozen=True):
 
 def says_something(names: Mapping[str, Any]) -> bool:
     """Whether a job with attributes of these names says what it needs."""
-    return any(name.startswith(PREFIX) or name == ATTRIBUTE for name in names)
+    return any(name.startswith(PREFIX) or name in (ATTRIBUTE, REQUIRES) for name in names)
 
 
 def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
@@ -102,7 +102,7 @@ def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
     InvalidRequest
         One of them is malformed, or contradicts another.
     """
-    given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX)}
+    given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX) or name == REQUIRES}
     return _read(tuple(sorted(given.items())), ATTRIBUTE in members)
 
 
@@ -114,6 +114,7 @@ def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources
     required = [*_hardware(ml), *_model(ml)]
     if carries_code:
         required.append(Condition(FACT, "Exists"))
+    required += _required(ml.pop(REQUIRES, None))
     if "reservation_id" in ml:
         required.append(Condition("reservation_id", "In", (ml["reservation_id"],)))
     if "node_selector" in ml:
@@ -148,6 +149,30 @@ def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources
         )
     timeout = ml.get("timeout_seconds")
     return Resources(None if needs == Needs() else needs, None if timeout is None else timeout * SECOND)
+
+
+REQUIRES: Final = "requires"
+"""What a job says, in plain words, that its worker must provide (seed 003): ``{"memory_mb": 4096, "region": "eu"}``."""
+
+
+def _required(requires: Any) -> Iterator[Condition]:
+    """What must hold for a worker: numbers are minima; of a list, one must be there; what is true must be so."""
+    if requires is None:
+        return
+    if not isinstance(requires, dict) or len(requires) > MOST_CONDITIONS:
+        raise InvalidRequest(f"'requires' must be an object with at most {MOST_CONDITIONS} members.", field=REQUIRES)
+    for key, value in requires.items():
+        wanted = value if isinstance(value, list) else [value]
+        if (
+            not 0 < len(key) <= LONGEST_TEXT
+            or not 0 < len(wanted) <= MOST_CONDITIONS
+            or not all(isinstance(one, str | int | float) and len(str(one)) <= LONGEST_TEXT for one in wanted)
+        ):
+            raise InvalidRequest(
+                f"'requires.{key[:80]}' must be a number, a string, true or false, or a list of these.", field=REQUIRES
+            )
+        is_minimum = isinstance(value, int | float) and not isinstance(value, bool)
+        yield Condition(key, "Gte" if is_minimum else "In", tuple(text_of(one) for one in wanted))
 
 
 def _check(ml: Mapping[str, Any]) -> None:

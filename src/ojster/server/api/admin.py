@@ -87,6 +87,11 @@ def _queue(one: QueueOverview) -> dict[str, Any]:
     }
 
 
+async def list_unrunnable(exchange: Exchange) -> Answer:
+    """List the jobs that wait and that no worker can run which is there, with the reasons."""
+    return Answer(encode({"unrunnable": await exchange.engine.unrunnable()}))
+
+
 async def pause_admin_queue(exchange: Exchange) -> Answer:
     """Stop handing out the jobs of a queue. Jobs can still be enqueued."""
     queue = await exchange.engine.pause(exchange.path["name"])
@@ -562,6 +567,7 @@ ROUTES: Final = (
     Route("PUT", f"{ADMIN}/queues/{{name}}/rate-limit", limit_admin_queue, _TAG, wire.QueueLimitBody),
     Route("DELETE", f"{ADMIN}/queues/{{name}}/jobs", purge_queue, _TAG, wire.PurgeBody),
     Route("GET", f"{ADMIN}/jobs", search_jobs, _TAG, query=_SEARCH),
+    Route("GET", f"{ADMIN}/unrunnable", list_unrunnable, _TAG),
     Route("GET", f"{ADMIN}/jobs/{{id}}", inspect_job, _TAG),
     Route("POST", f"{ADMIN}/jobs/{{id}}/cancel", cancel_admin_job, _TAG),
     Route("POST", f"{ADMIN}/jobs/{{id}}/retry", retry_admin_job, _TAG),
