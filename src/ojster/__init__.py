@@ -59,6 +59,7 @@ from ojster.workflow import (
     param,
     result_of,
     saga,
+    wait,
 )
 
 __all__ = [
@@ -122,4 +123,5 @@ __all__ = [
     "param",
     "result_of",
     "saga",
+    "wait",
 ]

@@ -336,6 +336,33 @@ def code(
     return Step(wire)
 
 
+def wait(
+    id: str | None = None,
+    *,
+    delay: Seconds | None = None,
+    until: datetime | None = None,
+    form: Mapping[str, Any] | None = None,
+    display_name: str | None = None,
+) -> Step:
+    """A step that nobody runs: it waits for a time, or for somebody's answer, which is its result (seed 003).
+
+    Parameters
+    ----------
+    delay, until:
+        How long, in seconds from when its turn comes, or until when. It is done then, or, if it has a form, it fails,
+        unless it was answered.
+    form:
+        A JSON Schema: what the answer must look like that ``run.resume(answer, step=…)`` gives.
+    """
+    given = {
+        "delay": None if delay is None else to_duration(delay),
+        "until": None if until is None else to_timestamp(until, "until"),
+        "form": form,
+    }
+    wire = {"type": "wait"} | {name: value for name, value in given.items() if value is not None}
+    return Step(wire).set(id=id, display_name=display_name)
+
+
 class Graph(Workflow):
     """Steps that come after others, in any order that has no circles.
 

@@ -107,6 +107,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "needs": "text",
     "agent": "bytea",
     "reacts": "bigint",
+    "hold": "text",
 }
 """What is written of a new job, beside its envelope."""
 

@@ -78,7 +78,7 @@ _INSERT_JOBS: Final = {
     size: (
         "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
         "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version, needs, agent, "
-        "reacts) VALUES " + ", ".join(["(" + ", ".join("?" * 23) + ")"] * size)
+        "reacts, hold) VALUES " + ", ".join(["(" + ", ".join("?" * 24) + ")"] * size)
     )
     for size in INSERT_SIZES
 }
@@ -171,6 +171,7 @@ class SqliteTransaction(Transaction):
                 job.needs,
                 job.agent,
                 job.reacts,
+                job.hold,
             )
         start, width = 0, len(values) // len(jobs)
         for size in INSERT_SIZES:

@@ -91,7 +91,11 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     if new.agent is not None:
         begin_task(tx, job, new.agent)
     job.envelope = new.envelope
-    if new.pending:
+    if new.wait is not None:
+        job.state = "pending"
+        job.hold = "delay" if new.wait.is_for_a_time else "complete"
+        job.due_at = new.wait.deadline(now)
+    elif new.pending:
         job.state = "pending"
         job.due_at = new.expires_at
     elif scheduled_at is not None and scheduled_at > now:

@@ -15,6 +15,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, OjsterError
 from ojster.model.job import read_job, read_members
 from ojster.model.states import FINISHED, JobState
+from ojster.model.wait import WAIT_TYPE
 
 
 def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
@@ -67,6 +68,9 @@ def retry_dead(tx: Transaction, revivals: Sequence[Revival]) -> list[Job | Ojste
         job = jobs.get(id)
         if job is None or (job.state != JobState.DISCARDED and not job.dead):
             results.append(_no_dead_letter(id, job))
+            continue
+        if job.type == WAIT_TYPE:
+            results.append(_wrong_state(job, "retried", "it waited, and there is nothing to run"))
             continue
         if job.node is not None:
             results.append(_of_a_workflow(job, "retried"))
@@ -136,6 +140,8 @@ def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> lis
             results.append(no_job(id))
         elif job.state not in allowed:
             results.append(_wrong_state(job, "retried", f"only a {' or '.join(allowed)} one can be"))
+        elif job.type == WAIT_TYPE:
+            results.append(_wrong_state(job, "retried", "it waited, and there is nothing to run"))
         elif job.node is not None and job.state != JobState.RETRYABLE:
             results.append(_of_a_workflow(job, "retried"))
         else:

@@ -31,8 +31,10 @@ from ojster.engine.workflows import find_step, find_workflow, no_workflow
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.failure import Failure
+from ojster.model.job import read_members
 from ojster.model.node import NUMBER_BITS, Kind
 from ojster.model.states import JobState
+from ojster.model.wait import ATTRIBUTE, WAIT_TYPE, read_wait
 
 
 class Hold(StrEnum):
@@ -42,11 +44,13 @@ class Hold(StrEnum):
     """It is done: what it is resumed with is its result."""
     AGAIN = "again"
     """It runs again, and is told what it was resumed with."""
+    DELAY = "delay"
+    """It is done when its time has come, or when it is resumed before."""
     RESUMED = "resumed"
     """It was resumed, and runs again."""
 
 
-WAITING: Final = (Hold.COMPLETE, Hold.AGAIN)
+WAITING: Final = (Hold.COMPLETE, Hold.AGAIN, Hold.DELAY)
 
 
 class Resumption(msgspec.Struct, frozen=True):
@@ -121,7 +125,7 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[Steered | Ojs
     results: list[Steered | OjsterError] = []
     for item in items:
         job = jobs.get(item.job_id)
-        if (refusal := _refusal(job, item)) is not None:
+        if (refusal := _refusal(tx, job, item)) is not None:
             results.append(refusal)
             continue
         assert job is not None
@@ -131,13 +135,21 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[Steered | Ojs
     return results
 
 
-def _refusal(job: Job | None, item: Resumption) -> OjsterError | None:
+def _refusal_of_answer(tx: Transaction, job: Job, item: Resumption) -> OjsterError | None:
+    """Return what is wrong with an answer to somebody who has asked for one of a certain form."""
+    if job.type != WAIT_TYPE or item.failure is not None:
+        return None
+    tx.envelopes([job])
+    return read_wait(read_members(job.envelope, "The job")[ATTRIBUTE]).check(item.data)
+
+
+def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError | None:
     if job is None:
         return no_job(item.job_id)
     if job.state != JobState.PENDING:
         why = "only a pending job can be"
     elif job.hold in WAITING:
-        return None
+        return _refusal_of_answer(tx, job, item)
     elif job.node is not None:
         why = "its workflow is held, and can be released"
     elif item.data is not None or item.failure is not None:
@@ -157,10 +169,8 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
     if item.failure is not None:
         job.attempt += hold == Hold.AGAIN
         fail_attempt(tx, job, item.failure)
-    elif hold == Hold.COMPLETE:
-        complete_job(tx, job, item.data, 0)
-        write_completed(tx, [job])
-        write_outcomes(tx, [job])
+    elif hold in (Hold.COMPLETE, Hold.DELAY):
+        _complete(tx, job, item.data)
     else:
         if hold == Hold.AGAIN:
             job.hold = Hold.RESUMED
@@ -171,6 +181,13 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
             )
         make_available(tx, [job])
         _note_change(tx, job)
+
+
+def _complete(tx: Transaction, job: Job, result: bytes | None) -> None:
+    """Complete a job that waited."""
+    complete_job(tx, job, result, 0)
+    write_completed(tx, [job])
+    write_outcomes(tx, [job])
 
 
 def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> list[str | OjsterError]:
@@ -229,10 +246,15 @@ def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
 
 
 def end_wait(tx: Transaction, job: Job) -> None:
-    """Fail the attempt of a job that has waited in vain until its deadline."""
-    job.attempt += job.hold == Hold.AGAIN
-    job.hold = None
-    fail_attempt(tx, job, Failure("WaitTimeout", "Nobody resumed the job before its deadline.", code="wait_timeout"))
+    """End the wait of a job whose deadline has come: it is done, if it waited for that alone, or has waited in vain."""
+    hold, job.hold = job.hold, None
+    if hold == Hold.DELAY:
+        _complete(tx, job, None)
+        return
+    job.attempt += hold == Hold.AGAIN
+    final = False if job.type == WAIT_TYPE else None  # there is nobody who could try it again
+    message = "Nobody resumed the job before its deadline."
+    fail_attempt(tx, job, Failure("WaitTimeout", message, code="wait_timeout", retryable=final))
 
 
 def give_resumptions(tx: Transaction, jobs: Sequence[Job]) -> None:

@@ -292,7 +292,7 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
     waiting = ("state IN ('available', 'scheduled', 'retryable', 'pending') AND hold IS NULL", tx.skip_locked)
     resumed = ("state IN ('available', 'scheduled', 'retryable', 'pending') AND hold = 'resumed'", tx.skip_locked)
     # Nothing will ever look at the verdict for a job that waits to be resumed, whoever has it locked just now.
-    on_hold = ("state = 'pending' AND hold IN ('complete', 'again')", tx.for_update)
+    on_hold = ("state = 'pending' AND hold IN ('complete', 'again', 'delay')", tx.for_update)
     for condition, lock in (waiting, resumed, on_hold, ("state = 'active'", tx.for_update))[: 3 + active_too]:
         if nodes:
             rows = tx.execute(

@@ -31,6 +31,8 @@ from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.model.tenant import check_tenant, qualify, shown_tenant
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.model.unique import UniquePolicy, fingerprint, parse_unique_policy
+from ojster.model.wait import ATTRIBUTE as WAITS_FOR
+from ojster.model.wait import WAIT_TYPE, Wait, read_wait
 
 SPEC_VERSION: Final = "1.0"
 DEFAULT_QUEUE: Final = "default"
@@ -154,6 +156,8 @@ class NewJob(msgspec.Struct, gc=False):
     needs: str | None = None
     """The key of what it needs of its worker (``ojster.model.needs``)."""
     agent: Agent | None = None
+    wait: Wait | None = None
+    """For what it waits, if that is all it does (``ojster.model.wait``)."""
     reacts: int = 0
     """To which events it has reactions (``ojster.model.reactions``)."""
     warnings: tuple[str, ...] = ()
@@ -368,6 +372,9 @@ def read_job(
         )
     if ATTRIBUTE in members:
         read_code(members[ATTRIBUTE])
+    if (type == WAIT_TYPE) != (WAITS_FOR in members):
+        raise InvalidRequest(f"Jobs of the type {WAIT_TYPE!r}, and no others, have {WAITS_FOR!r}.", field=WAITS_FOR)
+    wait = read_wait(members[WAITS_FOR]) if WAITS_FOR in members else None
     agent = read_agent(members) if is_agents(members) else None
     needs, timeout = None, options.timeout
     if says_something(members):
@@ -408,6 +415,7 @@ def read_job(
         needs=needs,
         agent=agent,
         reacts=reacts,
+        wait=wait,
     )
 
 

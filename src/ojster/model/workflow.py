@@ -42,6 +42,8 @@ from ojster.model.reference import (
     references_in,
 )
 from ojster.model.retry import parse_retry_policy
+from ojster.model.wait import ATTRIBUTE as WAITS_FOR
+from ojster.model.wait import WAIT_TYPE
 
 MOST_LEVELS: Final = 16
 """How deep containers may be nested, the outermost one included."""
@@ -618,6 +620,8 @@ class Planner:
         if children := _CHILDREN & request.keys():
             shown = ", ".join(sorted(CONTAINERS))
             raise Problem(here.path, f"Only a container has {min(children)!r}; its type must be one of {shown}.")
+        if bytes(request.get("type", b"")) == b'"wait"':
+            _wait(request)
         if "body" in request and _text(request, "type", here.path) in (None, CODE_TYPE):
             _carry_code(request)
         if "job_type" in request:  # as ojs-workflows.md section 14 has it
@@ -1054,6 +1058,14 @@ def _carry_code(request: Members) -> None:
     request.setdefault("args", msgspec.Raw(b"[]"))
     code = {name: request.pop(name) for name in ("body", "modules") if name in request}
     request[ATTRIBUTE] = msgspec.Raw(_encode(code))
+
+
+def _wait(request: Members) -> None:
+    """Make a step of the type ``wait`` a job that waits (seed 003)."""
+    wait = {name: request.pop(name) for name in ("delay", "until", "form") if name in request}
+    request["type"] = msgspec.Raw(_encode(WAIT_TYPE))
+    request[WAITS_FOR] = msgspec.Raw(_encode(wait))
+    request.setdefault("args", msgspec.Raw(b"[]"))
 
 
 def _refuse_misspelt(request: Members, path: str) -> None:

@@ -1,0 +1,83 @@
+"""What does a step look like that nobody runs, because it waits: for a time, or for somebody's answer? (seed 003)"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ojster.model.duration import parse_duration
+from ojster.model.errors import InvalidRequest, SchemaViolation
+from ojster.model.reading import read_value
+from ojster.model.schema import compile_schema
+from ojster.model.timestamps import parse_timestamp
+
+WAIT_TYPE: Final = "ojster.wait"
+"""The type of jobs that wait. No worker is given one."""
+
+ATTRIBUTE: Final = "ojster_wait"
+"""The attribute of the job that says for what."""
+
+
+class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For what a job waits.
+
+    Parameters
+    ----------
+    delay, until:
+        How long, an ISO 8601 duration from when it may start, or until when, an RFC 3339 time stamp. Without a form it
+        is done then; with one it fails then, unless it was answered.
+    form:
+        A JSON Schema: what an answer must look like. With a form, or without a time, it waits for an answer.
+    """
+
+    delay: str | None = None
+    until: str | None = None
+    form: dict[str, msgspec.Raw] | None = None
+
+    @property
+    def is_for_a_time(self) -> bool:
+        """Whether the time alone ends it."""
+        return self.form is None and (self.delay is not None or self.until is not None)
+
+    def deadline(self, now: int) -> int | None:
+        """Return until when it waits that may start now, in microseconds since the epoch."""
+        if self.until is not None:
+            return parse_timestamp(self.until)
+        return None if self.delay is None else now + parse_duration(self.delay)
+
+    def check(self, answer: bytes | None) -> SchemaViolation | None:
+        """Return what is wrong with an answer, if it is not what the form asks for."""
+        if self.form is None:
+            return None
+        wrong = compile_schema(_decode_any(msgspec.json.encode(self.form)))(read_value(answer or b"null", "result"))
+        if not wrong:
+            return None
+        shown = [problem.replace("args", "result", 1) for problem in wrong]
+        return SchemaViolation("The answer is not what the form asks for: " + "; ".join(shown), violations=shown)
+
+
+_decode_any: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def read_wait(raw: bytes | msgspec.Raw) -> Wait:
+    """Return for what a job waits that says so.
+
+    Raises
+    ------
+    InvalidRequest
+        It is malformed, its form is no JSON Schema, or it has two times.
+    Unsupported
+        It has a form, and this server cannot validate any.
+    """
+    try:
+        wait = msgspec.json.decode(raw, type=Wait)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"A wait can have 'delay' or 'until', and 'form': {error}.", field=ATTRIBUTE) from None
+    if wait.delay is not None and wait.until is not None:
+        raise InvalidRequest("A wait has a 'delay' or an 'until', not both.", field=ATTRIBUTE)
+    wait.deadline(0)
+    if wait.form is not None:
+        read_value(msgspec.json.encode(wait.form), "form")
+        compile_schema(_decode_any(msgspec.json.encode(wait.form)))
+    return wait

@@ -1,0 +1,134 @@
+"""Steps that nobody runs: they wait for a time, or for somebody who fills in a form (seed 003: wait tasks)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.engine.holds import WorkflowResumption
+from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, SchemaViolation
+from ojster.model.failure import Failure
+from ojster.workflow import chain as chain_of
+from ojster.workflow import wait
+from tests.workflows.conftest import WorkflowBench, chain, graph, group, job, ref
+
+pytestmark = pytest.mark.anyio
+
+FORM = {"type": "object", "required": ["approved"], "properties": {"approved": {"type": "boolean"}}}
+
+
+async def answer(flow: WorkflowBench, value: Any, step: str | None = None) -> None:
+    item = WorkflowResumption(flow.id, step, msgspec.json.encode(value))
+    await flow.engine.resume_workflow(item)
+
+
+async def test_a_delay_begins_when_its_turn_comes_and_ends_by_itself(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a"), {"type": "wait", "id": "w", "delay": "PT10S"}, job("b", ref("steps.w.result"))))
+    await flow.upkeep(100)
+    assert await flow.work() == ["a"]
+    await flow.upkeep(9)
+    assert await flow.work() == []
+    await flow.upkeep(2)
+    assert await flow.work() == ["b"]
+    assert (await flow.state(), flow.arguments["b"]) == ("completed", [None])
+
+
+async def test_a_wait_until_a_time_that_has_passed_is_over_at_once(flow: WorkflowBench) -> None:
+    await flow.create(chain({"type": "wait", "until": "2001-01-01T00:00:00Z"}, job("b")))
+    await flow.upkeep(0)
+    assert await flow.work() == ["b"]
+
+
+async def test_a_form_is_answered_as_it_asks_for_or_not_at_all(flow: WorkflowBench) -> None:
+    ask = {"type": "wait", "id": "ask", "form": FORM}
+    await flow.create(graph(ask, job("b", ref("steps.ask.result.approved"), depends_on=["ask"])))
+    assert (await flow.step("ask")).on_hold
+    for wrong in ("yes", {}, {"approved": "yes"}, None):
+        with pytest.raises(SchemaViolation):
+            await answer(flow, wrong)
+    await answer(flow, {"approved": True})
+    assert await flow.work() == ["b"]
+    assert flow.arguments["b"] == [True]
+    with pytest.raises(Conflict):
+        await answer(flow, {"approved": False})
+
+
+async def test_a_form_that_nobody_answers_in_time_fails(flow: WorkflowBench) -> None:
+    await flow.create(chain({"type": "wait", "form": FORM, "delay": "P1D"}, job("b"), on_error=job("mend")))
+    await flow.upkeep(86_399)
+    assert await flow.state() == "running"
+    await flow.upkeep(2)
+    assert await flow.work() == ["mend"]
+    info = await flow.look()
+    assert (info.state, info.error and info.error.errors[0]["code"]) == ("failed", "wait_timeout")
+
+
+async def test_a_form_can_be_refused(flow: WorkflowBench) -> None:
+    await flow.create(chain({"type": "wait", "form": FORM}, job("b"), on_error=job("mend")))
+    failure = Failure("No", "nobody wants it", retryable=False)
+    await flow.engine.resume_workflow(WorkflowResumption(flow.id, failure=failure))
+    assert await flow.work() == ["mend"]
+
+
+async def test_waits_are_cancelled_timed_out_and_held_with_their_workflow(flow: WorkflowBench) -> None:
+    await flow.create(group({"type": "wait", "delay": "PT1H"}, {"type": "wait"}, job("a")))
+    await flow.engine.cancel_workflow(flow.id)
+    assert await flow.state() == "cancelled"
+    assert (await flow.look()).finished
+    await flow.create(chain({"type": "wait"}, timeout=10))
+    await flow.upkeep(11)
+    assert await flow.state() == "failed"
+    await flow.create(chain({"type": "wait", "delay": "PT10S"}, job("b")))
+    await flow.engine.hold_workflow(flow.id)
+    await flow.upkeep(11)
+    assert await flow.work() == []
+    await flow.engine.release_workflow(flow.id)
+    assert await flow.work() == ["b"]
+
+
+async def test_no_worker_is_given_a_wait_and_a_retried_workflow_waits_again(flow: WorkflowBench) -> None:
+    await flow.create(chain({"type": "wait", "form": FORM, "delay": "PT10S"}, job("b")))
+    assert await flow.take(10) == []
+    await flow.upkeep(11)
+    (step,) = [step for step in (await flow.look()).walk() if step.type == "ojster.wait"]
+    with pytest.raises(Conflict):
+        await flow.engine.retry_dead(str(step.job_id))
+    await flow.engine.retry_workflow(flow.id)
+    assert await flow.take(10) == []
+    await answer(flow, {"approved": True})
+    assert await flow.work() == ["b"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delay": "soon"},
+        {"delay": 3},
+        {"until": "tomorrow"},
+        {"until": "2030-01-01T00:00:00"},
+        {"delay": "PT1S", "until": "2030-01-01T00:00:00Z"},
+        {"form": {"type": "nothing"}},
+        {"form": []},
+    ],
+)
+async def test_what_is_no_wait_is_refused(flow: WorkflowBench, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidWorkflow):
+        await flow.create(chain({"type": "wait"} | wrong))
+
+
+async def test_a_job_that_waits_for_nothing_is_refused(flow: WorkflowBench) -> None:
+    with pytest.raises(InvalidRequest, match="ojster_wait"):
+        await flow.push("ojster.wait")
+
+
+async def test_waits_are_written_in_python(flow: WorkflowBench) -> None:
+    ask = wait("ask", form=FORM, delay=60, display_name="May it go out?")
+    whole = chain_of(ask, wait(until=datetime(2001, 1, 1, tzinfo=UTC)))
+    flow.id = (await flow.engine.create_workflow(whole.request())).id
+    assert (await flow.step("ask")).label == "May it go out?"
+    await answer(flow, {"approved": True}, step="ask")
+    await flow.upkeep(0)
+    assert await flow.state() == "completed"
