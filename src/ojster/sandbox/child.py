@@ -134,6 +134,8 @@ def main() -> None:
         else:  # it was accepted that the platform may not offer even that
             with contextlib.suppress(OSError, ValueError):
                 confine.limit(**request["limits"])
+            with contextlib.suppress(confine.CannotConfine, AttributeError):
+                confine.die_with_parent(request["parent"])
     except (confine.CannotConfine, OSError, ValueError, ImportError) as error:
         wire.send({"unconfined": f"{type(error).__name__}: {error}"})
         return
