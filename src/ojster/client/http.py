@@ -609,13 +609,9 @@ class _DefinitionSeen(msgspec.Struct):
 
 def _definition(raw: msgspec.Raw) -> Definition:
     seen = msgspec.json.decode(raw, type=_DefinitionSeen)
-    schema = _bytes(seen.params_schema)
+    schema = None if seen.params_schema is UNSET else bytes(seen.params_schema)
     created_at = parse_timestamp(seen.created_at)
     return Definition(seen.name, seen.version, bytes(seen.workflow), schema, seen.hashes, created_at)
-
-
-def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:
-    return None if raw is UNSET else bytes(raw)
 
 
 def _resumption(data: bytes | None, failure: Failure | None) -> dict[str, Any]:

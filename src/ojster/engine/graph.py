@@ -11,7 +11,7 @@ import msgspec
 
 from ojster.database.transaction import ColumnType, Transaction
 from ojster.model.job import NewJob
-from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.model.node import NUMBER_BITS, Kind, Node, NodeState, place_of
 from ojster.model.reference import is_index
 from ojster.model.workflow import Plan, Spec, read_spec
 
@@ -220,17 +220,8 @@ class Graph:
         return None if node.parent is None else self.nodes[node.parent]
 
     def place_of(self, node: Node) -> str:
-        """The place of a node in its workflow: the names, or else positions, of the containers around it and its own.
-
-        Left out are the root and what does the work of a container with two parts: nobody has written them down.
-        """
-        names: list[str] = []
-        while node.parent is not None:
-            container = self.container_of(node)
-            if container.kind not in TWO_PART or container.kind == Kind.FALLBACK or node.position:
-                names.append(node.name or str(node.position))
-            node = container
-        return ".".join(reversed(names))
+        """The place of a node in its workflow, its containers read: see ``ojster.model.node.place_of``."""
+        return place_of(node, self.container_of)
 
     def container_of(self, node: Node) -> Node:
         """Read and return the container of a node that is not the root."""

@@ -17,8 +17,8 @@ from ojster.engine.workflows import create
 from ojster.model.definition import START_MEMBERS, check_params, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
-from ojster.model.job import Members, read_job, read_members
-from ojster.model.reactions import ATTRIBUTE, Action, Enqueue, Event, RetryWithDelays, StartWorkflow, read_reactions
+from ojster.model.job import Members, read_job
+from ojster.model.reactions import Action, Enqueue, Event, RetryWithDelays, StartWorkflow, reactions_of
 from ojster.model.reference import Reference, Unresolvable, follow, resolve
 from ojster.model.tenant import qualify
 from ojster.model.workflow import read_workflow
@@ -53,7 +53,7 @@ def _react(tx: Transaction, job: Job, event: Event) -> None:
         job = tx.find_jobs([job.id])[job.id]
     elif job.envelope == b"{}":
         tx.envelopes([job])
-    for action in read_reactions(read_members(job.envelope, "The job")[ATTRIBUTE]).get(event, ()):
+    for action in reactions_of(job.envelope).get(event, ()):
         try:
             with tx.savepoint():
                 _act(tx, job, action)

@@ -16,9 +16,8 @@ from ojster.engine.limits import block, free_limits, unmark
 from ojster.engine.tenants import free_tenants
 from ojster.model.envelope import Job
 from ojster.model.failure import Failure, append_failure, clean
-from ojster.model.job import read_members
 from ojster.model.node import NUMBER_BITS
-from ojster.model.reactions import ATTRIBUTE, RetryWithDelays, delays_of, read_reactions
+from ojster.model.reactions import RetryWithDelays, delays_of, reactions_of
 from ojster.model.retry import Verdict, judge
 from ojster.model.states import FINISHED, JobState
 from ojster.model.timestamps import parse_timestamp
@@ -105,7 +104,7 @@ def _delay_after_all(job: Job) -> int | None:
     """Return when a job is tried again all of whose attempts have failed, if its reactions say so (seed 003)."""
     if job.attempt < job.max_attempts:
         return None  # the error is final
-    for action in read_reactions(read_members(job.envelope, "The job")[ATTRIBUTE]).get("on_failure", ()):
+    for action in reactions_of(job.envelope).get("on_failure", ()):
         if isinstance(action, RetryWithDelays):
             delays = delays_of(action)
             used = job.attempt - job.max_attempts

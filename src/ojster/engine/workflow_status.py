@@ -15,7 +15,7 @@ from ojster.engine.workflow_views import head_of
 from ojster.engine.workflows import find_workflow, no_workflow
 from ojster.model.duration import HOUR
 from ojster.model.errors import OjsterError
-from ojster.model.node import TWO_PART, Kind, NodeState
+from ojster.model.node import Kind, NodeState, place_of
 from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow_info import WorkflowInfo
@@ -162,13 +162,7 @@ class _Places:
 
     def path_of(self, row: _Row) -> str:
         """The path by which a node is named in requests."""
-        names: list[str] = []
-        while row.parent is not None:
-            container = self._rows[row.parent]
-            if container.kind not in TWO_PART or container.kind == Kind.FALLBACK or row.position:
-                names.append(row.name or str(row.position))
-            row = container
-        return ".".join(reversed(names))
+        return place_of(row, lambda inner: self._rows[inner.parent or 0])
 
 
 def _result(row: _Row, path: str) -> StepResult:

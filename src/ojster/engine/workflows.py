@@ -289,11 +289,13 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
     tx = run.tx
     ids = tx.integers([node.id for node in nodes])
     others, tx.effects.ended = tx.effects.ended, []
-    waiting = ("state IN ('available', 'scheduled', 'retryable', 'pending') AND hold IS NULL", tx.skip_locked)
-    resumed = ("state IN ('available', 'scheduled', 'retryable', 'pending') AND hold = 'resumed'", tx.skip_locked)
+    waiting = (
+        "state IN ('available', 'scheduled', 'retryable', 'pending') AND (hold IS NULL OR hold = 'resumed')",
+        tx.skip_locked,
+    )
     # Nothing will ever look at the verdict for a job that waits to be resumed, whoever has it locked just now.
     on_hold = ("state = 'pending' AND hold IN ('complete', 'again', 'delay')", tx.for_update)
-    for condition, lock in (waiting, resumed, on_hold, ("state = 'active'", tx.for_update))[: 3 + active_too]:
+    for condition, lock in (waiting, on_hold, ("state = 'active'", tx.for_update))[: 2 + active_too]:
         if nodes:
             rows = tx.execute(
                 f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND {condition} ORDER BY id{lock}", (ids,)

@@ -7,8 +7,9 @@ are kept, so that deciding about a node looks at nothing but the node itself. (d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -182,6 +183,43 @@ class Node(msgspec.Struct, gc=False):
     def succeeded(self) -> bool:
         """Whether those after it take its end for success."""
         return self.state in SUCCESSFUL or bool(self.tolerated)
+
+
+class Placed(Protocol):
+    """A node as far as it must be known to say where it stands."""
+
+    @property
+    def parent(self) -> int | None:
+        """Its container; the root has none."""
+
+    @property
+    def position(self) -> int:
+        """Its place in that."""
+
+    @property
+    def kind(self) -> str:
+        """What it is."""
+
+    @property
+    def name(self) -> str | None:
+        """What others call it."""
+
+
+P = TypeVar("P", bound=Placed)
+
+
+def place_of(node: P, container_of: Callable[[P], P]) -> str:
+    """Return where a node stands in its workflow: the names, or else positions, of its containers and its own.
+
+    Left out are the root and what does the work of a container with two parts: nobody has written them down.
+    """
+    names: list[str] = []
+    while node.parent is not None:
+        container = container_of(node)
+        if container.kind not in TWO_PART or container.kind == Kind.FALLBACK or node.position:
+            names.append(node.name or str(node.position))
+        node = container
+    return ".".join(reversed(names))
 
 
 class Decision(StrEnum):

@@ -86,6 +86,18 @@ def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
     return reactions
 
 
+class _Envelope(msgspec.Struct):
+    event_reactions: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_in_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+
+
+def reactions_of(envelope: bytes) -> Reactions:
+    """Return the reactions of a job that is stored; raises as ``read_reactions`` does."""
+    return read_reactions(_in_envelope(envelope).event_reactions)
+
+
 def delays_of(retry: RetryWithDelays) -> list[int]:
     """Return after what times, in microseconds, it is tried again.
 
