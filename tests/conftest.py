@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,20 +92,41 @@ def postgres_url(postgres_tables: str) -> str:
 
 def empty(postgres_url: str) -> None:
     """Delete all rows of a PostgreSQL database."""
+    connection, delete_all = _sweeper(postgres_url)
+    connection.execute(delete_all)
+
+
+@cache
+def _sweeper(postgres_url: str) -> tuple[psycopg.Connection, bytes]:
+    """A connection that stays, and what deletes all rows."""
     parsed = parse_postgres_url(postgres_url)
-    with psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}") as connection:
-        tables = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'", (parsed.schema,)
-        ).fetchall()
-        connection.execute("; ".join(f"DELETE FROM {table}" for (table,) in tables).encode())
+    connection = psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}")
+    tables = connection.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'", (parsed.schema,)
+    ).fetchall()
+    return connection, "; ".join(f"DELETE FROM {table}" for (table,) in tables).encode()
+
+
+@pytest.fixture(scope="session")
+def file_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables, and nothing in them: copying it is faster than making one."""
+    path = tmp_path_factory.mktemp("template") / "jobs.db"
+    open_database(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture
+def file_url(file_template: Path, tmp_path: Path) -> str:
+    """The URL of a file with empty tables."""
+    return f"sqlite:///{shutil.copy(file_template, tmp_path / 'jobs.db')}"
 
 
 @pytest.fixture(params=["file", "memory", "postgres", "serializable"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest) -> str:
     """A database of each kind; every test of the engine runs on all of them."""
     match request.param:
         case "file":
-            return f"sqlite:///{tmp_path}/jobs.db"
+            return str(request.getfixturevalue("file_url"))
         case "memory":
             return "sqlite:///:memory:"
         case "serializable":
@@ -113,11 +136,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["file", "postgres"])
-def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def shared_url(request: pytest.FixtureRequest) -> str:
     """A database of each kind that several processes can use."""
-    if request.param == "file":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture

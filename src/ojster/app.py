@@ -56,6 +56,7 @@ ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Await
 
 DEFAULT_URL: Final = "sqlite:///ojster.db"
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
+TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 LONGEST_POLL: Final = 30.0
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -544,7 +545,10 @@ class App:
         Whether to bring the tables of a PostgreSQL database up to date when it is opened; by default only
         ``ojster migrate`` does. Those of a file always are.
     headers:
-        Sent with every request to a server, for example ``Authorization``.
+        Sent with every request to a server.
+    token:
+        What a server wants to see before it lets anybody in (``ojster tokens create``); by default what stands in
+        ``OJSTER_TOKEN``.
     codecs:
         What is done to the arguments of jobs before the server sees them, the first first, and undone before a handler
         is called; for example ``[Gzip(), Encryption(keys)]``. See ``ojster.codec``.
@@ -561,6 +565,7 @@ class App:
         synchronous: str = "FULL",
         migrate: bool = False,
         headers: Mapping[str, str] | None = None,
+        token: str | None = None,
         codecs: Sequence[Codec] = (),
         tenant: str | None = None,
     ) -> None:
@@ -575,6 +580,7 @@ class App:
         self.migrate = migrate
         self._synchronous = synchronous
         self._headers = dict(headers or {})
+        self._token = token
         self._portal = Portal()
         self._engine: Engine | None = None
         self._opening = threading.Lock()
@@ -690,9 +696,11 @@ class App:
         client = self._http.get(loop)
         if client is None:
             self._http = {known: client for known, client in self._http.items() if not known.is_closed()}
-            headers = (
-                self._headers if self.tenant is None else self._headers | {"X-OJS-Tenant": shown_tenant(self.tenant)}
-            )
+            headers = dict(self._headers)
+            if self.tenant is not None:
+                headers["X-OJS-Tenant"] = shown_tenant(self.tenant)
+            if token := self._token or os.environ.get(TOKEN_VARIABLE):
+                headers.setdefault("Authorization", f"Bearer {token}")
             from ojster.client.http import HttpClient  # only here: importing it takes longer than all else
 
             client = self._http[loop] = HttpClient(self.url, headers=headers)

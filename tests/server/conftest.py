@@ -41,6 +41,12 @@ class Http:
         return jobs
 
 
+@pytest.fixture(params=["file", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A database of each kind; what the engine does on others is for its own tests to show."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
 @pytest.fixture
 async def http(engine: Engine) -> AsyncIterator[Http]:
     transport = httpx.ASGITransport(app=Application(engine, largest_body=200_000))

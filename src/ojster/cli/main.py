@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ojster.cli import care, cron, dead_letter, definitions, demo, jobs, queues, run, workers, workflows
+from ojster.cli import care, cron, dead_letter, definitions, demo, jobs, queues, run, tokens, workers, workflows
 from ojster.cli.common import examples, exits_well
 from ojster.version import __version__
 
@@ -43,6 +43,7 @@ for command in (
     cron.cron,
     dead_letter.dead_letter,
     workers.workers,
+    tokens.tokens,
     care.migrate,
     care.doctor,
 ):

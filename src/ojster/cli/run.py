@@ -59,6 +59,7 @@ def ends_with_parent(command: Command) -> Command:
         "ojster serve --database sqlite:///jobs.db",
         "ojster serve --database postgresql://jobs@db.example.com/shop --migrate",
         "ojster serve --host 0.0.0.0 --port 9000 --cors https://dashboard.example.com",
+        "ojster serve --auth required          # and then: ojster tokens create …",
         "ojster serve --keep-completed P7D --keep-dead-letters never",
     )
 )
@@ -73,6 +74,11 @@ def ends_with_parent(command: Command) -> Command:
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port to listen at.")
+@click.option(
+    "--auth",
+    type=click.Choice(["required", "off"]),
+    help="Whether callers need a token (ojster tokens); by default only if others than this machine can call.",
+)
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers use it from there; repeatable.")
 @click.option("--max-job-bytes", type=click.IntRange(1024), default=1_048_576, show_default=True)
 @click.option("--default-lease", type=Duration(), default="PT30M", show_default=True, help="Visibility timeout.")
@@ -131,6 +137,7 @@ def serve(
     database: str,
     host: str,
     port: int,
+    auth: Literal["required", "off"] | None,
     cors: tuple[str, ...],
     max_job_bytes: int,
     default_lease: int | None,
@@ -182,6 +189,7 @@ def serve(
         database,
         host=host,
         port=port,
+        guarded=None if auth is None else auth == "required",
         settings=settings,
         synchronous=synchronous,
         migrate=migrate,

@@ -36,8 +36,10 @@ from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model import errors
+from ojster.model.access import Grant, Token, read_shown_token, shown_grants
 from ojster.model.agents import AgentState
 from ojster.model.definition import Definition
+from ojster.model.duration import format_duration
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
 from ojster.model.failure import Failure
@@ -443,6 +445,32 @@ class HttpClient:
         answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
         return _worker(msgspec.json.decode(answer["worker"]))
 
+    # Tokens
+
+    async def create_token(
+        self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
+    ) -> tuple[Token, str]:
+        """Make a token; return it, and what is shown of it only now."""
+        body: dict[str, Any] = {"name": name, "grants": shown_grants(grants), "queues": queues}
+        if expires_at is not None:
+            body["expires_at"] = format_timestamp(expires_at)
+        return _token_with_secret((await self._call("POST", "/admin/tokens", body))["token"])
+
+    async def rotate_token(self, token_id: str, grace: int) -> tuple[Token, str]:
+        """Give a token another secret; the present one is good for ``grace`` microseconds yet."""
+        path = f"/admin/tokens/{quote(token_id, safe='')}/rotate"
+        return _token_with_secret((await self._call("POST", path, {"grace": format_duration(grace)}))["token"])
+
+    async def revoke_token(self, token_id: str) -> Token:
+        """Let a token be worth nothing."""
+        answer = await self._call("DELETE", f"/admin/tokens/{quote(token_id, safe='')}")
+        return read_shown_token(msgspec.json.decode(answer["token"]))
+
+    async def tokens(self) -> list[Token]:
+        """Return all tokens."""
+        answer = await self._call("GET", "/admin/tokens")
+        return [read_shown_token(shown) for shown in msgspec.json.decode(answer["tokens"])]
+
     # Queues
 
     async def queues(self) -> list[Queue]:
@@ -677,3 +705,8 @@ def _cron(raw: msgspec.Raw) -> Cron:
 
 def _moment(text: str | None) -> int | None:
     return None if text is None else parse_timestamp(text)
+
+
+def _token_with_secret(raw: msgspec.Raw) -> tuple[Token, str]:
+    shown = msgspec.json.decode(raw)
+    return read_shown_token(shown), shown["secret"]

@@ -27,6 +27,7 @@ from ojster.engine.workers import Heartbeat, Pulse, Worker
 from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
 from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
+from ojster.model.access import Grant, Token
 from ojster.model.agents import AgentState
 from ojster.model.definition import Definition
 from ojster.model.envelope import Job
@@ -199,6 +200,20 @@ class Client(Protocol):
 
     async def crons(self) -> list[Cron]:
         """Return all cron jobs."""
+
+    async def create_token(
+        self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
+    ) -> tuple[Token, str]:
+        """Make a token; return it, and what is shown of it only now."""
+
+    async def rotate_token(self, token_id: str, grace: int) -> tuple[Token, str]:
+        """Give a token another secret; the present one is good for ``grace`` microseconds yet."""
+
+    async def revoke_token(self, token_id: str) -> Token:
+        """Let a token be worth nothing."""
+
+    async def tokens(self) -> list[Token]:
+        """Return all tokens."""
 
     async def close(self) -> None:
         """Disconnect."""

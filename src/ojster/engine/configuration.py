@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from ojster.engine.sharing import STRICT, Sharing, Turns
+from ojster.model.access import Token
 from ojster.model.job import Members
 from ojster.model.limit import Rate
 from ojster.model.ml_resources import ResourceLimits
@@ -175,6 +176,8 @@ class Tenant(msgspec.Struct, frozen=True):
         Tenants with a greater one go before those with a smaller one.
     quota:
         What becomes of a push that is too much: ``hard`` refuses it, ``soft`` only tells of it.
+    public:
+        Whether everybody who has a token may look at what is its.
     """
 
     id: str
@@ -185,6 +188,7 @@ class Tenant(msgspec.Struct, frozen=True):
     weight: float = 1
     boost: int = 0
     quota: Literal["hard", "soft"] = "hard"
+    public: bool = False
     created_at: int = 0
     updated_at: int = 0
 
@@ -218,12 +222,13 @@ class Configuration:
         self._tenants: Mapping[str, Tenant] | None = None
         self._followed_until: int | None = None
         self._abilities: Mapping[str, Abilities] | None = None
+        self._tokens: Mapping[str, Token] | None = None
 
     def forget(self) -> None:
         """Something may have changed."""
         self.version += 1
         self.known_rules = self._subscriptions = self._pools = self._tenants = self._followed_until = None
-        self._abilities = None
+        self._abilities = self._tokens = None
 
     def may_bound(self, queue: str) -> bool:
         """Whether a queue has a bound, as far as this process knows."""
@@ -278,6 +283,17 @@ class Configuration:
                 self._abilities = known
         return known
 
+    def tokens(self, tx: Transaction) -> Mapping[str, Token]:
+        """Return the tokens that let callers in, by their ids."""
+        known = self._tokens
+        if known is None:
+            known = {
+                token.id: token for (body,) in tx.execute("SELECT body FROM tokens") if (token := decode_token(body))
+            }
+            if tx.configuration_version == self.version:
+                self._tokens = known
+        return known
+
     def is_followed(self, tx: Transaction) -> bool:
         """Whether somebody wants to know what happens (``ojster.engine.event_log``)."""
         until = self._followed_until
@@ -323,4 +339,5 @@ _decode_rules: Final = msgspec.json.Decoder(Rules).decode
 decode_pool: Final = msgspec.json.Decoder(Pool).decode
 decode_abilities: Final = msgspec.json.Decoder(Abilities).decode
 decode_tenant: Final = msgspec.json.Decoder(Tenant).decode
+decode_token: Final = msgspec.json.Decoder(Token).decode
 decode_subscription: Final = msgspec.json.Decoder(Subscription).decode

@@ -39,6 +39,7 @@ from ojster.engine import (
     retention,
     schemas,
     tenants,
+    tokens,
     unrunnable,
     workers,
     workflow_status,
@@ -74,6 +75,7 @@ from ojster.engine.workers import Heartbeat, Leave, Pulse, Worker
 from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
+from ojster.model.access import Access, Grant, Token, hash_secret, join_token, new_id, new_secret
 from ojster.model.agents import AgentState
 from ojster.model.definition import START_MEMBERS, Definition, Start, check_params, read_definition, read_start
 from ojster.model.envelope import Job
@@ -202,6 +204,8 @@ class Engine:
     tenant:
         Whose view it is: it sees and makes only what is theirs; ``None``: it sees all, and what it makes is nobody's
         unless it says whose it is.
+    access:
+        What the caller may do whose view it is; ``None``: everything.
     """
 
     def __init__(
@@ -215,6 +219,7 @@ class Engine:
         self.middleware = list(middleware)
         self.directives = list(directives)
         self.tenant: str | None = None
+        self.access: Access | None = None
         self._chores: list[asyncio.Task[None]] = []
         self._life = _Life()
 
@@ -222,6 +227,12 @@ class Engine:
         """Return the engine as a tenant sees it (ojs-multi-tenancy.md); the empty string: what is nobody's."""
         view = copy(self)
         view.tenant = tenant
+        return view
+
+    def by(self, access: Access) -> Engine:
+        """Return the engine as somebody may use it (ojs-security.md section 7)."""
+        view = copy(self)
+        view.access = access
         return view
 
     def named(self, name: str) -> str:
@@ -322,6 +333,10 @@ class Engine:
             otherwise=settings.default_tenant,
         )
         self._check_tenant(job.tenant)
+        if self.access is not None:
+            self.access.check_queue(job.queue)
+            if job.reacts:
+                self.access.need_all_queues("A reaction")
         if self.tenant is not None and job.queue.startswith(RESERVED):
             raise Forbidden(f"Queues whose names begin with {RESERVED!r} are not for tenants.")
         if catalogue:
@@ -342,6 +357,10 @@ class Engine:
         if known is None:
             known = await self.database.read(queue_config.rules, None)
         return {queue: rules for queue, rules in known.items() if rules.are_about_resources} if known else known
+
+    def _need_all_queues(self, what: str) -> None:
+        if self.access is not None:
+            self.access.need_all_queues(what)
 
     def _check_tenant(self, tenant: str) -> None:
         if not tenant and self.database.settings.tenants == "required":
@@ -377,6 +396,9 @@ class Engine:
         """Hand out jobs (FETCH); if there are none, wait for one, at most ``wait`` seconds."""
         waits = wait > 0 and not self.draining
         queues = request.queues
+        if self.access is not None:
+            for queue in queues:
+                self.access.check_queue(queue)
         if self.tenant is not None:
             worker_id = self.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.tenant, worker_id=worker_id)
@@ -638,6 +660,8 @@ class Engine:
             What it would become is no job.
         """
         await self._check_job(job_id)
+        if self.access is not None and revival is not None and revival.queue is not None:
+            self.access.check_queue(revival.queue)
         return accepted(await self.database.run(control.retry_dead, revival or control.Revival(job_id)))
 
     async def delete_dead(self, job_id: str) -> Job:
@@ -737,6 +761,7 @@ class Engine:
         InvalidWorkflow
             The request breaks a rule.
         """
+        self._need_all_queues("A workflow")
         settings = self.database.settings
         definition, own = None, members
         if "definition" in members:
@@ -1044,6 +1069,8 @@ class Engine:
         InvalidRequest
             Nothing is said.
         """
+        if self.access is not None:
+            review = msgspec.structs.replace(review, author=self.access.who)
         return await self._steered(workflows.review_steps, review, review.workflow_id)
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
@@ -1171,7 +1198,10 @@ class Engine:
         ------
         InvalidRequest
             Its template describes no job, or one that its queue does not allow.
+        Forbidden
+            The caller is not for all queues.
         """
+        self._need_all_queues("A cron job")
         members = read_members(item.template, "The cron job's template")
         queue = queue_of(members)
         if (rules := (await self._resource_rules()).get(queue)) is not None:
@@ -1215,6 +1245,65 @@ class Engine:
         """Return all cron jobs by name."""
         found = await self.database.read(cron.list_crons, None)
         return [item for item in found if self.sees(split(item.name)[0])]
+
+    # Tokens
+
+    async def create_token(
+        self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
+    ) -> tuple[Token, str]:
+        """Make a token (ojs-security.md section 12.3); return it, and what is shown of it only now.
+
+        Parameters
+        ----------
+        queues:
+            Only for jobs of these queues, whose names may end in ``*``.
+        expires_at:
+            From when on it is worth nothing, in microseconds since the epoch.
+
+        Raises
+        ------
+        InvalidRequest
+            It would let nobody do anything.
+        """
+        self.for_all("Making a token")
+        if not grants:
+            raise InvalidRequest("A token without a role lets nobody do anything; give it one.", field="grants")
+        if expires_at is not None and expires_at <= self.database.clock():
+            raise InvalidRequest("The token would have expired already.", field="expires_at")
+        id, secret = new_id(), new_secret()
+        hashed = await asyncio.to_thread(hash_secret, id, secret)
+        new = Token(id, name, hashed, tuple(grants), 0, tuple(queues), expires_at)
+        return await self.database.run(tokens.create_tokens, new), join_token(id, secret)
+
+    async def rotate_token(self, token_id: str, grace: int) -> tuple[Token, str]:
+        """Give a token another secret; the present one is good for ``grace`` microseconds yet (section 6.4).
+
+        Raises
+        ------
+        NotFound
+            There is no such token.
+        """
+        self.for_all("Rotating a token")
+        secret = new_secret()
+        hashed = await asyncio.to_thread(hash_secret, token_id, secret)
+        token = await self.do(tokens.rotate_tokens, tokens.Rotation(token_id, hashed, grace))
+        return token, join_token(token_id, secret)
+
+    async def revoke_token(self, token_id: str) -> Token:
+        """Let a token be worth nothing from now on.
+
+        Raises
+        ------
+        NotFound
+            There is no such token.
+        """
+        self.for_all("Revoking a token")
+        return await self.do(tokens.revoke_tokens, token_id)
+
+    async def tokens(self) -> list[Token]:
+        """Return all tokens, the oldest first."""
+        self.for_all("The tokens")
+        return await self.database.read(tokens.list_tokens, None)
 
     # Events
 

@@ -201,6 +201,25 @@ class TenantMissing(InvalidRequest):
     status = 422
 
 
+class Unauthenticated(OjsterError):
+    """It is not known who calls: there is no token, or it is worth nothing (ojs-errors.md: UNAUTHENTICATED)."""
+
+    code = "unauthenticated"
+    status = 401
+    retryable = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer that it becomes."""
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class TokenExpired(Unauthenticated):
+    """The token was good once (ojs-errors.md: TOKEN_EXPIRED)."""
+
+    code = "token_expired"
+
+
 class Forbidden(OjsterError):
     """It is not for this caller."""
 

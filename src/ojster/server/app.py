@@ -27,6 +27,7 @@ from ojster.server import openapi
 from ojster.server.api import ROUTES
 from ojster.server.api.service import STARTED
 from ojster.server.deliveries import Deliverer, Sender
+from ojster.server.doorkeeper import Doorkeeper
 from ojster.server.exchange import Answer, Endpoint, Exchange, Services, encode, refuse
 from ojster.server.metrics import Metrics, Seen
 from ojster.server.route import BASE, Route
@@ -71,6 +72,8 @@ class Application:
         have as many as the largest job, and a little more.
     tenants:
         What tenants may do of whom nothing is said yet; it is said when the application starts.
+    guarded:
+        Whether only who has a token is let in (``ojster.server.doorkeeper``).
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Application:
         trusting: bool = False,
         largest_body: int | None = None,
         tenants: Sequence[TenantChange] = (),
+        guarded: bool = False,
     ) -> None:
         self.engine = engine
         self._cors_origins = cors_origins
@@ -88,7 +92,7 @@ class Application:
         self.metrics = Metrics()
         engine.database.on_events = self.metrics.count_events
         self.deliverer = Deliverer(engine, Sender(trusting=trusting))
-        self._services = Services(self.deliverer.sender, Feed(engine))
+        self._services = Services(self.deliverer.sender, Feed(engine), Doorkeeper(engine) if guarded else None)
         self._largest_body = largest_body or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )
@@ -161,6 +165,8 @@ class Application:
             largest,
             self._services,
             is_for_tenants=route.is_for_tenants,
+            needs=route.needs,
+            is_audited=route.is_audited,
         )
 
     def _plain_routes(self) -> list[Route]:
@@ -197,7 +203,7 @@ class Application:
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:
-        await follow_by_socket(socket, self.engine, self._services.feed, self._cors_origins)
+        await follow_by_socket(socket, self.engine, self._services, self._cors_origins)
 
     async def _show_metrics(self, exchange: Exchange) -> Answer:
         engine = self.engine

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from ojster import tracing
 from ojster.engine.engine import Engine
+from ojster.model.access import Operation
 from ojster.model.errors import (
     BackendError,
     Forbidden,
@@ -28,12 +29,14 @@ from ojster.model.errors import (
     InvalidRequest,
     OjsterError,
     PayloadTooLarge,
+    Unauthenticated,
     Unsupported,
 )
 from ojster.model.ids import new_id
 from ojster.model.job import SPEC_VERSION, Members, read_members
 from ojster.model.tenant import check_tenant
 from ojster.server.deliveries import Sender
+from ojster.server.doorkeeper import Doorkeeper, audit
 from ojster.server.metrics import Metrics
 from ojster.server.streams import Feed
 
@@ -85,10 +88,14 @@ class Answer:
 
 
 class Services(NamedTuple):
-    """What endpoints need beside the engine: who calls those who are told of events, and what others follow."""
+    """What endpoints need beside the engine: who calls those who are told of events, what others follow, who is let in.
+
+    ``doorkeeper`` is ``None`` if everybody is.
+    """
 
     sender: Sender
     feed: Feed
+    doorkeeper: Doorkeeper | None = None
 
 
 class Exchange:
@@ -300,6 +307,10 @@ class Endpoint:
         What endpoints need beside the engine.
     is_for_tenants:
         Whether it answers requests for a tenant.
+    needs:
+        Any of these operations must be allowed to the caller; none: whoever calls is answered.
+    is_audited:
+        Whether it stands in the audit log that it was done.
     """
 
     def __init__(
@@ -311,8 +322,13 @@ class Endpoint:
         services: Services | None = None,
         *,
         is_for_tenants: bool = True,
+        needs: Collection[Operation] = (),
+        is_audited: bool = False,
     ) -> None:
         self._handler = handler
+        self._needs = needs
+        self._is_audited = is_audited
+        self._doorkeeper = None if services is None else services.doorkeeper
         self._is_for_tenants = is_for_tenants
         self._services = services
         self._engine = engine
@@ -372,6 +388,8 @@ class Endpoint:
         try:
             if exchange.version:
                 exchange.check_version()
+            if self._doorkeeper is not None and self._needs:
+                return await self._guarded(self._doorkeeper, exchange)
             if exchange.tenant is not None:
                 exchange.confine(self._is_for_tenants)
             return await self._handler(exchange)
@@ -381,6 +399,37 @@ class Endpoint:
             log.exception("%s failed (request %s)", self._name, exchange.request_id)
             why = f"The server failed; its log says more under {exchange.request_id}."
             return refuse(BackendError(why), exchange.request_id)
+
+    async def _guarded(self, doorkeeper: Doorkeeper, exchange: Exchange) -> Answer:
+        """Answer a request if its caller may make it, and write it down if that is of interest."""
+        try:
+            tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
+            exchange.engine, access = await doorkeeper.admit(exchange.header(b"authorization"), tenant)
+            if exchange.engine.tenant is not None and not self._is_for_tenants:
+                raise Forbidden("This concerns all workspaces, and is not for one of them.")
+            access.need(*self._needs)
+            answer = await self._handler(exchange)
+        except (Unauthenticated, Forbidden) as error:
+            self._audit("auth.refused" if isinstance(error, Unauthenticated) else "access.denied", exchange, error)
+            raise
+        except OjsterError as error:
+            if self._is_audited:
+                self._audit("access.used", exchange, error)
+            raise
+        if self._is_audited:
+            self._audit("access.used", exchange)
+        return answer
+
+    def _audit(self, event_type: str, exchange: Exchange, refusal: OjsterError | None = None) -> None:
+        audit(
+            event_type,
+            exchange.engine,
+            address=exchange.address,
+            request_id=exchange.request_id,
+            refusal=refusal,
+            operation=self._name,
+            **exchange.path,
+        )
 
 
 def refuse(error: OjsterError, request_id: str) -> Answer:

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.model.access import Operation
 from ojster.server.exchange import Handler
+from ojster.server.permissions import operations_for
 
 BASE: Final = "/ojs/v1"
 
@@ -38,6 +40,16 @@ class Route(msgspec.Struct, frozen=True):
     """Whether its body may be left out."""
     streams: bool = False
     """Whether its answer has no end."""
+
+    @property
+    def needs(self) -> tuple[Operation, ...]:
+        """Any of these operations must be allowed to who calls it; none: everybody may."""
+        return operations_for(self.method, self.path.removeprefix(BASE), for_all=not self.is_for_tenants)
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether it stands in the audit log that it was done (ojs-security.md section 11.1)."""
+        return self.method != "GET" and bool({Operation.ADMIN, Operation.CANCEL}.intersection(self.needs))
 
     @property
     def is_for_tenants(self) -> bool:

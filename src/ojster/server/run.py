@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
+import logging
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -32,6 +34,9 @@ def has_websockets() -> bool:
     return importlib.util.find_spec("websockets") is not None
 
 
+log = logging.getLogger("ojster")
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, application: Application) -> None:
         super().__init__(config)
@@ -52,6 +57,14 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens at an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def serve(
     url: str,
     *,
@@ -65,6 +78,7 @@ def serve(
     hooks: bool = False,
     trusting: bool = False,
     tenants: Sequence[TenantChange] = (),
+    guarded: bool | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -80,6 +94,8 @@ def serve(
         Add the two hooks that only the conformance suite wants.
     tenants:
         What tenants may do of whom nothing is said yet.
+    guarded:
+        Whether callers need a token; ``None``: only if others than this machine can call.
 
     Raises
     ------
@@ -90,7 +106,11 @@ def serve(
     engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate))
     if hooks:
         conformance_hooks.install(engine)
-    application = Application(engine, cors_origins=cors_origins, trusting=trusting, tenants=tenants)
+    is_local = _is_loopback(host)
+    guarded = not is_local if guarded is None else guarded
+    if not guarded and not is_local:
+        log.warning("everybody who reaches %s may do everything: --auth is off", host)
+    application = Application(engine, cors_origins=cors_origins, trusting=trusting, tenants=tenants, guarded=guarded)
     config = uvicorn.Config(
         application,
         host=host,

@@ -11,10 +11,12 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ojster.engine.engine import Engine
+from ojster.model.access import Operation
 from ojster.model.errors import InvalidRequest, NotFound, OjsterError
 from ojster.model.job import check_queue_name
 from ojster.model.tenant import check_tenant
 from ojster.model.timestamps import format_timestamp
+from ojster.server.exchange import Services
 from ojster.server.streams import ALL, Channel, Feed, Told, gap, id_to_number
 
 SUBPROTOCOL: Final = "ojs.v1"
@@ -42,7 +44,7 @@ class _Order(msgspec.Struct):
 _read_order: Final = msgspec.json.Decoder(_Order).decode
 
 
-async def follow_by_socket(socket: WebSocket, engine: Engine, feed: Feed, origins: Sequence[str]) -> None:
+async def follow_by_socket(socket: WebSocket, engine: Engine, services: Services, origins: Sequence[str]) -> None:
     """Serve a connection until the client, or the server, has gone.
 
     Parameters
@@ -54,7 +56,11 @@ async def follow_by_socket(socket: WebSocket, engine: Engine, feed: Feed, origin
         await socket.close(POLICY_VIOLATION, "This origin may not connect.")
         return
     try:
-        if (tenant := socket.headers.get("x-ojs-tenant")) is not None:
+        feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
+        if services.doorkeeper is not None:
+            engine, access = await services.doorkeeper.admit(socket.headers.get("authorization"), tenant)
+            access.need(Operation.INSPECT)
+        elif tenant is not None:
             engine = engine.of(check_tenant(tenant))
         address = socket.client.host if socket.client else ""
         feed.check(address)

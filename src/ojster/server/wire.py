@@ -523,6 +523,29 @@ class TenantBody(Struct):
     fairness_weight: TenantWeight = 1.0
     priority_boost: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     quota: Literal["hard", "soft"] = "hard"
+    public: bool = False
+
+
+class GrantBody(Struct, forbid_unknown_fields=True):
+    """A role in a workspace and those inside it; ``*``: everywhere."""
+
+    role: Literal["viewer", "producer", "worker", "contributor", "owner"]
+    tenant: str = "*"
+
+
+class TokenBody(Struct, forbid_unknown_fields=True):
+    """A token: who it is for, what they may do, for which queues, and until when (``+P30D`` is a span from now)."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f]*$")]
+    grants: Annotated[list[GrantBody], Meta(min_length=1, max_length=100)]
+    queues: Annotated[list[Identifier], Meta(max_length=100)] = []
+    expires_at: str | None = None
+
+
+class TokenRotationBody(Struct, forbid_unknown_fields=True):
+    """For how long, as an ISO 8601 duration, the former secret is good yet; by default a day."""
+
+    grace: str | None = None
 
 
 class BackpressureBody(Struct):
@@ -717,6 +740,8 @@ RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
 POOL: Final = msgspec.json.Decoder(PoolBody)
+TOKEN: Final = msgspec.json.Decoder(TokenBody)
+TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)
 TENANT: Final = msgspec.json.Decoder(TenantBody)
 TENANT_LIMITS: Final = msgspec.json.Decoder(TenantLimitsBody)
 QUEUE_LIMIT: Final = msgspec.json.Decoder(QueueLimitBody)

@@ -19,6 +19,7 @@ from ojster.server.api import (
     service,
     streams,
     tenants,
+    tokens,
     webhooks,
     workers,
     workflows,
@@ -43,4 +44,5 @@ ROUTES: Final[tuple[Route, ...]] = (
     *admin.ROUTES,
     *pools.ROUTES,
     *tenants.ROUTES,
+    *tokens.ROUTES,
 )

@@ -129,7 +129,7 @@ def read_tenants(raw: bytes) -> list[TenantChange]:
 
 
 def _change(tenant: str, body: wire.TenantBody) -> TenantChange:
-    others = {"weight": body.fairness_weight, "boost": body.priority_boost, "quota": body.quota}
+    others = {"weight": body.fairness_weight, "boost": body.priority_boost, "quota": body.quota, "public": body.public}
     return TenantChange(tenant, _limits(body.limits, tenant) | others)
 
 
@@ -156,6 +156,7 @@ def _summary(found: TenantOverview) -> dict[str, Any]:
         "fairness_weight": tenant.weight,
         "priority_boost": tenant.boost,
         "quota": tenant.quota,
+        "public": tenant.public,
         "jobs": {"total": found.count()}
         | {state.value: number for state in JobState if (number := found.count(state.value))},
         "throughput": throughput(found.recent),

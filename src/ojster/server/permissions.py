@@ -1,0 +1,86 @@
+"""What must be allowed to who calls an endpoint? One table for all. (ojs-security.md section 7.2)
+
+What is not in it needs ``inspect`` if it only looks, and ``admin`` otherwise, or if it concerns all workspaces: an
+endpoint that is new, and of which nobody has thought here, is for few.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.model.access import Operation
+
+PUBLIC: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready", "/ojs/manifest"})
+"""What everybody may ask."""
+
+_ENQUEUE: Final = (Operation.ENQUEUE,)
+_DEQUEUE: Final = (Operation.DEQUEUE,)
+_CANCEL: Final = (Operation.CANCEL,)
+_ADMIN: Final = (Operation.ADMIN,)
+_CANCEL_OR_DEQUEUE: Final = (Operation.CANCEL, Operation.DEQUEUE)
+
+OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
+    "GET /ping": tuple(Operation),
+    "POST /jobs": _ENQUEUE,
+    "POST /jobs/batch": _ENQUEUE,
+    "POST /jobs/bulk": _ENQUEUE,
+    "POST /workflows": _ENQUEUE,
+    "POST /cron": _ENQUEUE,
+    "POST /workers/fetch": _DEQUEUE,
+    "POST /workers/ack": _DEQUEUE,
+    "POST /workers/ack/batch": _DEQUEUE,
+    "POST /workers/nack": _DEQUEUE,
+    "POST /workers/nack/batch": _DEQUEUE,
+    "POST /workers/release": _DEQUEUE,
+    "POST /workers/release/batch": _DEQUEUE,
+    "POST /workers/heartbeat": _DEQUEUE,
+    "POST /workers/beat": _DEQUEUE,
+    "DELETE /workers/{id}": (Operation.DEQUEUE, Operation.ADMIN),
+    "POST /jobs/{id}/ack": _DEQUEUE,
+    "POST /jobs/{id}/nack": _DEQUEUE,
+    "POST /jobs/{id}/release": _DEQUEUE,
+    "PUT /jobs/{id}/progress": _DEQUEUE,
+    "PUT /jobs/{id}/checkpoint": _DEQUEUE,
+    "POST /jobs/{id}/checkpoint": _DEQUEUE,
+    "DELETE /jobs/{id}/checkpoint": _CANCEL_OR_DEQUEUE,
+    "POST /jobs/{id}/agent/usage": _DEQUEUE,
+    "POST /jobs/{id}/info": _CANCEL_OR_DEQUEUE,
+    "POST /workflows/{id}/info": _CANCEL_OR_DEQUEUE,
+    "POST /workflows/{id}/properties": _CANCEL_OR_DEQUEUE,
+    "DELETE /jobs/{id}": _CANCEL,
+    "POST /jobs/{id}/cancel": _CANCEL,
+    "POST /jobs/{id}/activate": _CANCEL,
+    "POST /jobs/batch/cancel": _CANCEL,
+    "POST /jobs/batch/retry": _CANCEL,
+    "POST /jobs/bulk/cancel": _CANCEL,
+    "POST /jobs/bulk/retry": _CANCEL,
+    "POST /dead-letter/{id}/retry": _CANCEL,
+    "POST /dead-letter/retry": _CANCEL,
+    "DELETE /workflows/{id}": _CANCEL,
+    "POST /workflows/{id}/retry": _CANCEL,
+    "POST /workflows/{id}/hold": _CANCEL,
+    "POST /workflows/{id}/release": _CANCEL,
+    "POST /workflows/{id}/resume": _CANCEL,
+    "POST /workflows/{id}/steps/{step}/cancel": _CANCEL,
+    "GET /webhooks/subscriptions": _ADMIN,
+    "GET /webhooks/subscriptions/{id}": _ADMIN,
+    "GET /webhooks/deliveries": _ADMIN,
+    "GET /webhooks/deliveries/{id}": _ADMIN,
+}
+"""Any of which operations an endpoint needs, by method and path."""
+
+
+def operations_for(method: str, path: str, *, for_all: bool) -> tuple[Operation, ...]:
+    """Return any of which operations must be allowed to who calls an endpoint; none: everybody may.
+
+    Parameters
+    ----------
+    path:
+        Its path, behind ``/ojs/v1``.
+    for_all:
+        Whether it concerns all workspaces.
+    """
+    if path in PUBLIC:
+        return ()
+    usual = (Operation.INSPECT,) if method == "GET" and not for_all else _ADMIN
+    return OPERATIONS.get(f"{method} {path}", usual)

@@ -1,0 +1,122 @@
+"""A server that lets in only who has a token, as a process, with this command, a worker and a program as callers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ojster.server.run import _is_loopback
+from tests.cli.test_commands import Ojster
+
+
+class Guarded(Ojster):
+    """The command, and a server to which it speaks."""
+
+    token = ""
+
+    def with_token(self, token: str, *arguments: str, expect: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "ojster", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={"OJSTER_DATABASE_URL": self.server, "OJSTER_TOKEN": token, "PATH": "/usr/bin:/bin"},
+            timeout=60,
+        )
+        assert done.returncode == expect, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    @property
+    def server(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    port = 0
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, shared_url: str) -> Iterator[Guarded]:
+    made = Guarded(tmp_path, shared_url)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        made.port = free.getsockname()[1]
+    command = [sys.executable, "-m", "ojster", "serve", "--auth", "required", "--port", str(made.port), "--migrate"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={"OJSTER_DATABASE_URL": shared_url, "PATH": os.environ["PATH"]},
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{made.server}/health", timeout=1):
+                break
+        except OSError:
+            time.sleep(0.05)
+    yield made
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert b"ojster_" not in log, "the log has a token"
+
+
+def test_a_token_made_at_the_database_opens_the_server(guarded: Guarded) -> None:
+    assert "Send a token" in guarded.with_token("", "push", "email.send", expect=1)
+    owner = guarded("tokens", "create", "operators", "--role", "owner").strip()
+    producer = guarded.with_token(owner, "tokens", "create", "shop", "--role", "producer", "--queue", "mail", "--json")
+    secret = producer.partition('"secret":')[2].strip(' "\n').partition('"')[0]
+    guarded.with_token(secret, "push", "email.send", "--queue", "mail")
+    refusal = guarded.with_token(secret, "push", "email.send", "--queue", "other", expect=1)
+    assert "is for jobs of the queues mail" in refusal
+    assert "inspect" in guarded.with_token(secret, "jobs", "list", expect=1)
+    assert "email.send" in guarded.with_token(owner, "jobs", "list")
+    listed = guarded.with_token(owner, "tokens", "list")
+    assert "producer in *" in listed
+    assert secret.rpartition("_")[2] not in listed
+
+
+def test_a_worker_with_a_token_works_at_a_guarded_server(guarded: Guarded) -> None:
+    (guarded.folder / "shop.py").write_text(
+        "from ojster import App\napp = App()\n@app.job('greet')\ndef greet(name):\n    return f'hello {name}'\n"
+    )
+    owner = guarded("tokens", "create", "operators", "--role", "owner").strip()
+    worker = guarded("tokens", "create", "fleet", "--role", "worker").strip()
+    id = guarded.with_token(owner, "push", "greet", "ada").strip().splitlines()[0]
+    guarded.with_token(worker, "worker", "shop:app", "--until-empty", "--url", guarded.server)
+    assert "hello ada" in guarded.with_token(owner, "jobs", "show", id)
+
+
+def test_a_revoked_token_is_refused_by_a_server_that_knew_it(guarded: Guarded) -> None:
+    viewer = guarded("tokens", "create", "look", "--role", "viewer").strip()
+    guarded.with_token(viewer, "jobs", "list")
+    guarded("tokens", "revoke", viewer.split("_")[1])
+    deadline = time.monotonic() + 20
+    while True:  # the word reaches the server at once, or, if it is lost, within 15 seconds
+        request = urllib.request.Request(f"{guarded.server}/ojs/v1/jobs", headers={"Authorization": f"Bearer {viewer}"})
+        try:
+            urllib.request.urlopen(request, timeout=5).close()
+        except urllib.error.HTTPError as refusal:
+            assert refusal.code == 401
+            break
+        assert time.monotonic() < deadline, "the token is still good"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
+def test_at_an_address_of_this_machine_alone_nobody_needs_a_token(host: str) -> None:
+    assert _is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "jobs.example.com", ""])
+def test_at_any_other_address_everybody_does(host: str) -> None:
+    assert not _is_loopback(host)
