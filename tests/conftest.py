@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -101,6 +102,7 @@ def _sweeper(postgres_url: str) -> tuple[psycopg.Connection, bytes]:
     """A connection that stays, and what deletes all rows."""
     parsed = parse_postgres_url(postgres_url)
     connection = psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}")
+    atexit.register(connection.close)
     tables = connection.execute(
         "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'migrations'", (parsed.schema,)
     ).fetchall()

@@ -143,6 +143,20 @@ def test_queues_are_listed_paused_and_resumed(ojster: Ojster) -> None:
     ojster("queues", "show", "none", expect=3)
 
 
+def test_workers_are_disabled_configured_and_enabled(ojster: Ojster) -> None:
+    disabled = ojster.json("workers", "disable", "w", "--reason", "its disk is full")
+    assert (disabled["enabled"], disabled["reason"]) == (False, "its disk is full")
+    ojster("workers", "configure", "w", "--provide", "memory_mb=4096", "--lacks", "ssd", "--deny", "report.*")
+    (rule,) = ojster.json("workers", "rules")["items"]
+    assert (rule["provides"], rule["denied_types"]) == ({"memory_mb": "4096", "ssd": None}, ["report.*"])
+    assert "memory_mb=4096 no ssd" in ojster("workers", "rules")
+    assert ojster.json("workers", "enable", "w")["enabled"] is True
+    assert "Say --provide" in ojster("workers", "configure", "w", expect=2)
+    assert "no job type" in ojster("workers", "configure", "w", "--deny", "a b", expect=1)
+    ojster("workers", "forget", "w")
+    assert ojster.json("workers", "rules")["items"] == []
+
+
 def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
     added = ojster.json("cron", "add", "c", "0 9 * * MON-FRI", "report.build", "42", "--timezone", "Europe/Berlin")
     assert (added["template"]["args"], added["enabled"]) == ([42], True)

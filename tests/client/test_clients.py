@@ -18,6 +18,8 @@ from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Rele
 from ojster.engine.selection import JobFilter
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
+from ojster.model.access import Grant, Role
+from ojster.model.duration import HOUR
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.model.failure import Failure
@@ -189,6 +191,32 @@ async def test_queues_and_workers(client: Client) -> None:
     assert (await client.direct("w", "quiet")).directive == "quiet"
     (worker,) = await client.workers()
     assert (worker.id, worker.hostname, worker.pid, worker.queues, worker.labels) == ("w", "h", 7, ["q"], ["x"])
+
+
+async def test_what_operators_say_of_workers(client: Client) -> None:
+    members = {"enabled": False, "provides": {"a": "1", "b": None}, "denied": ("x.*",), "allowed": None, "reason": "so"}
+    rule = await client.change_worker_rule("w", members)
+    assert (rule.id, rule.enabled, rule.provides, rule.denied) == ("w", False, {"a": "1", "b": None}, ("x.*",))
+    assert await client.worker_rules() == [rule]
+    await client.forget_worker_rule("w")
+    with pytest.raises(NotFound):
+        await client.forget_worker_rule("w")
+
+
+async def test_tokens(client: Client, clock: Clock) -> None:
+    grants = [Grant(Role.WORKER, "acme"), Grant(Role.VIEWER)]
+    token, secret = await client.create_token("ci", grants, ["mail"], clock.now + HOUR)
+    assert secret.startswith(f"ojster_{token.id}_")
+    (listed,) = await client.tokens()
+    assert (listed.name, listed.grants, listed.queues) == ("ci", tuple(grants), ("mail",))
+    assert (listed.created_at, listed.expires_at) == (clock.now, clock.now + HOUR)
+    _, other = await client.rotate_token(token.id, HOUR)
+    assert other != secret
+    assert (await client.revoke_token(token.id)).id == token.id
+    with pytest.raises(NotFound):
+        await client.rotate_token(token.id, 0)
+    with pytest.raises(InvalidRequest):
+        await client.create_token("ci", [])
 
 
 async def test_cron_jobs(client: Client) -> None:

@@ -14,7 +14,7 @@ from ojster.engine import matching
 
 SELECT = sqlite.SqliteTransaction.select_available
 AVAILABLE_JOBS, NEEDING_JOBS, LIMITED_JOBS = (
-    SELECT.format(kind=kind, handled="") for kind in (PLAIN, WITH_NEEDS, WITH_LIMIT)
+    SELECT.format(kind=kind, abilities="") for kind in (PLAIN, WITH_NEEDS, WITH_LIMIT)
 )
 
 HOT = [

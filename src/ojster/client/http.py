@@ -47,6 +47,7 @@ from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
 from ojster.model.limit import parse_limits
 from ojster.model.timestamps import format_timestamp, parse_timestamp
+from ojster.model.worker_rule import WorkerRule, read_rule
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 log = logging.getLogger(__name__)
@@ -440,6 +441,22 @@ class HttpClient:
         """Return which jobs no worker can run that is there."""
         return msgspec.json.decode((await self._call("GET", "/admin/unrunnable"))["unrunnable"], type=list[Unrunnable])
 
+    async def change_worker_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
+        """Say something of a worker that stands over what it says of itself."""
+        body = {"allowed": "allowed_types", "denied": "denied_types"}
+        path = f"/admin/worker-rules/{quote(worker_id, safe='')}"
+        answer = await self._call("PATCH", path, {body.get(name, name): value for name, value in members.items()})
+        return read_rule(msgspec.json.decode(answer["rule"]))
+
+    async def forget_worker_rule(self, worker_id: str) -> None:
+        """Say nothing of a worker any more."""
+        await self._call("DELETE", f"/admin/worker-rules/{quote(worker_id, safe='')}")
+
+    async def worker_rules(self) -> list[WorkerRule]:
+        """Return what is said of workers."""
+        answer = await self._call("GET", "/admin/worker-rules")
+        return [read_rule(shown) for shown in msgspec.json.decode(answer["items"])]
+
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Tell a worker what to be."""
         answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
@@ -682,6 +699,7 @@ def _worker(shown: Mapping[str, Any]) -> Worker:
         last_seen_at=parse_timestamp(shown["last_heartbeat_at"]),
         pool=shown.get("pool"),
         provides=shown.get("provides", {}),
+        enabled=shown.get("enabled", True),
         **{
             name: shown[name]
             for name in ("state", "directive", "hostname", "pid", "queues", "labels", "concurrency", "active_jobs")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
@@ -34,6 +34,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.failure import Failure
 from ojster.model.job import Members
+from ojster.model.worker_rule import WorkerRule
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 
@@ -182,6 +183,15 @@ class Client(Protocol):
 
     async def unrunnable(self) -> list[Unrunnable]:
         """Return which jobs no worker can run that is there."""
+
+    async def change_worker_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
+        """Say something of a worker that stands over what it says of itself."""
+
+    async def forget_worker_rule(self, worker_id: str) -> None:
+        """Say nothing of a worker any more."""
+
+    async def worker_rules(self) -> list[WorkerRule]:
+        """Return what is said of workers."""
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Tell a worker what to be."""

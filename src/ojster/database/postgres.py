@@ -135,7 +135,7 @@ _WITH_ENVELOPE: Final = (
 )
 _FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
 _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{handled} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{abilities} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "

@@ -92,7 +92,7 @@ _COMPLETE_JOBS: Final = (
 )
 _SELECT_AVAILABLE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{handled} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{abilities} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "

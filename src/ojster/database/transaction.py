@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.engine.configuration import Configuration
+from ojster.engine.configuration import PLAIN as CAN_ALL
+from ojster.engine.configuration import Abilities, Configuration
 from ojster.engine.events import Event
 from ojster.engine.settings import Settings
 from ojster.model.envelope import Job
@@ -20,7 +21,6 @@ from ojster.model.errors import BackendUnavailable
 from ojster.model.reactions import BITS
 from ojster.model.reactions import Event as JobEvent
 from ojster.model.tenant import EVERYBODY, called, qualify, split
-from ojster.model.versions import Handled
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -368,20 +368,20 @@ class Transaction(ABC):
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these ids that exist, with envelopes."""
 
-    def available_jobs(self, queue: str, tenant: str, limit: int, handled: Sequence[Handled] = ()) -> list[Job]:
+    def available_jobs(self, queue: str, tenant: str, limit: int, abilities: Abilities = CAN_ALL) -> list[Job]:
         """Return the jobs to hand out next that have no limit and no needs: the most urgent, then the oldest.
 
         They are locked, and have their envelopes.
-        Left out are expired jobs, those whose ``exclusive_key`` is taken by an active job, and versions of the types in
-        ``handled`` that are not handled.
+        Left out are expired jobs, those whose ``exclusive_key`` is taken by an active job, and types and versions that
+        are not for a worker with these abilities.
         """
-        return self._available(PLAIN, (queue, tenant), limit, handled)
+        return self._available(PLAIN, (queue, tenant), limit, abilities)
 
     def needing_jobs(
-        self, queue: str, tenant: str, needs: str, limit: int, handled: Sequence[Handled] = ()
+        self, queue: str, tenant: str, needs: str, limit: int, abilities: Abilities = CAN_ALL
     ) -> list[Job]:
         """Return the jobs with these needs, and no limit, to hand out next, as ``available_jobs`` does of others."""
-        return self._available(WITH_NEEDS, (queue, tenant, needs), limit, handled)
+        return self._available(WITH_NEEDS, (queue, tenant, needs), limit, abilities)
 
     def limited_jobs(
         self,
@@ -389,7 +389,7 @@ class Transaction(ABC):
         tenant: str,
         key: str,
         limit: int,
-        handled: Sequence[Handled] = (),
+        abilities: Abilities = CAN_ALL,
         met: Collection[str] | None = None,
     ) -> list[Job]:
         """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without.
@@ -400,12 +400,14 @@ class Transaction(ABC):
         if met is not None:
             kind += f" AND (j.needs IS NULL OR j.needs IN ({', '.join('?' * len(met)) or 'NULL'}))"
             place += met
-        return self._available(kind, place, limit, handled)
+        return self._available(kind, place, limit, abilities)
 
-    def _available(self, kind: str, place: Sequence[str], limit: int, handled: Sequence[Handled]) -> list[Job]:
-        bounds = [value for one in handled for value in (one.type, one.low, one.high)]
-        sql = self.select_available.format(kind=kind, handled=NOT_HANDLED * len(handled))
-        return [Job(*row) for row in self.execute(sql, (*place, *bounds, self.now, limit))]
+    def _available(self, kind: str, place: Sequence[str], limit: int, abilities: Abilities) -> list[Job]:
+        handled = abilities.handled
+        bounds: list[str | int] = [value for one in handled for value in (one.type, one.low, one.high)]
+        types, patterns = abilities.types.condition("j.type")
+        sql = self.select_available.format(kind=kind, abilities=NOT_HANDLED * len(handled) + types)
+        return [Job(*row) for row in self.execute(sql, (*place, *bounds, *patterns, self.now, limit))]
 
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
+from ojster.engine.configuration import Abilities
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
 from ojster.engine.holds import give_resumptions
 from ojster.engine.limits import MOST_KEYS, TRY_AGAIN, UNLIMITED, Gate, Head, heads
@@ -22,7 +23,6 @@ from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, called
-from ojster.model.versions import Handled
 
 MOST_CLAIMED: Final = 1_000
 
@@ -165,7 +165,7 @@ def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, sha
     if not room:
         return []
     match = way.match(share) if way.has_needs else None
-    jobs = _available(tx, queue, tenant, room, share.abilities.handled)
+    jobs = _available(tx, queue, tenant, room, share.abilities)
     if match is not None:
         jobs = _with_needing(tx, queue, tenant, room, jobs, match, share)
     if way.has_keys:
@@ -180,11 +180,11 @@ def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, sha
     return jobs
 
 
-def _available(tx: Transaction, queue: str, tenant: str, limit: int, handled: Sequence[Handled]) -> list[Job]:
+def _available(tx: Transaction, queue: str, tenant: str, limit: int, abilities: Abilities) -> list[Job]:
     """The jobs to hand out next without a limit or needs, one at most of those that share an exclusive key."""
     asked = limit
     while True:
-        found = tx.available_jobs(queue, tenant, asked, handled)
+        found = tx.available_jobs(queue, tenant, asked, abilities)
         chosen = _one_of_each(tx, queue, found)
         if len(chosen) >= limit or len(found) < asked or len(chosen) == len(found):
             return chosen[:limit]
@@ -209,7 +209,7 @@ def _with_needing(
     found = list(plain)
     for key, needs in match.kinds(queue, tenant):
         if fitting := match.room(queue, needs):
-            found += tx.needing_jobs(queue, tenant, key, min(room, fitting), share.abilities.handled)
+            found += tx.needing_jobs(queue, tenant, key, min(room, fitting), share.abilities)
     chosen = _one_of_each(tx, queue, sorted(found, key=match.turn))[:room]
     _pass_over(tx, queue, found, chosen)
     return chosen
@@ -233,7 +233,6 @@ def _with_limited(
 ) -> list[Job]:
     """Return the jobs to hand out next, those with limits among them where it is their turn."""
     found = list(unlimited)
-    handled = share.abilities.handled
     met = [key for key, _ in way.match(share).kinds(queue, tenant)] if way.has_needs else None
     for some in _windows(tx, queue, tenant):
         for head in sorted(some, key=lambda head: (-head.priority, head.seq)):
@@ -241,7 +240,7 @@ def _with_limited(
                 break
             gate = way.gate(head)
             if gate.enter():
-                found += tx.limited_jobs(queue, tenant, gate.limit.key, min(room, gate.room), handled, met)
+                found += tx.limited_jobs(queue, tenant, gate.limit.key, min(room, gate.room), share.abilities, met)
             elif gate.strategy is not None and gate.limit.on_limit != "wait":
                 _turn_away(tx, tx.limited_jobs(queue, tenant, gate.limit.key, MOST_TURNED_AWAY), gate)
         if len(found) >= room:

@@ -14,10 +14,12 @@ import msgspec
 from ojster.engine.sharing import STRICT, Sharing, Turns
 from ojster.model.access import Token
 from ojster.model.job import Members
+from ojster.model.job_types import ALL, Types
 from ojster.model.limit import Rate
 from ojster.model.ml_resources import ResourceLimits
 from ojster.model.needs import NOTHING, Needs, Provided
 from ojster.model.versions import Handled
+from ojster.model.worker_rule import WorkerRule
 
 if TYPE_CHECKING:
     from ojster.database.transaction import Transaction
@@ -147,10 +149,19 @@ class Abilities(msgspec.Struct, frozen=True):
         Of which types it handles only some versions.
     provided:
         What it provides for jobs that need something.
+    types:
+        Jobs of which types it is given: that its operator says.
     """
 
     handled: tuple[Handled, ...] = ()
     provided: Provided = NOTHING
+    types: Types = ALL
+
+    def under(self, rule: WorkerRule | None) -> Abilities:
+        """Return them as operators correct them."""
+        if rule is None:
+            return self
+        return msgspec.structs.replace(self, provided=rule.correct(self.provided), types=rule.types)
 
 
 PLAIN: Final = Abilities()
@@ -223,12 +234,13 @@ class Configuration:
         self._followed_until: int | None = None
         self._abilities: Mapping[str, Abilities] | None = None
         self._tokens: Mapping[str, Token] | None = None
+        self._worker_rules: Mapping[str, WorkerRule] | None = None
 
     def forget(self) -> None:
         """Something may have changed."""
         self.version += 1
         self.known_rules = self._subscriptions = self._pools = self._tenants = self._followed_until = None
-        self._abilities = self._tokens = None
+        self._abilities = self._tokens = self._worker_rules = None
 
     def may_bound(self, queue: str) -> bool:
         """Whether a queue has a bound, as far as this process knows."""
@@ -278,9 +290,20 @@ class Configuration:
         known = self._abilities
         if known is None:
             rows = tx.execute("SELECT id, abilities FROM workers WHERE abilities IS NOT NULL")
-            known = {id: decode_abilities(abilities) for id, abilities in rows}
+            said = {id: decode_abilities(abilities) for id, abilities in rows}
+            known = said | {id: said.get(id, PLAIN).under(rule) for id, rule in self.worker_rules(tx).items()}
             if tx.configuration_version == self.version:
                 self._abilities = known
+        return known
+
+    def worker_rules(self, tx: Transaction) -> Mapping[str, WorkerRule]:
+        """Return what operators say of workers, by worker."""
+        known = self._worker_rules
+        if known is None:
+            rules = [decode_worker_rule(body) for (body,) in tx.execute("SELECT body FROM worker_rules")]
+            known = {rule.id: rule for rule in rules}
+            if tx.configuration_version == self.version:
+                self._worker_rules = known
         return known
 
     def tokens(self, tx: Transaction) -> Mapping[str, Token]:
@@ -339,5 +362,6 @@ _decode_rules: Final = msgspec.json.Decoder(Rules).decode
 decode_pool: Final = msgspec.json.Decoder(Pool).decode
 decode_abilities: Final = msgspec.json.Decoder(Abilities).decode
 decode_tenant: Final = msgspec.json.Decoder(Tenant).decode
+decode_worker_rule: Final = msgspec.json.Decoder(WorkerRule).decode
 decode_token: Final = msgspec.json.Decoder(Token).decode
 decode_subscription: Final = msgspec.json.Decoder(Subscription).decode

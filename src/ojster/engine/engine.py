@@ -41,6 +41,7 @@ from ojster.engine import (
     tenants,
     tokens,
     unrunnable,
+    worker_rules,
     workers,
     workflow_status,
     workflow_views,
@@ -93,7 +94,8 @@ from ojster.model.failure import Failure
 from ojster.model.job import Members, NewJob, check_queue_name, queue_of, read_job, read_members
 from ojster.model.properties import check_changes
 from ojster.model.states import FINISHED as FINISHED_STATES
-from ojster.model.tenant import DEFAULT_TENANT, NOBODY, qualify, split
+from ojster.model.tenant import DEFAULT_TENANT, NOBODY, called, qualify, split
+from ojster.model.worker_rule import WorkerRule
 from ojster.model.workflow import NewWorkflow, Problem, read_workflow, refusal_of
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
@@ -1183,6 +1185,34 @@ class Engine:
         """Return all workers, those seen last first."""
         found = await self.database.read(workers.list_workers, None)
         return [worker for worker in found if self.sees(split(worker.id)[0])]
+
+    async def change_worker_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
+        """Say something of a worker that stands over what it says of itself (seed 003); return all that is said.
+
+        Parameters
+        ----------
+        members:
+            Members of ``WorkerRule``; those that are left out stay. One that is disabled gives back what it holds.
+        """
+        change = worker_rules.RuleChange(self.named(worker_id), dict(members))
+        rule = await self.database.run(worker_rules.change_rules, change)
+        return msgspec.structs.replace(rule, id=called(rule.id))
+
+    async def forget_worker_rule(self, worker_id: str) -> None:
+        """Say nothing of a worker any more.
+
+        Raises
+        ------
+        NotFound
+            Nothing is said of it.
+        """
+        await self.do(worker_rules.forget_rules, self.named(worker_id))
+
+    async def worker_rules(self) -> list[WorkerRule]:
+        """Return what is said of workers, present or not."""
+        found = await self.database.read(worker_rules.list_rules, None)
+        mine = [rule for rule in found if self.sees(split(rule.id)[0])]
+        return [msgspec.structs.replace(rule, id=called(rule.id)) for rule in mine]
 
     async def unrunnable(self) -> list[Unrunnable]:
         """Return which jobs wait that no worker can run which is there, and why."""

@@ -141,6 +141,7 @@ class Way:
         abilities = self._abilities.get(request.worker_id or "", PLAIN)
         if request.provided is not None:
             abilities = msgspec.structs.replace(abilities, provided=request.provided)
+            abilities = abilities.under(self._tx.configuration.worker_rules(self._tx).get(request.worker_id or ""))
         worker = request.worker_id if abilities.provided.facts else None
         pool = self._pool_of(request)
         if pool is not None:
@@ -270,6 +271,7 @@ class Way:
 _OBSTACLES: Final = (
     "SELECT 'paused' AS kind, name FROM queues WHERE paused_at IS NOT NULL "
     "UNION ALL SELECT 'worker', id FROM workers WHERE state <> 'running' OR directive <> 'running' "
+    "UNION ALL SELECT 'worker', id FROM worker_rules WHERE enabled = 0 "
     "UNION ALL SELECT 'limited', substr(key, 8) FROM rate_limits WHERE key >= '/queue/' AND key < '/queue0' "
     "UNION ALL SELECT 'maintenance', name FROM system WHERE name = 'maintenance' "
     "UNION ALL SELECT 'limits', '' WHERE EXISTS "

@@ -71,7 +71,9 @@ class Worker(msgspec.Struct, frozen=True):
     last_seen_at: int
     pool: str | None = None
     provides: dict[str, list[str]] = {}
-    """What it provides for jobs that need something, by fact."""
+    """What it provides for jobs that need something, by fact, as it says and operators do."""
+    enabled: bool = True
+    """Whether operators let it have jobs."""
 
 
 _WORKER_COLUMNS: Final = (
@@ -114,6 +116,9 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
         tx.emit_about("worker.started", one.worker_id, worker_id=one.worker_id)
     tx.expect(now + tx.settings.heartbeat_timeout)
     jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
+    rule = tx.configuration.worker_rules(tx).get(one.worker_id)
+    if rule is not None and not rule.enabled and directive in (None, "running"):
+        directive = "quiet"
     pulse = Pulse(directive or "running", [], [], [])
     rows = []
     for id in one.active_jobs:
@@ -136,6 +141,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
 
 def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
     """Let all processes know if a worker can do other things than it could."""
+    abilities = abilities.under(tx.configuration.worker_rules(tx).get(one.worker_id))
     if tx.configuration.abilities(tx).get(one.worker_id, PLAIN) != abilities:
         tx.effects.configured = True
         tx.effects.opened.update(one.queues)
@@ -149,7 +155,7 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
             f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
             {"id": worker_id, "directive": directive},
         )
-        results.append(_worker(rows[0]) if rows else _no_worker(worker_id))
+        results.append(_worker(tx, rows[0]) if rows else _no_worker(worker_id))
     return results
 
 
@@ -201,10 +207,7 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
         if one.lost:
             _lose(tx, worker_id)
             continue
-        held = _jobs_held_by(tx, worker_id)
-        for job in held:
-            job.attempt -= 1
-        make_available(tx, held)
+        give_back_jobs(tx, worker_id)
         _forget(tx, worker_id, "stopped")
     advance(tx)
     return [None for _ in leaves]
@@ -213,7 +216,8 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
 def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]]:
     """Return all workers, those seen last first, for each request."""
     rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers ORDER BY last_seen_at DESC, id")
-    return [[_worker(row) for row in rows] for _ in requests]
+    found = [_worker(tx, row) for row in rows]
+    return [found for _ in requests]
 
 
 def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterError]:
@@ -221,7 +225,7 @@ def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterErr
     results: list[Worker | OjsterError] = []
     for id in ids:
         rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers WHERE id = :id", {"id": id})
-        results.append(_worker(rows[0]) if rows else _no_worker(id))
+        results.append(_worker(tx, rows[0]) if rows else _no_worker(id))
     return results
 
 
@@ -252,6 +256,14 @@ def _forget(tx: Transaction, worker_id: str, reason: str) -> None:
         tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
 
 
+def give_back_jobs(tx: Transaction, worker_id: str) -> None:
+    """Give what a worker holds to others; its attempts do not count. Workflows are left to ``advance``."""
+    held = _jobs_held_by(tx, worker_id)
+    for job in held:
+        job.attempt -= 1
+    make_available(tx, held)
+
+
 def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
@@ -261,14 +273,16 @@ def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
     return [Job(*row) for row in rows]
 
 
-def _worker(row: tuple[Any, ...]) -> Worker:
-    *columns, abilities = row
-    facts = {} if abilities is None else decode_abilities(abilities).provided.facts
+def _worker(tx: Transaction, row: tuple[Any, ...]) -> Worker:
+    *columns, said = row
+    rule = tx.configuration.worker_rules(tx).get(row[0])
+    abilities = (PLAIN if said is None else decode_abilities(said)).under(rule)
     return msgspec.structs.replace(
         Worker(*columns),
         queues=msgspec.json.decode(row[5], type=list[str]),
         labels=msgspec.json.decode(row[6], type=list[str]),
-        provides={name: list(values) for name, values in facts.items()},
+        provides={name: list(values) for name, values in abilities.provided.facts.items()},
+        enabled=rule is None or rule.enabled,
     )
 
 

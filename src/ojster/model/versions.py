@@ -29,11 +29,14 @@ class Handled(msgspec.Struct, frozen=True):
     @property
     def versions(self) -> str:
         """Return the range as it is written; the inverse of ``parse_handled``."""
-        bounds = [f">={_shown(self.low)}"] * (self.low > 0) + [f"<{_shown(self.high)}"] * (self.high < _LAST)
+        bounds = [f">={shown_version(self.low)}"] * (self.low > 0) + [f"<{shown_version(self.high)}"] * (
+            self.high < _LAST
+        )
         return " ".join(bounds) or ANY
 
 
-def _shown(number: int) -> str:
+def shown_version(number: int) -> str:
+    """Return the version that a number stands for; the inverse of ``version_number``."""
     rest, patch = divmod(number, _PART)
     major, minor = divmod(rest, _PART)
     return f"{major}.{minor}.{patch}"

@@ -526,6 +526,16 @@ class TenantBody(Struct):
     public: bool = False
 
 
+class WorkerRuleBody(Struct, forbid_unknown_fields=True):
+    """What operators say of a worker; what is left out stays. ``provides`` is added to, ``null`` says it has none."""
+
+    enabled: bool | UnsetType = UNSET
+    provides: dict[str, str | int | float | bool | None] | UnsetType = UNSET
+    allowed_types: list[str] | UnsetType | None = UNSET
+    denied_types: list[str] | UnsetType = UNSET
+    reason: Annotated[str, Meta(max_length=1_000)] | UnsetType | None = UNSET
+
+
 class GrantBody(Struct, forbid_unknown_fields=True):
     """A role in a workspace and those inside it; ``*``: everywhere."""
 
@@ -740,6 +750,7 @@ RATE_LIMIT_OVERRIDE: Final = msgspec.json.Decoder(RateLimitOverrideBody)
 CRON: Final = msgspec.json.Decoder(CronBody)
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
 POOL: Final = msgspec.json.Decoder(PoolBody)
+WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
 TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)
 TENANT: Final = msgspec.json.Decoder(TenantBody)

@@ -21,6 +21,7 @@ from ojster.server.api import (
     tenants,
     tokens,
     webhooks,
+    worker_rules,
     workers,
     workflows,
 )
@@ -45,4 +46,5 @@ ROUTES: Final[tuple[Route, ...]] = (
     *pools.ROUTES,
     *tenants.ROUTES,
     *tokens.ROUTES,
+    *worker_rules.ROUTES,
 )
