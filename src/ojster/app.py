@@ -34,6 +34,7 @@ from ojster.model.cron import OverlapPolicy
 from ojster.model.definition import Definition
 from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, InvalidRequest, NotFound
+from ojster.model.expiration import ATTRIBUTE as EXPIRATION
 from ojster.model.ids import new_id
 from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
 from ojster.model.reactions import ATTRIBUTE, BITS
@@ -42,7 +43,7 @@ from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.versions import ANY, Handled, parse_handled
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
-from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
+from ojster.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
 from ojster.workflow import Step, Workflow, chain, start_request
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     requires: Mapping[str, Any] | None = None
     agent: Mapping[str, Any] | None = None
     reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    expiration_delay: Seconds | Literal["never"] | None = None
 
     def beside(self) -> Members:
         """Return the members of a job that stand beside its ``options``."""
@@ -211,6 +213,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             members[ml_resources.REQUIRES] = self.requires
         if self.reactions is not None:
             members[ATTRIBUTE] = self.reactions
+        if self.expiration_delay is not None:
+            members[EXPIRATION] = to_expiration_delay(self.expiration_delay)
         return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
 
     def to_wire(self) -> bytes:
@@ -622,7 +626,8 @@ class App:
             without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``requires`` (the same in plain words:
             ``{"region": "eu", "memory_mb": 4096}``; numbers are minima), ``agent`` (how they use models, as in
             ojs-ai-agents.md, but without ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``), ``reactions`` (what
-            is to happen when something happens to a job, by event, as ``ojster.reactions`` makes them).
+            is to happen when something happens to a job, by event, as ``ojster.reactions`` makes them),
+            ``expiration_delay`` (for how long it is kept once it is finished, in seconds, or ``never``: for ever).
 
         Raises
         ------
@@ -777,7 +782,8 @@ class App:
             ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it does not start
             any more; ``on_error`` and ``on_cancel``, steps that run if it fails or is cancelled; ``on_lost_worker``:
             ``"cancel"`` if it is to be cancelled when a worker is lost with one of its jobs; ``properties``, with which
-            it begins, that its tasks share.
+            it begins, that its tasks share; ``expiration_delay`` (seconds, or ``never``), for which it is kept once it
+            is finished, with all its jobs.
 
             Of a definition, instead of what that says itself: ``version``, by default the latest; ``target``, what it
             works on: no other workflow of the definition may have the same target and ``params`` until it is over;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -26,6 +26,11 @@ def to_millis(span: Seconds) -> int:
 def to_duration(span: Seconds) -> str:
     """Return a span as an ISO 8601 duration."""
     return f"PT{to_millis(span) / 1000}S"
+
+
+def to_expiration_delay(span: Seconds | Literal["never"]) -> str:
+    """Return for how long something is to be kept, as jobs and workflows say it; for no time: for ever."""
+    return span if isinstance(span, str) else to_duration(span)
 
 
 def to_timestamp(moment: datetime, name: str) -> str:

@@ -21,7 +21,7 @@ from ojster.model.errors import InvalidRequest
 from ojster.model.job import Members
 from ojster.model.workflow import CONTAINERS
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
-from ojster.values import Seconds, to_duration, to_json, to_millis, to_timestamp
+from ojster.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
 
 Rule = Literal["succeeded", "finished", "failed"]
 DrawingFormat = Literal["mermaid", "svg"]
@@ -184,6 +184,7 @@ class Workflow(Step):
         on_cancel: Step | None = None,
         on_lost_worker: Literal["retry", "cancel"] | None = None,
         properties: Mapping[str, Any] | None = None,
+        expiration_delay: Seconds | Literal["never"] | None = None,
     ) -> Members:
         """Return the request that creates it. See ``App.start``."""
         if timeout is not None and to_millis(timeout) == 0:
@@ -201,7 +202,7 @@ class Workflow(Step):
             "on_lost_worker": on_lost_worker,
             "properties": properties,
         }
-        return _members(wire | given | _times(scheduled_at, delay, expires_in))
+        return _members(wire | given | _times(scheduled_at, delay, expires_in, expiration_delay))
 
 
 def start_request(
@@ -218,6 +219,7 @@ def start_request(
     scheduled_at: datetime | None = None,
     delay: Seconds | None = None,
     expires_in: Seconds | None = None,
+    expiration_delay: Seconds | Literal["never"] | None = None,
 ) -> Members:
     """Return the request that starts a workflow from a definition. See ``App.start``."""
     given: dict[str, Any] = {
@@ -231,15 +233,24 @@ def start_request(
         "metadata": metadata,
         "priority": priority,
     }
-    return _members(given | _times(scheduled_at, delay, expires_in))
+    return _members(given | _times(scheduled_at, delay, expires_in, expiration_delay))
 
 
-def _times(scheduled_at: datetime | None, delay: Seconds | None, expires_in: Seconds | None) -> dict[str, Any]:
-    """When a workflow is to start, and until when it may."""
+def _times(
+    scheduled_at: datetime | None,
+    delay: Seconds | None,
+    expires_in: Seconds | None,
+    expiration_delay: Seconds | Literal["never"] | None,
+) -> dict[str, Any]:
+    """When a workflow is to start, until when it may, and how long it is kept."""
     start = None if scheduled_at is None else to_timestamp(scheduled_at, "scheduled_at")
     if delay is not None:
         start = "+" + to_duration(delay)
-    return {"scheduled_at": start, "expires_at": None if expires_in is None else "+" + to_duration(expires_in)}
+    return {
+        "scheduled_at": start,
+        "expires_at": None if expires_in is None else "+" + to_duration(expires_in),
+        "expiration_delay": None if expiration_delay is None else to_expiration_delay(expiration_delay),
+    }
 
 
 def _members(given: Mapping[str, Any]) -> Members:

@@ -157,6 +157,18 @@ def test_workers_are_disabled_configured_and_enabled(ojster: Ojster) -> None:
     assert ojster.json("workers", "rules")["items"] == []
 
 
+def test_what_was_kept_long_enough_is_counted_and_deleted(ojster: Ojster) -> None:
+    ids = [ojster("push", "a").strip() for _ in range(3)]
+    for id in ids[:2]:
+        ojster("jobs", "cancel", id)
+    keep = ("--keep-cancelled", "PT0S")
+    assert ojster.json("prune", "--dry-run") == {"pruned": {"jobs": 0, "workflows": 0}, "dry_run": True}
+    assert "2 jobs" in ojster("prune", "--dry-run", *keep)
+    assert "cancelled PT0S" in ojster("prune", *keep, expect=130)
+    assert ojster.json("prune", "--yes", *keep)["pruned"] == {"jobs": 2, "workflows": 0}
+    assert [job["id"] for job in ojster.json("jobs", "list")["jobs"]] == ids[2:]
+
+
 def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
     added = ojster.json("cron", "add", "c", "0 9 * * MON-FRI", "report.build", "42", "--timezone", "Europe/Berlin")
     assert (added["template"]["args"], added["enabled"]) == ([42], True)

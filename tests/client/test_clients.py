@@ -203,6 +203,15 @@ async def test_what_operators_say_of_workers(client: Client) -> None:
         await client.forget_worker_rule("w")
 
 
+async def test_pruning(client: Client, clock: Clock) -> None:
+    await client.enqueue([read_members(b'{"type":"t","args":[],"expiration_delay":"PT1S"}')])
+    (job,) = await client.fetch(Claim(("default",)))
+    await client.acknowledge([Acknowledgement(job.id)])
+    clock.advance(2)
+    assert await client.prune(dry_run=True) == {"jobs": 1, "workflows": 0}
+    assert await client.prune() == {"jobs": 1, "workflows": 0}
+
+
 async def test_tokens(client: Client, clock: Clock) -> None:
     grants = [Grant(Role.WORKER, "acme"), Grant(Role.VIEWER)]
     token, secret = await client.create_token("ci", grants, ["mail"], clock.now + HOUR)

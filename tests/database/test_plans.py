@@ -35,13 +35,18 @@ HOT = [
         (),
         "jobs_due (state=? AND due_at<?)",
     ),
+    (
+        "SELECT seq FROM jobs WHERE state = 'completed' AND due_at <= 5 AND node IS NULL ORDER BY due_at LIMIT 9",
+        (),
+        "jobs_due (state=? AND due_at<?)",
+    ),
     ("SELECT min(due_at) FROM jobs WHERE state = 'active' AND due_at IS NOT NULL", (), "jobs_due (state=?"),
     ("SELECT * FROM jobs WHERE unique_key = 'x' ORDER BY seq DESC", (), "jobs_unique (unique_key=?)"),
     ("SELECT * FROM jobs WHERE cron_name = 'x' AND finished_at IS NULL ORDER BY seq", (), "jobs_cron (cron_name=?)"),
     (
         (
             "SELECT seq FROM jobs WHERE state = 'completed' AND dead = 0 AND finished_at < 5 "
-            "AND node IS NULL ORDER BY finished_at LIMIT 9"
+            "AND node IS NULL AND due_at IS NULL ORDER BY finished_at LIMIT 9"
         ),
         (),
         "jobs_finished (state=? AND dead=? AND finished_at<?)",

@@ -29,13 +29,14 @@ HOT = [
     (postgres._START_JOBS, "jobs_pkey"),
     (postgres._COMPLETE_JOBS, "jobs_pkey"),
     ("SELECT seq FROM jobs WHERE state = ? AND due_at <= ? ORDER BY due_at LIMIT ? FOR UPDATE SKIP LOCKED", "jobs_due"),
+    ("SELECT seq FROM jobs WHERE state = ? AND due_at <= ? AND node IS NULL ORDER BY due_at LIMIT ?", "jobs_due"),
     ("SELECT min(due_at) FROM jobs WHERE state = ? AND due_at IS NOT NULL", "jobs_due"),
     ("SELECT seq FROM jobs WHERE unique_key = ? ORDER BY seq DESC", "jobs_unique"),
     ("SELECT seq FROM jobs WHERE cron_name = ? AND finished_at IS NULL ORDER BY seq", "jobs_cron"),
     (
         (
             "SELECT seq FROM jobs WHERE state = ? AND dead = ? AND finished_at < ? "
-            "AND node IS NULL ORDER BY finished_at LIMIT ?"
+            "AND node IS NULL AND due_at IS NULL ORDER BY finished_at LIMIT ?"
         ),
         "jobs_finished",
     ),

@@ -84,7 +84,7 @@ async def test_a_checkpoint_is_forgotten_with_its_job(bench: Bench) -> None:
         assert (await bench.engine.find_checkpoint(job.id)).state == b"1"
         if way == "retention":
             bench.clock.advance(25 * HOUR // 1_000_000)
-            assert await bench.run(forget, None) == 1
+            assert (await bench.run(forget, None))["jobs"] == 1
         else:
             await bench.engine.sweep(Action.DELETE, JobFilter(queue=way))
     rows = await bench.run(lambda tx, _: [tx.execute("SELECT count(*) FROM checkpoints")], None)

@@ -112,7 +112,7 @@ async def test_finished_jobs_are_kept_as_long_as_their_queue_says(http: Http, be
 
     async def left() -> set[str]:
         await bench.run(forget, None)
-        await bench.engine.retain_queues()
+        await bench.engine.retain_by_walks()
         return {job.queue for job in (await bench.engine.list_jobs()).jobs}
 
     assert await left() == {"short", "usual", "long"}
@@ -132,7 +132,7 @@ async def test_only_so_many_dead_letters_are_kept(http: Http, bench: Bench) -> N
     for _ in range(4):
         await bench.push(queue="q", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
         ids.append((await bench.fail(await bench.fetch_one("q"))).id)
-    await bench.engine.retain_queues()
+    await bench.engine.retain_by_walks()
     listed = await get(http, "/dead-letter")
     assert [one["id"] for one in listed["items"]] == ids[:1:-1]
     assert "dead_letter.pruned" in await bench.events()

@@ -652,7 +652,7 @@ async def test_a_workflow_is_forgotten_whole(flow: WorkflowBench, clock: Clock) 
     (one,) = await flow.take()
     await flow.ack(one)
     clock.advance(2 * 86_400)
-    while await flow.run(retention.forget, None):
+    while (await flow.run(retention.forget, None))["rows"]:
         pass
     page = await flow.engine.list_workflows(WorkflowFilter())
     assert [info.id for info in page.workflows] == [flow.id]
@@ -668,7 +668,7 @@ async def test_a_large_workflow_is_forgotten_in_parts(flow: WorkflowBench, clock
             await flow.ack(one)
     clock.advance(2 * 86_400)
     deleted = []
-    while count := await flow.run(retention.forget, None):
+    while count := (await flow.run(retention.forget, None))["rows"]:
         deleted.append(count)
     assert max(deleted) <= retention.BATCH + 1
     with pytest.raises(NotFound):

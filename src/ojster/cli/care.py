@@ -10,16 +10,19 @@ from typing import Any
 
 import apsw
 import click
+import msgspec
 from rich.markup import escape
 
 from ojster.app import URL_VARIABLE
 from ojster.cli import checks
-from ojster.cli.common import ask, done, examples, with_json, with_url
+from ojster.cli.common import ask, done, examples, with_json, with_retention, with_url
 from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.database.database import migrate_database, without_password
 from ojster.engine.inspect import Page
 from ojster.engine.selection import JobFilter
+from ojster.engine.settings import Retention, Settings
+from ojster.model.duration import format_duration
 from ojster.model.errors import OjsterError
 
 
@@ -42,6 +45,37 @@ def migrate(database: str, as_json: bool) -> None:
     version = migrate_database(database)
     shown = without_password(database)
     done(f"The schema of {shown} has version {version}.", as_json, {"database": shown, "version": version})
+
+
+@click.command(
+    epilog=examples(
+        "ojster prune --url http://127.0.0.1:8080 --dry-run",
+        "ojster prune --url http://127.0.0.1:8080",
+        "ojster prune --url sqlite:///jobs.db --keep-completed P7D --keep-cancelled never",
+    )
+)
+@with_url
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@with_retention
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@with_json
+def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: bool) -> None:
+    """Delete now all jobs and workflows that were kept long enough, in small transactions.
+
+    Servers do so all the time. Of a server, its own periods hold; of a database, those that are given here, which are
+    to be the same as those of the servers on it.
+    """
+    if not (dry_run or yes or url.startswith("http")):
+        periods = ", ".join(
+            f"{name.replace('_', ' ')} {'never' if period is None else format_duration(period)}"
+            for name, period in msgspec.structs.asdict(retention).items()
+            if name != "most_dead_letters"
+        )
+        click.confirm(f"Delete what is finished for longer than this: {periods}?", abort=True, err=True)
+    settings = Settings(retention=retention)
+    found = ask(url, lambda client: client.prune(dry_run=dry_run), settings=settings)
+    words = f"{found['jobs']} jobs, and {found['workflows']} workflows"
+    done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": found, "dry_run": dry_run})
 
 
 @click.command(

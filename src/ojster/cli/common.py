@@ -16,6 +16,7 @@ from rich.markup import escape
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App
 from ojster.cli.output import errors, print_json
 from ojster.client.interface import Client
+from ojster.engine.settings import Retention, Settings
 from ojster.model.duration import parse_duration
 from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 
@@ -85,14 +86,55 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def ask(url: str, question: Callable[[Client], Awaitable[R]], *, makes: bool = False) -> R:
+def with_retention(command: Command) -> Command:
+    """Give a command the options that say how long finished jobs are kept, as one argument, ``retention``."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        keep_completed: int | None,
+        keep_cancelled: int | None,
+        keep_discarded: int | None,
+        keep_dead_letters: int | None,
+        most_dead_letters: int,
+        **kwargs: Any,
+    ) -> Any:
+        retention = Retention(
+            completed=keep_completed,
+            cancelled=keep_cancelled,
+            discarded=keep_discarded,
+            dead_letter=keep_dead_letters,
+            most_dead_letters=most_dead_letters or None,
+        )
+        return command(*args, retention=retention, **kwargs)
+
+    most = click.option(
+        "--most-dead-letters",
+        type=click.IntRange(min=0),
+        default=10_000,
+        show_default=True,
+        help="Of more, the oldest are deleted; 0 keeps all.",
+    )
+    result: Command = most(wrapped)
+    for name, default in (("dead-letters", "P90D"), ("discarded", "P7D"), ("cancelled", "P1D"), ("completed", "P1D")):
+        result = click.option(f"--keep-{name}", type=Duration(), default=default, show_default=True)(result)
+    return result
+
+
+def ask(
+    url: str,
+    question: Callable[[Client], Awaitable[R]],
+    *,
+    makes: bool = False,
+    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+) -> R:
     """Connect, ask, disconnect, and return the answer; make a database that is not there only if ``makes`` says so."""
     path = Path(url.removeprefix("sqlite:///"))
     if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
         raise BackendUnavailable(f"There is no database file {path}; check --url, or push a job to make it.")
 
     async def run() -> R:
-        app = App(url)
+        app = App(url, settings=settings)
         try:
             return await question(app.client())
         finally:

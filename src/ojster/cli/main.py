@@ -46,6 +46,7 @@ for command in (
     tokens.tokens,
     care.migrate,
     care.doctor,
+    care.prune,
 ):
     cli.add_command(command)
 

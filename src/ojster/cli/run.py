@@ -21,7 +21,7 @@ import msgspec
 from rich.logging import RichHandler
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App, load_app
-from ojster.cli.common import Command, Duration, examples, with_migrate
+from ojster.cli.common import Command, Duration, examples, with_migrate, with_retention
 from ojster.cli.output import console, errors
 from ojster.cli.workflows import parameter
 from ojster.database.database import without_password
@@ -84,17 +84,7 @@ def ends_with_parent(command: Command) -> Command:
 @click.option("--default-lease", type=Duration(), default="PT30M", show_default=True, help="Visibility timeout.")
 @click.option("--default-timeout", type=Duration(), default="PT30M", show_default=True, help="How long jobs may run.")
 @click.option("--heartbeat-timeout", type=Duration(), default="PT30S", show_default=True)
-@click.option("--keep-completed", type=Duration(), default="P1D", show_default=True)
-@click.option("--keep-cancelled", type=Duration(), default="P1D", show_default=True)
-@click.option("--keep-discarded", type=Duration(), default="P7D", show_default=True)
-@click.option("--keep-dead-letters", type=Duration(), default="P90D", show_default=True)
-@click.option(
-    "--most-dead-letters",
-    type=click.IntRange(min=0),
-    default=10_000,
-    show_default=True,
-    help="Of more, the oldest are deleted; 0 keeps all.",
-)
+@with_retention
 @click.option(
     "--max-batch",
     type=click.IntRange(min=100),
@@ -143,11 +133,7 @@ def serve(
     default_lease: int | None,
     default_timeout: int | None,
     heartbeat_timeout: int | None,
-    keep_completed: int | None,
-    keep_cancelled: int | None,
-    keep_discarded: int | None,
-    keep_dead_letters: int | None,
-    most_dead_letters: int,
+    retention: Retention,
     max_batch: int,
     tenants: Literal["optional", "required"],
     default_tenant: str,
@@ -172,13 +158,7 @@ def serve(
         largest_batch=max_batch,
         tenants=tenants,
         default_tenant=check_tenant(default_tenant),
-        retention=Retention(
-            completed=keep_completed,
-            cancelled=keep_cancelled,
-            discarded=keep_discarded,
-            dead_letter=keep_dead_letters,
-            most_dead_letters=most_dead_letters or None,
-        ),
+        retention=retention,
     )
     _log_to_console(log_level)
     # The server's libraries take a while to be imported, for which no other command should have to wait.

@@ -462,6 +462,11 @@ class HttpClient:
         answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
         return _worker(msgspec.json.decode(answer["worker"]))
 
+    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
+        """Forget now what was kept long enough, or count it; return how many ``jobs`` and ``workflows``."""
+        answer = await self._call("POST", "/admin/prune", {"dry_run": dry_run}, wait=LONGEST_SWEEP)
+        return msgspec.json.decode(answer["pruned"], type=dict[str, int])
+
     # Tokens
 
     async def create_token(
@@ -672,7 +677,7 @@ def _filter(chosen: JobFilter) -> dict[str, Any]:
     for name, value in given.items():
         if name.endswith(("_after", "_before")) and value is not None:
             given[name] = format_timestamp(value)
-    return {name: value for name, value in given.items() if value is not None and value != {} and name != "tenant"}
+    return {name: value for name, value in given.items() if value not in (None, {}, ()) and name != "tenant"}
 
 
 def _list(raw: msgspec.Raw) -> list[msgspec.Raw]:

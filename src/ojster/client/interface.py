@@ -211,6 +211,9 @@ class Client(Protocol):
     async def crons(self) -> list[Cron]:
         """Return all cron jobs."""
 
+    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
+        """Forget now what was kept long enough, or count it; return how many ``jobs`` and ``workflows``."""
+
     async def create_token(
         self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
     ) -> tuple[Token, str]:

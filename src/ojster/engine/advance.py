@@ -21,6 +21,7 @@ from ojster.engine.results import Outcome, outcomes
 from ojster.model.condition import InvalidCondition, evaluate
 from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, OjsterError, PayloadTooLarge
+from ojster.model.expiration import kept_until
 from ojster.model.job import NewJob, read_job, read_members
 from ojster.model.node import (
     ENDED,
@@ -189,6 +190,8 @@ class Advance:
         workflow = self.graph.workflow_of(root)
         workflow.finished_at = self.tx.now
         workflow.due_at = workflow.held_at = None
+        if workflow.expiration_delay is not None:
+            workflow.kept_until = kept_until(self.tx.now, workflow.expiration_delay)
         was_cancelled = workflow.state == WorkflowState.CANCELLED
         if workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
             workflow.state = root.state if root.state != NodeState.SKIPPED else WorkflowState.COMPLETED

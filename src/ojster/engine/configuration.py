@@ -189,6 +189,8 @@ class Tenant(msgspec.Struct, frozen=True):
         What becomes of a push that is too much: ``hard`` refuses it, ``soft`` only tells of it.
     public:
         Whether everybody who has a token may look at what is its.
+    retention:
+        How long finished jobs and workflows are kept, in microseconds; 0: for ever; ``None``: as the server has it.
     """
 
     id: str
@@ -200,6 +202,7 @@ class Tenant(msgspec.Struct, frozen=True):
     boost: int = 0
     quota: Literal["hard", "soft"] = "hard"
     public: bool = False
+    retention: int | None = None
     created_at: int = 0
     updated_at: int = 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -64,7 +65,6 @@ from ojster.engine.notes import NewNote, Note
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
 from ojster.engine.properties import Properties, PropertyChange
 from ojster.engine.push import push
-from ojster.engine.queue_config import configured_retention
 from ojster.engine.queues import Queue, QueueStatistics
 from ojster.engine.schemas import Catalogue, Mode
 from ojster.engine.selection import JobFilter, Step, walk
@@ -93,6 +93,7 @@ from ojster.model.errors import (
 from ojster.model.failure import Failure
 from ojster.model.job import Members, NewJob, check_queue_name, queue_of, read_job, read_members
 from ojster.model.properties import check_changes
+from ojster.model.reactions import ANY_EVENT
 from ojster.model.states import FINISHED as FINISHED_STATES
 from ojster.model.tenant import DEFAULT_TENANT, NOBODY, called, qualify, split
 from ojster.model.worker_rule import WorkerRule
@@ -337,7 +338,7 @@ class Engine:
         self._check_tenant(job.tenant)
         if self.access is not None:
             self.access.check_queue(job.queue)
-            if job.reacts:
+            if job.reacts & ANY_EVENT:
                 self.access.need_all_queues("A reaction")
         if self.tenant is not None and job.queue.startswith(RESERVED):
             raise Forbidden(f"Queues whose names begin with {RESERVED!r} are not for tenants.")
@@ -1408,23 +1409,65 @@ class Engine:
         while True:
             deleted = 0
             try:
-                deleted = await self.database.run(retention.forget, None)
+                deleted = (await self.database.run(retention.forget, None))["rows"]
                 if deleted < retention.BATCH and loop.time() >= walked_at + WALK_INTERVAL:
                     walked_at = loop.time()
-                    await self.retain_queues()
+                    await self.retain_by_walks()
             except OjsterError as error:
                 log.error("retention failed, and is tried again later: %s", error)
-            await asyncio.sleep(0.02 if deleted == retention.BATCH else RETENTION_INTERVAL)
+            await asyncio.sleep(0.02 if deleted >= retention.BATCH else RETENTION_INTERVAL)
 
-    async def retain_queues(self) -> None:
-        """Forget finished jobs of the queues that have periods of their own (ojs-admin-api.md section 6.6)."""
-        settings, now = self.database.settings, self.database.clock()
-        for queue, kept in (await self.database.read(configured_retention, None)).items():
-            for chosen in retention.own_retention(queue, kept, settings.retention, now):
-                await self.sweep(Action.DELETE, chosen, quietly=True)
+    async def retain_by_walks(self) -> int:
+        """Forget finished jobs of queues and workspaces that say how long they are kept; return how many.
+
+        (ojs-admin-api.md section 6.6; seed 003)
+        """
+        settings = self.database.settings
+        own, deleted = await self.database.read(retention.own_retention, None), 0
+        for chosen in retention.walks(own, settings.retention, self.database.clock()):
+            deleted += (await self.sweep(Action.DELETE, chosen, quietly=True)).succeeded
+        for queue, kept in own.queues.items():
             most = kept.most_dead_letters
-            while most is not None and await self.database.run(retention.prune_own, (queue, most)) == retention.BATCH:
-                pass
+            while most is not None and (pruned := await self.database.run(retention.prune_own, (queue, most))):
+                deleted += pruned
+        return deleted
+
+    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
+        """Forget now all that was kept long enough, in small transactions (seed 003: expiration).
+
+        The servers do so all the time; this is for who wants to wait for it, or to see what it would be.
+
+        Parameters
+        ----------
+        dry_run:
+            Only count.
+
+        Returns
+        -------
+        dict[str, int]
+            How many ``jobs``, those of workflows among them, and how many ``workflows``.
+        """
+        self.for_all("Pruning")
+        found: Counter[str] = Counter()
+        if dry_run:
+            found += await self.database.read(retention.count_forgettable, None)
+            own = await self.database.read(retention.own_retention, None)
+            for chosen in retention.walks(own, self.database.settings.retention, self.database.clock()):
+                found["jobs"] += await self._count_matching(chosen)
+        else:
+            while (done := await self.database.run(retention.forget, None))["rows"]:
+                found += done
+            found["jobs"] += await self.retain_by_walks()
+        return {name: found[name] for name in ("jobs", "workflows")}
+
+    async def _count_matching(self, chosen: JobFilter) -> int:
+        count, step = 0, Step(chosen)
+        while True:
+            stretch = await self.database.read(walk, step)
+            count += len(stretch.ids)
+            if stretch.next is None:
+                return count
+            step = stretch.next
 
 
 def _check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[str, ...]:

@@ -78,6 +78,8 @@ class Workflow(msgspec.Struct, gc=False):
     attempt: int = 1
     previous_attempt: str | None = None
     next_attempt: str | None = None
+    expiration_delay: int | None = None
+    kept_until: int | None = None
 
     @property
     def root(self) -> int:
@@ -110,7 +112,8 @@ _CHANGING: Final[dict[str, ColumnType]] = {
     "error": "bytea",
     "target_key": "text",
     "locks": "text",
-    "next_attempt": "text",
+    "next_attempt": "uuid",
+    "kept_until": "bigint",
 }
 """What changes of a workflow."""
 

@@ -48,6 +48,10 @@ class JobFilter(msgspec.Struct, frozen=True):
     finished_after: int | None = None
     finished_before: int | None = None
     meta: dict[str, Any] = {}
+    except_queues: tuple[str, ...] = ()
+    except_tenants: tuple[str, ...] = ()
+    has_own_expiration: bool | None = None
+    """Whether a finished job, which is not one of a workflow, says itself how long it is to be kept."""
 
 
 _TIMES: Final = tuple(
@@ -73,6 +77,13 @@ def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{name} = :{name}")
             parameters[name] = value
+    for column in ("queue", "tenant"):
+        if left_out := getattr(chosen, f"except_{column}s"):
+            names = [f"except_{column}_{number}" for number in range(len(left_out))]
+            parts.append(f"{column} NOT IN (:{', :'.join(names)})")
+            parameters |= dict(zip(names, left_out, strict=True))
+    if chosen.has_own_expiration is not None:
+        parts.append(f"node IS NULL AND due_at IS {'NOT ' * chosen.has_own_expiration}NULL")
     for name in ("type", "error_type"):
         if (pattern := getattr(chosen, name)) is None:
             continue

@@ -15,6 +15,8 @@ from ojster.database.transaction import ColumnType, Transaction
 from ojster.engine.limits import block, free_limits, unmark
 from ojster.engine.tenants import free_tenants
 from ojster.model.envelope import Job
+from ojster.model.expiration import BIT as EXPIRATION_BIT
+from ojster.model.expiration import delay_of, kept_until
 from ojster.model.failure import Failure, append_failure, clean
 from ojster.model.node import NUMBER_BITS
 from ojster.model.reactions import RetryWithDelays, delays_of, reactions_of
@@ -205,7 +207,17 @@ def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Write that jobs are completed."""
     free(tx, jobs)
     tx.complete_jobs(jobs)
+    if kept := [job for job in jobs if job.reacts & EXPIRATION_BIT]:
+        note_expiration(tx, kept)
+        tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", [(job.due_at, job.seq) for job in kept])
     tx.effects.ended += [job for job in jobs if job.node is not None]
+
+
+def note_expiration(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Note in finished jobs that say how long they are to be kept until when that is: it is when they are due."""
+    tx.envelopes([job for job in jobs if job.envelope == b"{}"])
+    for job in jobs:
+        job.due_at = kept_until(tx.now, delay_of(job.envelope))
 
 
 def cancel_job(tx: Transaction, job: Job) -> None:
@@ -235,6 +247,8 @@ def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> No
     tx.move(job, state.value)
     job.finished_at = tx.now
     job.due_at = None
+    if job.reacts & EXPIRATION_BIT:
+        note_expiration(tx, [job])
     job.dead = int(dead)
     tx.effects.finished.append(job.id)
     if job.node is not None:

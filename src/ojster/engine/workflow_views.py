@@ -12,6 +12,7 @@ from ojster.database.transaction import Transaction
 from ojster.engine.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.engine.results import outcomes
 from ojster.model.duration import HOUR
+from ojster.model.expiration import shown_expiration_delay
 from ojster.model.ids import is_job_id
 from ojster.model.node import ENDED, MOST_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
 from ojster.model.tenant import called
@@ -142,6 +143,7 @@ def head_of(workflow: Workflow) -> WorkflowInfo:
         "cancelled_count": workflow.cancelled,
     }
     error = None if workflow.error is None else _decode(workflow.error, type=WorkflowError)
+    delay = workflow.expiration_delay
     return WorkflowInfo(
         id=workflow.id,
         type=workflow.type,
@@ -162,6 +164,7 @@ def head_of(workflow: Workflow) -> WorkflowInfo:
         next_attempt=workflow.next_attempt,
         scheduled_at=None if workflow.scheduled_at is None else format_timestamp(workflow.scheduled_at),
         expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
+        expiration_delay=None if delay is None else shown_expiration_delay(delay),
         metadata=metadata,
         **shown,
     )

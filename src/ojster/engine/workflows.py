@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -133,14 +133,15 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         "on_lost_worker": new.on_lost_worker,
         "attempt": new.attempt,
         "previous_attempt": new.previous_attempt,
+        "expiration_delay": new.expiration_delay,
     }
     ((seq,),) = tx.execute(
         "INSERT INTO workflows (id, type, name, state, created_at, due_at, scheduled_at, expires_at, timeout, nodes, "
         "jobs, params, metadata, tenant, definition, definition_version, target, target_key, start, locks, "
-        "on_lost_worker, attempt, previous_attempt) VALUES "
+        "on_lost_worker, attempt, previous_attempt, expiration_delay) VALUES "
         "(:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, :expires_at, :timeout, 0, 0, :params, "
         ":metadata, :tenant, :definition, :definition_version, :target, :target_key, :start, :locks, "
-        ":on_lost_worker, :attempt, :previous_attempt) RETURNING seq",
+        ":on_lost_worker, :attempt, :previous_attempt, :expiration_delay) RETURNING seq",
         values,
     )
     tx.execute_many(
@@ -182,6 +183,7 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         on_lost_worker=new.on_lost_worker,
         attempt=new.attempt,
         previous_attempt=new.previous_attempt,
+        expiration_delay=new.expiration_delay,
     )
 
 
@@ -490,7 +492,7 @@ def _retry(run: Advance, workflow: Workflow) -> None:
     workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
     workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
     workflow.retries += 1
-    workflow.finished_at = workflow.cancelled_at = workflow.error = None
+    workflow.finished_at = workflow.cancelled_at = workflow.error = workflow.kept_until = None
     emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
     _launch(run, workflow)
 
@@ -743,33 +745,55 @@ def _time_out(run: Advance, workflow: Workflow) -> None:
         abort(run, workflow, main, NodeState.FAILED, error, active_too=True)
 
 
-def forget_workflows(tx: Transaction, room: int) -> int:
-    """Delete workflows whose retention is over, with all their jobs, at most ``room`` rows; return how many."""
-    retention = tx.settings.retention
-    left = room
-    for state, period in (
-        (_FORGOTTEN, 0),
-        ("completed", retention.completed),
-        ("cancelled", retention.cancelled),
-        ("retried", retention.cancelled),
-        ("failed", retention.discarded),
-        ("compensated", retention.discarded),
-    ):
-        if period is None:
-            continue
+def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
+    """Delete workflows whose retention is over, with all their jobs, at most ``room`` rows; return how many of what."""
+    done: Counter[str] = Counter()
+    for condition, parameters in forgettable_workflows(tx):
         for row in tx.execute(
-            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state = :state AND finished_at < :before "
-            f"ORDER BY finished_at LIMIT :limit{tx.skip_locked}",
-            {"state": state, "before": tx.now - period, "limit": MOST_AT_ONCE},
+            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {condition} LIMIT :limit{tx.skip_locked}",
+            parameters | {"limit": MOST_AT_ONCE},
         ):
-            left -= _forget(tx, Workflow(*row), left)
-            if left <= 0:
-                return room
-    return room - left
+            done += _forget(tx, Workflow(*row), room - done["rows"])
+            if done["rows"] >= room:
+                return done
+    return done
 
 
-def _forget(tx: Transaction, workflow: Workflow, room: int) -> int:
-    """Delete some of a workflow, at most ``room`` rows, its jobs first, and at last itself; return how many.
+def forgettable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
+    """Return which workflows may be forgotten now, as conditions and orders of SQL with their parameters.
+
+    One that is tried again stays until the next attempt has finished, for that refers to it.
+    """
+    now, usual = tx.now, tx.settings.retention
+    free = "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL)"
+    found: list[tuple[str, dict[str, Any]]] = [
+        ("state = :state ORDER BY finished_at", {"state": _FORGOTTEN}),
+        (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
+    ]
+    tenants = tx.configuration.tenants(tx).values()
+    own = {tenant.id: tenant.retention for tenant in tenants if tenant.retention is not None}
+    marks = {f"tenant_{number}": tenant for number, tenant in enumerate(sorted(own))}
+    others = f" AND tenant NOT IN (:{', :'.join(marks)})" if marks else ""
+    for state, period in (
+        ("completed", usual.completed),
+        ("cancelled", usual.cancelled),
+        ("retried", usual.cancelled),
+        ("failed", usual.discarded),
+        ("compensated", usual.discarded),
+    ):
+        finished = f"state = :state AND finished_at < :before AND kept_until IS NULL AND {free}"
+        if period is not None:
+            parameters = {"state": state, "before": now - period, **marks}
+            found.append((f"{finished}{others} ORDER BY finished_at", parameters))
+        for tenant, delay in own.items():
+            if delay:
+                parameters = {"state": state, "before": now - delay, "tenant": tenant}
+                found.append((f"{finished} AND tenant = :tenant ORDER BY finished_at", parameters))
+    return found
+
+
+def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
+    """Delete some of a workflow, at most ``room`` rows, its jobs first, and at last itself; return how many of what.
 
     Nobody sees it any more from the first of them on.
     """
@@ -791,8 +815,8 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> int:
         for table in ("workflow_properties", "notes"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
-        left -= 1
-    return room - left
+    rows = len(jobs) + len(nodes) + (left > 0)
+    return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
 
 
 # Inside

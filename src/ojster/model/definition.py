@@ -36,6 +36,7 @@ OF_ONE: Final = frozenset(
         "scheduled_at",
         "delay_until",
         "expires_at",
+        "expiration_delay",
         "metadata",
         "meta",
         "name",
@@ -144,7 +145,7 @@ def read_start(members: Members) -> Start:
     return start
 
 
-REMEMBERED: Final = frozenset({"name", "priority", "properties"})
+REMEMBERED: Final = frozenset({"name", "priority", "properties", "expiration_delay"})
 """What is said of one workflow that holds for it, too, if it is run again as a whole."""
 
 _RERUNS: Final = RetryPolicy(max_attempts=10)

@@ -21,6 +21,9 @@ from ojster.model.agents import SYSTEM_MANAGED, Agent, is_agents, read_agent
 from ojster.model.code import ATTRIBUTE, CODE_TYPE, read_code
 from ojster.model.duration import MILLISECOND, SECOND, parse_duration
 from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
+from ojster.model.expiration import ATTRIBUTE as EXPIRATION
+from ojster.model.expiration import BIT as EXPIRATION_BIT
+from ojster.model.expiration import read_expiration_delay
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.limit import RateLimitPolicy, parse_policy
 from ojster.model.ml_resources import read_resources, says_something
@@ -159,7 +162,7 @@ class NewJob(msgspec.Struct, gc=False):
     wait: Wait | None = None
     """For what it waits, if that is all it does (``ojster.model.wait``)."""
     reacts: int = 0
-    """To which events it has reactions (``ojster.model.reactions``)."""
+    """To which events it has reactions (``ojster.model.reactions``), and whether it says how long it is to be kept."""
     warnings: tuple[str, ...] = ()
     """What the schema of its type has against its arguments."""
 
@@ -387,6 +390,9 @@ def read_job(
         reacts = bits_of(reactions)
         for action in [action for actions in reactions.values() for action in actions if isinstance(action, Enqueue)]:
             read_job(dict(action.job), now, largest=largest, tenant=owner)  # or it is refused
+    if EXPIRATION in members:
+        read_expiration_delay(members[EXPIRATION])  # or it is refused
+        reacts |= EXPIRATION_BIT
     unique_key = None
     if options.unique is not None:
         unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))

@@ -24,6 +24,8 @@ Event = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "on_
 BITS: Final[dict[Event, int]] = {event: 1 << place for place, event in enumerate(get_args(Event))}
 """How a job's row says to which events there are reactions."""
 
+ANY_EVENT: Final = sum(BITS.values())
+
 MOST_ACTIONS: Final = 20
 """How many actions an event may have."""
 

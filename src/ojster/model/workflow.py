@@ -18,6 +18,8 @@ from msgspec import UNSET, UnsetType
 from ojster.model.code import ATTRIBUTE, CODE_TYPE
 from ojster.model.condition import InvalidCondition, check_condition
 from ojster.model.errors import InvalidWorkflow, OjsterError
+from ojster.model.expiration import ATTRIBUTE as EXPIRATION
+from ojster.model.expiration import read_expiration_delay
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.job import (
     PRIORITIES,
@@ -111,6 +113,7 @@ _WORKFLOW_MEMBERS: Final = frozenset(
         "properties",
         "retry",
         "specversion",
+        EXPIRATION,
     }
 )
 _CHILDREN: Final = frozenset({"steps", "jobs", "callbacks", "do"})
@@ -228,6 +231,7 @@ class NewWorkflow(msgspec.Struct):
     locks: str | None = None
     on_lost_worker: str | None = None
     properties: dict[str, msgspec.Raw] = {}
+    expiration_delay: int | None = None
     attempt: int = 1
     previous_attempt: str | None = None
 
@@ -318,6 +322,12 @@ def _read_workflow(
         properties = read_properties(_object(members, "properties"))
     except OjsterError as error:
         raise Problem("$.properties", error.message) from None
+    expiration_delay = None
+    if EXPIRATION in members:
+        try:
+            expiration_delay = read_expiration_delay(members[EXPIRATION])
+        except OjsterError as error:
+            raise Problem(f"$.{EXPIRATION}", error.message) from None
     planner = Planner(now, largest, workflow_id=id, tenant=owner, metadata=metadata, problems=problems)
     inherited = _inherit({}, members, "$")
     if "priority" in members:
@@ -339,6 +349,7 @@ def _read_workflow(
         tenant=owner,
         on_lost_worker=_choice(members, "on_lost_worker", LOST_WORKER),
         properties=properties,
+        expiration_delay=expiration_delay,
     )
 
 

@@ -164,6 +164,7 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     cancelled_at: str | None = None
     scheduled_at: str | None = None
     expires_at: str | None = None
+    expiration_delay: str | None = None
     metadata: dict[str, Any] = {}
 
     @property

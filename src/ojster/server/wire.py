@@ -524,6 +524,7 @@ class TenantBody(Struct):
     priority_boost: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     quota: Literal["hard", "soft"] = "hard"
     public: bool = False
+    expiration_delay: str | None = None
 
 
 class WorkerRuleBody(Struct, forbid_unknown_fields=True):
@@ -534,6 +535,12 @@ class WorkerRuleBody(Struct, forbid_unknown_fields=True):
     allowed_types: list[str] | UnsetType | None = UNSET
     denied_types: list[str] | UnsetType = UNSET
     reason: Annotated[str, Meta(max_length=1_000)] | UnsetType | None = UNSET
+
+
+class PruneBody(Struct, forbid_unknown_fields=True):
+    """Whether it is only counted what would be deleted."""
+
+    dry_run: bool = False
 
 
 class GrantBody(Struct, forbid_unknown_fields=True):
@@ -751,6 +758,7 @@ CRON: Final = msgspec.json.Decoder(CronBody)
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
 POOL: Final = msgspec.json.Decoder(PoolBody)
 WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)
+PRUNE: Final = msgspec.json.Decoder(PruneBody)
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
 TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)
 TENANT: Final = msgspec.json.Decoder(TenantBody)

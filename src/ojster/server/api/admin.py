@@ -506,6 +506,14 @@ async def maintain(exchange: Exchange) -> Answer:
     return _maintenance(await exchange.engine.do(system.maintain, wish))
 
 
+async def prune(exchange: Exchange) -> Answer:
+    """Delete now all that was kept long enough; the servers do so all the time. ``dry_run``: only count it."""
+    raw = await exchange.optional_body()
+    body = exchange.decode(raw, wire.PRUNE) if raw else wire.PruneBody()
+    done = await exchange.engine.prune(dry_run=body.dry_run)
+    return Answer(encode({"pruned": done, "dry_run": body.dry_run}))
+
+
 async def show_maintenance(exchange: Exchange) -> Answer:
     """Tell whether the system stands still."""
     return _maintenance(await exchange.engine.look(system.find_maintenance, None))
@@ -600,6 +608,7 @@ ROUTES: Final = (
             Route("DELETE", f"{base}/dead-letter", purge_dead_letters, _TAG, wire.DeadLettersBody),
         )
     ),
+    Route("POST", f"{ADMIN}/prune", prune, _TAG, wire.PruneBody, may_be_empty=True),
     Route("GET", f"{ADMIN}/system/maintenance", show_maintenance, _TAG),
     Route("POST", f"{ADMIN}/system/maintenance", maintain, _TAG, wire.MaintenanceBody),
     Route("GET", f"{ADMIN}/system/config", show_system_config, _TAG),

@@ -13,6 +13,7 @@ from ojster.engine.inspect import Page
 from ojster.engine.overview import throughput
 from ojster.engine.tenant_admin import TenantChange, TenantOverview
 from ojster.model.errors import InvalidRequest
+from ojster.model.expiration import read_expiration_delay, shown_expiration_delay
 from ojster.model.limit import LARGEST_LIMIT, Rate, parse_rate
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, check_tenant, shown_tenant
@@ -129,7 +130,14 @@ def read_tenants(raw: bytes) -> list[TenantChange]:
 
 
 def _change(tenant: str, body: wire.TenantBody) -> TenantChange:
-    others = {"weight": body.fairness_weight, "boost": body.priority_boost, "quota": body.quota, "public": body.public}
+    others: dict[str, Any] = {
+        "weight": body.fairness_weight,
+        "boost": body.priority_boost,
+        "quota": body.quota,
+        "public": body.public,
+    }
+    if body.expiration_delay is not None:
+        others["retention"] = read_expiration_delay(msgspec.json.encode(body.expiration_delay))
     return TenantChange(tenant, _limits(body.limits, tenant) | others)
 
 
@@ -157,6 +165,7 @@ def _summary(found: TenantOverview) -> dict[str, Any]:
         "priority_boost": tenant.boost,
         "quota": tenant.quota,
         "public": tenant.public,
+        "expiration_delay": None if tenant.retention is None else shown_expiration_delay(tenant.retention),
         "jobs": {"total": found.count()}
         | {state.value: number for state in JobState if (number := found.count(state.value))},
         "throughput": throughput(found.recent),
