@@ -22,6 +22,7 @@ from ojster import tracing
 from ojster.client.interface import Client
 from ojster.client.portal import Portal
 from ojster.codec import Codec, Codecs
+from ojster.collection import SharedCollection
 from ojster.database.database import POSTGRES, names_a_database, open_database, without_password
 from ojster.database.transaction import Later, Transaction
 from ojster.engine.cron import Cron
@@ -30,6 +31,7 @@ from ojster.engine.push import push
 from ojster.engine.settings import Settings
 from ojster.job import JobCancelled, JobContext, JobFailed
 from ojster.model import agents, ml_resources
+from ojster.model.collection import Where
 from ojster.model.cron import OverlapPolicy
 from ojster.model.definition import Definition
 from ojster.model.envelope import Job
@@ -817,6 +819,14 @@ class App:
             return await self.client().create_workflow(start_request(workflow, **options))
         whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
         return await self.client().create_workflow(whole.request(**options))
+
+    def collection(self, name: str) -> SharedCollection:
+        """Return the named collection, as it can be used; whether there is one is seen then."""
+        return SharedCollection(self.client, Where(name), self._portal.call)
+
+    def collection_of(self, workflow_id: str) -> SharedCollection:
+        """Return the collection of a workflow, which its jobs call ``internal``."""
+        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._portal.call)
 
     def find_workflow(self, workflow_id: str) -> Run:
         """Return a workflow that was started before.

@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from ojster.agents import AgentTask
 from ojster.client.interface import Client
+from ojster.collection import SharedCollection
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Progress, Release
+from ojster.model.collection import Where
 from ojster.model.envelope import Job
 from ojster.model.properties import Changes
 from ojster.properties import SharedProperties, wait_in_thread
@@ -268,6 +270,26 @@ class JobContext:
     def properties(self) -> SharedProperties:
         """What the tasks of the job's workflow share."""
         return SharedProperties(self._client, self.job, self.workflow_id, self.worker_id, self._loop)
+
+    @cached_property
+    def collection(self) -> SharedCollection:
+        """The collection of the job's workflow, where its steps promise and find things.
+
+        Raises
+        ------
+        LookupError
+            The job is of no workflow.
+        """
+        if self.workflow_id is None:
+            raise LookupError(f"The job {self.job.id} is of no workflow that could have a collection.")
+        return self._shared(Where(workflow_id=self.workflow_id))
+
+    def collection_named(self, name: str) -> SharedCollection:
+        """The collection of this name."""
+        return self._shared(Where(name))
+
+    def _shared(self, where: Where) -> SharedCollection:
+        return SharedCollection(lambda: self._client, where, partial(wait_in_thread, loop=self._loop))
 
     @property
     def resumed(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.values import to_json
 from ojster.workflow import Reference, Step, Workflow, chain, start_request
 
 OF_JOB: Final = Reference("job")
@@ -31,6 +32,33 @@ def start(workflow: Step | str, **options: Any) -> dict[str, Any]:
     else:
         members = (workflow if isinstance(workflow, Workflow) else chain(workflow)).request(**options)
     return {"action": "start-workflow", "workflow": {name: msgspec.json.decode(raw) for name, raw in members.items()}}
+
+
+def collect(
+    name: str,
+    *,
+    collection: str = "internal",
+    category: str | None = None,
+    data: Any = None,
+    replace: bool = True,
+) -> dict[str, Any]:
+    """Put data into a collection; ``internal`` is that of the job's workflow.
+
+    Parameters
+    ----------
+    name:
+        The item's name; what stands in braces leads to the job: ``"build-{job.result.arch}"``.
+    data:
+        Any JSON, with references to the job; ``None``: the result of the job.
+    replace:
+        Whether it takes the place of an item of that name; else the reaction fails if there is one.
+    """
+    action: dict[str, Any] = {"action": "collect", "name": name, "collection": collection, "replace": replace}
+    if category is not None:
+        action["category"] = category
+    if data is not None:
+        action["data"] = msgspec.json.decode(to_json(data))
+    return action
 
 
 def retry_after(*delays: str) -> dict[str, Any]:

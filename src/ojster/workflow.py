@@ -64,6 +64,20 @@ def param(name: str) -> Reference:
     return Reference(f"params.{name}")
 
 
+def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Stand for what a lookup finds in a collection when the step starts; steps that promise it come before.
+
+    Parameters
+    ----------
+    lookup:
+        ``"internal/build-1"``: an item that must be there, as an object with ``name``, ``category`` and ``data``;
+        ``{"collection": "internal", "name_startswith": "build-"}`` (also ``name_endswith``, ``name_contains``,
+        ``category``, and ``data`` with members that it must have): a list of items, the oldest first; or a list of
+        both, whose items are put together.
+    """
+    return {"$lookup": lookup}
+
+
 def element(name: str = "item") -> Reference:
     """Stand for the element of a list that a map is at. ``name`` is what the map calls it."""
     return Reference(name)
@@ -113,6 +127,7 @@ class Step:
         group: str | None = None,
         priority_adjustment: int | None = None,
         options: Mapping[str, Any] | None = None,
+        provides: Sequence[str | Mapping[str, Any]] | None = None,
     ) -> Step:
         """Return this step with more said about it.
 
@@ -141,6 +156,10 @@ class Step:
         options:
             Of a container: options that the jobs inside it inherit, such as ``{"queue": "reports"}``. Those of a job
             are said by ``job.using(…)``.
+        provides:
+            Of a job: names of items that it puts into the workflow's collection when it has succeeded, with its result
+            as their data; or objects with ``name``, ``category`` and ``data``, in which references lead to the job.
+            Steps that look them up (``found``) come after it.
         """
         if options is not None and self.wire.get("type") not in CONTAINERS:
             raise TypeError("Only a container takes options that others inherit; those of a job: job.using(…).s(…).")
@@ -157,6 +176,7 @@ class Step:
             "group": group,
             "priority_adjustment": priority_adjustment,
             "options": options,
+            "provides": provides,
         }
         return type(self)(self.wire | {name: value for name, value in given.items() if value is not None})
 

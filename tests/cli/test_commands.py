@@ -157,6 +157,22 @@ def test_workers_are_disabled_configured_and_enabled(ojster: Ojster) -> None:
     assert ojster.json("workers", "rules")["items"] == []
 
 
+def test_collections_are_made_filled_and_looked_at(ojster: Ojster) -> None:
+    ojster("collections", "create", "releases", "--description", "what we ship")
+    ojster("collections", "add", "releases", "1.0", '{"file": "a"}', "--category", "app")
+    ojster("collections", "add", "releases", "1.0", "again", expect=4)
+    ojster("collections", "add", "releases", "1.0", "again", "--replace")
+    (item,) = ojster.json("collections", "items", "releases")["items"]
+    assert (item["name"], item["data"]) == ("1.0", "again")
+    assert len(ojster.json("collections", "items", "releases", "--history")["items"]) == 2
+    assert "what we ship" in ojster("collections", "list")
+    assert "Say which" in ojster("collections", "items", expect=2)
+    ojster("collections", "remove", "releases", "1.0")
+    assert "nothing in it" in ojster("collections", "items", "releases", "--starts-with", "1")
+    ojster("collections", "delete", "releases")
+    ojster("collections", "items", "releases", expect=3)
+
+
 def test_what_was_kept_long_enough_is_counted_and_deleted(ojster: Ojster) -> None:
     ids = [ojster("push", "a").strip() for _ in range(3)]
     for id in ids[:2]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
+import msgspec
 import pytest
 
 from ojster.client.http import HttpClient
@@ -19,6 +20,7 @@ from ojster.engine.selection import JobFilter
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.model.access import Grant, Role
+from ojster.model.collection import Lookup, NewItem, Where
 from ojster.model.duration import HOUR
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
@@ -201,6 +203,27 @@ async def test_what_operators_say_of_workers(client: Client) -> None:
     await client.forget_worker_rule("w")
     with pytest.raises(NotFound):
         await client.forget_worker_rule("w")
+
+
+async def test_collections(client: Client) -> None:
+    made = await client.create_collection("releases", "what we ship")
+    where = Where("releases")
+    item = await client.add_item(where, NewItem("a-1", b'{"k":[1,null]}', "app"))
+    assert (item.name, msgspec.json.decode(item.data), item.category) == ("a-1", {"k": [1, None]}, "app")
+    with pytest.raises(Conflict):
+        await client.add_item(where, NewItem("a-1", b"2"))
+    await client.add_item(where, NewItem("a-1", b"2", replace=True))
+    await client.add_item(where, NewItem("b/ü"[2:], b"3", "app"))
+    assert [one.items for one in await client.collections()] == [2]
+    assert [one.name for one in await client.items(where, Lookup("", name_startswith="a"))] == ["a-1"]
+    assert [one.name for one in await client.items(where, Lookup("", category="app", data={"k": 1}))] == []
+    assert len(await client.items(where, history=True)) == 3
+    assert (await client.remove_item(where, "ü")).removed_at is not None
+    with pytest.raises(Conflict):
+        await client.delete_collection(made.name)
+    await client.delete_collection(made.name, force=True)
+    with pytest.raises(NotFound):
+        await client.items(where)
 
 
 async def test_pruning(client: Client, clock: Clock) -> None:

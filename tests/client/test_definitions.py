@@ -15,6 +15,8 @@ from ojster import (
     Duplicate,
     InvalidRequest,
     JobContext,
+    JobFailed,
+    NotFound,
     PayloadTooLarge,
     Retry,
     RetryWorkflow,
@@ -85,6 +87,24 @@ async def app(url: str) -> AsyncIterator[App]:
         with pytest.raises(PayloadTooLarge):
             job.properties.set(large="x" * 70_000)
 
+    @app.job("shelve")
+    def shelve(job: JobContext, name: str) -> str:
+        made = job.collection.add(name, {"by": name}, category="c")
+        with pytest.raises(Conflict):
+            job.collection.add(name)
+        job.collection_named("shelf").add(f"{name}-{job.id}", 1)
+        assert job.collection.get(name) == {"by": name}
+        assert [item.name for item in job.collection.items(category="c")] == [name]
+        return made.name
+
+    @app.job("ashelve")
+    async def ashelve(job: JobContext) -> int:
+        (item,) = await job.collection.aitems(name_startswith="x")
+        await job.collection.aremove(item.name)
+        with pytest.raises(NotFound):
+            await job.collection.aget(item.name)
+        return len(await job.collection.aitems(history=True))
+
     @app.job("atell")
     async def atell(job: JobContext) -> None:
         await job.anote({"from": "the loop"})
@@ -106,6 +126,20 @@ async def until(app: App, id: str, state: str) -> None:
         if any(one.state == state for one in status.current):
             return
         await asyncio.sleep(0.02)
+
+
+async def test_handlers_use_the_collection_of_their_workflow_and_named_ones(app: App) -> None:
+    await app.client().create_collection("shelf")
+    run = await app.astart(chain(s(app, "shelve", "x"), s(app, "ashelve")))
+    assert await run.result(30) == 1
+    assert len(await app.collection("shelf").aitems()) == 1
+    assert await app.collection_of(run.id).aitems() == []
+
+
+async def test_a_handler_of_a_job_alone_has_no_collection_of_a_workflow(app: App) -> None:
+    handle = await app.handlers["ashelve"].using(retry=1).aenqueue()
+    with pytest.raises(JobFailed, match="is of no workflow"):
+        await handle.aresult(30)
 
 
 async def test_a_definition_is_made_once_and_gets_a_new_version_when_it_changes(app: App) -> None:

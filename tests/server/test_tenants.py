@@ -86,6 +86,7 @@ async def test_others_see_nothing_in_lists_and_numbers(world: World, tenant: str
         ("/workers", "workers"),
         ("/cron", "crons"),
         ("/rate-limits", "items"),
+        ("/collections", "collections"),
         ("/schemas", "schemas"),
         ("/dead-letter", "jobs"),
         ("/webhooks/subscriptions", "subscriptions"),

@@ -63,6 +63,9 @@ class World:
         await call(http, "POST", f"{where}/properties", {"set": {"secret": TREASURE}})
         await call(http, "POST", f"{where}/info", {"note": TREASURE})
         await call(http, "POST", f"{BASE}/jobs/{ids['active']}/info", {"note": TREASURE})
+        await call(http, "POST", f"{BASE}/collections", {"name": "hoard", "description": TREASURE})
+        for place in (f"{BASE}/collections/hoard", where):
+            await call(http, "POST", f"{place}/items", {"name": "gem", "data": TREASURE})
         cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [TREASURE]}
         await call(http, "POST", f"{BASE}/cron", cron)
         schema = {"type": "array", "title": TREASURE}
@@ -78,6 +81,7 @@ class World:
         """All of it, as its owner sees it."""
         paths = [f"/jobs/{self.ids[name]}" for name in ("waiting", "available", "active", "dead")]
         paths += [f"/jobs/{self.ids['active']}/checkpoint", f"/workflows/{self.ids['workflow']}", "/cron/nightly"]
+        paths += ["/collections/hoard/items?history=true", f"/workflows/{self.ids['workflow']}/items?history=true"]
         paths += ["/definitions/plan", "/definitions/plan/versions/1"]
         paths += ["/schemas/typed/1", f"/webhooks/subscriptions/{self.ids['subscription']}", "/workers", "/rate-limits"]
         return {path: await call(self.http, "GET", BASE + path) for path in paths}
@@ -108,9 +112,15 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
             body = {}
         return [(path.replace("{id}", ids[name]), body) for name in ("waiting", "available", "active", "dead")]
     if place.startswith("/workflows/{id}"):
-        bodies = {"review": {"action": "approve"}, "info": {"note": 1}, "properties": {"set": {"x": 1}}}
+        bodies = {
+            "review": {"action": "approve"},
+            "info": {"note": 1},
+            "properties": {"set": {"x": 1}},
+            "items": {"name": "gem", "replace": True},
+        }
         body = bodies.get(place.rpartition("/")[2], {})
-        return [(path.replace("{id}", ids["workflow"]).replace("{step}", "g"), None if method == "GET" else body)]
+        path = path.replace("{id}", ids["workflow"]).replace("{step}", "g").replace("{item}", "gem")
+        return [(path, None if method == "GET" else body)]
     all_jobs = [ids[name] for name in ("waiting", "available", "active", "dead")]
     known: dict[str, list[tuple[str, Any]]] = {
         "POST /jobs": [("/jobs", {"type": "t", "args": [], "meta": {"tenant_id": "acme"}})],
@@ -137,6 +147,8 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "POST /cron": [("/cron", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],
         "POST /definitions": [("/definitions", {"name": "own", "type": "gate"})],
         "PUT /definitions/{name}": [("/definitions/plan", {"type": "chain", "steps": [{"type": "b", "args": []}]})],
+        "POST /collections": [("/collections", {"name": "own"})],
+        "POST /collections/{name}/items": [("/collections/hoard/items", {"name": "gem", "replace": True})],
         "PATCH /cron/{name}": [("/cron/nightly", {"enabled": False})],
         "PUT /rate-limits/{key}": [("/rate-limits/stripe", {"concurrency": 1})],
         "POST /schemas": [("/schemas", {"job_type": "typed", "version": 1, "schema": {"type": "array"}})],
@@ -159,8 +171,10 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
     known["DELETE /jobs/batch"] = [("/jobs/batch", {"job_ids": all_jobs}), ("/jobs/batch", {"filter": {"type": "t"}})]
     if f"{method} {place}" in known:
         return [(BASE + where, body) for where, body in known[f"{method} {place}"]]
+    names_of = {"/cron": "nightly", "/definitions": "plan", "/collections": "hoard"}
     names = {
-        "{name}": "nightly" if "/cron" in place else "plan" if "/definitions" in place else "work",
+        "{name}": next((name for part, name in names_of.items() if part in place), "work"),
+        "{item}": "gem",
         "{key}": "stripe",
         "{type}": "typed",
         "{version}": "1",

@@ -6,7 +6,20 @@ import sys
 
 import click
 
-from ojster.cli import care, cron, dead_letter, definitions, demo, jobs, queues, run, tokens, workers, workflows
+from ojster.cli import (
+    care,
+    collections,
+    cron,
+    dead_letter,
+    definitions,
+    demo,
+    jobs,
+    queues,
+    run,
+    tokens,
+    workers,
+    workflows,
+)
 from ojster.cli.common import examples, exits_well
 from ojster.version import __version__
 
@@ -44,6 +57,7 @@ for command in (
     dead_letter.dead_letter,
     workers.workers,
     tokens.tokens,
+    collections.collections,
     care.migrate,
     care.doctor,
     care.prune,

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
@@ -17,6 +17,7 @@ from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
+from ojster.engine.collections import Collection
 from ojster.engine.cron import Cron
 from ojster.engine.definitions import Deletion, Named
 from ojster.engine.engine import Sweep
@@ -38,6 +39,7 @@ from ojster.engine.workflows import Review, StepAddress
 from ojster.model import errors
 from ojster.model.access import Grant, Token, read_shown_token, shown_grants
 from ojster.model.agents import AgentState
+from ojster.model.collection import ITEM_QUERY, Item, Lookup, NewItem, Where
 from ojster.model.definition import Definition
 from ojster.model.duration import format_duration
 from ojster.model.envelope import Job
@@ -462,6 +464,44 @@ class HttpClient:
         answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
         return _worker(msgspec.json.decode(answer["worker"]))
 
+    async def create_collection(self, name: str, description: str | None = None) -> Collection:
+        """Make a named collection."""
+        answer = await self._call("POST", "/collections", {"name": name, "description": description})
+        return msgspec.json.decode(answer["collection"], type=Collection)
+
+    async def collections(self) -> list[Collection]:
+        """Return the named collections."""
+        return msgspec.json.decode((await self._call("GET", "/collections"))["collections"], type=list[Collection])
+
+    async def delete_collection(self, name: str, *, force: bool = False) -> None:
+        """Delete a named collection."""
+        await self._call("DELETE", f"/collections/{quote(name, safe='')}{'?force=true' * force}")
+
+    async def add_item(self, where: Where, item: NewItem) -> Item:
+        """Put something into a collection."""
+        body = {
+            "name": item.name,
+            "data": msgspec.Raw(item.data),
+            "category": item.category,
+            "replace": item.replace,
+        }
+        return msgspec.json.decode((await self._call("POST", _items_of(where), body))["item"], type=Item)
+
+    async def remove_item(self, where: Where, name: str) -> Item:
+        """Remove something from a collection."""
+        answer = await self._call("DELETE", f"{_items_of(where)}/{quote(name, safe='')}")
+        return msgspec.json.decode(answer["item"], type=Item)
+
+    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
+        """Return what is in a collection and matches, or was."""
+        wanted = msgspec.structs.asdict(lookup) if lookup is not None else {}
+        query: dict[str, Any] = {name: wanted.get(name) for name in ITEM_QUERY}
+        query["data"] = _encode(wanted["data"]).decode() if wanted.get("data") else None
+        query["history"] = "true" if history else None
+        given = urlencode({name: value for name, value in query.items() if value is not None})
+        answer = await self._call("GET", f"{_items_of(where)}?{given}")
+        return msgspec.json.decode(answer["items"], type=list[Item])
+
     async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
         """Forget now what was kept long enough, or count it; return how many ``jobs`` and ``workflows``."""
         answer = await self._call("POST", "/admin/prune", {"dry_run": dry_run}, wait=LONGEST_SWEEP)
@@ -728,6 +768,12 @@ def _cron(raw: msgspec.Raw) -> Cron:
 
 def _moment(text: str | None) -> int | None:
     return None if text is None else parse_timestamp(text)
+
+
+def _items_of(where: Where) -> str:
+    if where.workflow_id is not None:
+        return f"/workflows/{quote(where.workflow_id, safe='')}/items"
+    return f"/collections/{quote(where.name or '', safe='')}/items"
 
 
 def _token_with_secret(raw: msgspec.Raw) -> tuple[Token, str]:

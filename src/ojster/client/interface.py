@@ -9,6 +9,7 @@ from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
 from ojster.engine.checkpoints import NewCheckpoint
+from ojster.engine.collections import Collection
 from ojster.engine.cron import Cron
 from ojster.engine.definitions import Deletion, Named
 from ojster.engine.engine import Sweep
@@ -29,6 +30,7 @@ from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.access import Grant, Token
 from ojster.model.agents import AgentState
+from ojster.model.collection import Item, Lookup, NewItem, Where
 from ojster.model.definition import Definition
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
@@ -210,6 +212,24 @@ class Client(Protocol):
 
     async def crons(self) -> list[Cron]:
         """Return all cron jobs."""
+
+    async def create_collection(self, name: str, description: str | None = None) -> Collection:
+        """Make a named collection."""
+
+    async def collections(self) -> list[Collection]:
+        """Return the named collections."""
+
+    async def delete_collection(self, name: str, *, force: bool = False) -> None:
+        """Delete a named collection."""
+
+    async def add_item(self, where: Where, item: NewItem) -> Item:
+        """Put something into a collection."""
+
+    async def remove_item(self, where: Where, name: str) -> Item:
+        """Remove something from a collection."""
+
+    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
+        """Return what is in a collection and matches, or was."""
 
     async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
         """Forget now what was kept long enough, or count it; return how many ``jobs`` and ``workflows``."""

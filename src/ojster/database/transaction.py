@@ -147,6 +147,8 @@ class Effects:
         """Jobs of workflows that finished, and have not advanced these yet: see ``ojster.engine.advance``."""
         self.reactions: list[tuple[Job, JobEvent]] = []
         """To what has happened to which jobs there are reactions that were not carried out yet."""
+        self.collected: set[str] = set()
+        """The ids of jobs that have put into collections what they do when they have succeeded."""
         self.workflows: dict[str, None] = {}
         """The ids of workflows that changed."""
         self.configured = False

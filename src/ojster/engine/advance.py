@@ -8,7 +8,7 @@ changes, whatever the size of the workflow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,9 @@ from msgspec import UNSET
 
 from ojster.database.transaction import Later, Transaction, TryAgain
 from ojster.engine.admission import admit
+from ojster.engine.collections import promise
 from ojster.engine.graph import Graph, Workflow, WorkflowState
+from ojster.engine.outputs import collect_outputs, finder
 from ojster.engine.results import Outcome, outcomes
 from ojster.model.condition import InvalidCondition, evaluate
 from ojster.model.envelope import Job
@@ -55,6 +57,7 @@ _END_OF_JOB: Final = {
 def advance(tx: Transaction) -> None:
     """Let workflows go on whose jobs have ended in this transaction."""
     while tx.effects.ended:
+        collect_outputs(tx)
         ended, tx.effects.ended = tx.effects.ended, []
         nodes = {job.node: job for job in ended if job.node is not None}
         graph = Graph(tx)
@@ -342,15 +345,19 @@ class Advance:
         assert spec.request is not UNSET
         members = read_members(spec.request, "The step")
         if spec.has_references:
-            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up))
+            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self._finder(node)))
         tenant = self.graph.workflow_of(node).tenant
         return read_job(members, self.tx.now, largest=self.tx.settings.largest_job, tenant=tenant)
+
+    def _finder(self, node: Node) -> Callable[[bytes], bytes]:
+        """Return what tells what the lookups of a node find."""
+        return finder(self.tx, self.graph.workflow_of(node).tenant, node.workflow)
 
     def _expand(self, node: Node, spec: Spec, values: _Values) -> None:
         """Make the children of a map."""
         assert spec.over is not UNSET
         assert spec.template is not UNSET
-        over = resolve(spec.over, values.look_up)
+        over = resolve(spec.over, values.look_up, self._finder(node))
         if over.lstrip()[:1] != b"[":
             raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
         elements = _raw_list(over)
@@ -381,6 +388,7 @@ class Advance:
             first += len(planner.plan.nodes)
         for plan in plans:
             self.graph.plant(plan, workflow)
+            promise(self.tx, workflow.seq, plan.promises)
         node.total = node.unfinished = len(elements)
 
     def _enqueue(self) -> None:

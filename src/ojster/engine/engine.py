@@ -25,6 +25,7 @@ from ojster.database.wakeups import DUE, FINISHED, WORKFLOWS, job_topic, workflo
 from ojster.engine import (
     agents,
     checkpoints,
+    collections,
     control,
     cron,
     definitions,
@@ -54,9 +55,11 @@ from ojster.engine.agents import Account
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Nobody, claim
+from ojster.engine.collections import Collection, Place
 from ojster.engine.configuration import Rules
 from ojster.engine.definitions import Deletion, Named
 from ojster.engine.events import EventFilter, EventPage
+from ojster.engine.graph import no_workflow
 from ojster.engine.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.engine.holds import Resumption, WorkflowResumption
 from ojster.engine.idempotency import Key, Reply
@@ -78,6 +81,15 @@ from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, Workflo
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.access import Access, Grant, Token, hash_secret, join_token, new_id, new_secret
 from ojster.model.agents import AgentState
+from ojster.model.collection import (
+    Item,
+    Lookup,
+    NewItem,
+    Where,
+    check_collection_name,
+    check_data,
+    check_item_name,
+)
 from ojster.model.definition import START_MEMBERS, Definition, Start, check_params, read_definition, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import (
@@ -925,7 +937,7 @@ class Engine:
         request = msgspec.structs.replace(request, tenant=self.tenant)
         found = await self.database.read(workflow_views.show_workflows, request)
         if found is None:
-            raise workflows.no_workflow(request.id)
+            raise no_workflow(request.id)
         return found
 
     async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
@@ -1276,6 +1288,90 @@ class Engine:
         """Return all cron jobs by name."""
         found = await self.database.read(cron.list_crons, None)
         return [item for item in found if self.sees(split(item.name)[0])]
+
+    # Collections
+
+    async def create_collection(self, name: str, description: str | None = None) -> Collection:
+        """Make a named collection (seed 003).
+
+        Raises
+        ------
+        InvalidRequest
+            It is no name of one.
+        Conflict
+            There is one of its name.
+        """
+        new = collections.NewCollection(self.named(check_collection_name(name)), description, self._who)
+        return await self.do(collections.create_collections, new)
+
+    async def collections(self) -> list[Collection]:
+        """Return the named collections, by name."""
+        found = await self.database.read(collections.list_collections, None)
+        return [one for name, one in found if self.sees(split(name)[0])]
+
+    async def delete_collection(self, name: str, *, force: bool = False) -> None:
+        """Delete a named collection with all that it holds, or has held.
+
+        Raises
+        ------
+        NotFound
+            There is none.
+        Conflict
+            Something is in it, and it is not to be forced.
+        """
+        await self.do(collections.delete_collections, collections.Removal(self.named(name), force))
+
+    async def add_item(self, where: Where, item: NewItem) -> Item:
+        """Put something into a collection; it is known who has, and when.
+
+        Raises
+        ------
+        NotFound
+            There is no such collection or workflow.
+        InvalidRequest, PayloadTooLarge
+            The name or the data are none.
+        Conflict
+            There is an item of the name, and it is not to be replaced; or there are too many.
+        """
+        check_item_name(item.name)
+        check_data(item.data)
+        return await self.do(collections.add, collections.Addition(self._place(where), item, self._who))
+
+    async def remove_item(self, where: Where, name: str) -> Item:
+        """Remove something from a collection; its history keeps it. Return it.
+
+        Raises
+        ------
+        NotFound
+            There is no such collection, workflow or item.
+        """
+        return await self.do(collections.remove, collections.Taking(self._place(where), name, self._who))
+
+    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
+        """Return what is in a collection and matches, in the order in which it was added, at most 1,001 items.
+
+        Parameters
+        ----------
+        lookup:
+            Which items; what it says of the collection does not matter.
+        history:
+            Whether those too that were removed, or replaced.
+
+        Raises
+        ------
+        NotFound
+            There is no such collection or workflow.
+        """
+        question = collections.Question(self._place(where), lookup or Lookup(""), history)
+        return await self.look(collections.show, question)
+
+    def _place(self, where: Where) -> Place:
+        name = None if where.name is None else self.named(where.name)
+        return Place(name, where.workflow_id, self.tenant)
+
+    @property
+    def _who(self) -> str | None:
+        return None if self.access is None else self.access.who
 
     # Tokens
 

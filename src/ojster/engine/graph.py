@@ -10,6 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import ColumnType, Transaction
+from ojster.model.errors import NotFound
+from ojster.model.ids import is_job_id
 from ojster.model.job import NewJob
 from ojster.model.node import NUMBER_BITS, Kind, Node, NodeState, place_of
 from ojster.model.reference import is_index
@@ -398,3 +400,24 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
             ("nodes", "id"),
         ):
             tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))
+
+
+FORGOTTEN: Final = "forgotten"
+"""The state of a workflow that is being deleted: it is not to be seen any more."""
+
+
+def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
+    """Return a workflow, if there is one of that id; ``lock``: nobody else changes it until the transaction ends."""
+    if not is_job_id(id):
+        return None
+    rows = tx.execute(
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
+        + (tx.for_update if lock else ""),
+        {"id": id},
+    )
+    return Workflow(*rows[0]) if rows else None
+
+
+def no_workflow(id: str) -> NotFound:
+    """Return the refusal of a workflow that there is not."""
+    return NotFound(f"Workflow {id} not found.", resource_type="workflow", resource_id=id)

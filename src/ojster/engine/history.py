@@ -132,6 +132,8 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
             yield Entry("job.state_changed", at, {"from": data["from"], "to": data["to"]}, actor)
         if type == "job.cancelled":
             yield Entry("job.cancelled", at, {"reason": data.get("reason")}, _CLIENT)
+        elif type == "job.reaction_failed":
+            yield Entry(type, at, {"reaction": data.get("reaction"), "error": data.get("error")})
         elif type == "job.resumed":
             yield Entry(type, at, {}, _CLIENT)
         elif type in _ENDS:

@@ -13,7 +13,7 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
-from ojster.engine.graph import Graph, Workflow
+from ojster.engine.graph import Graph, Workflow, find_workflow, no_workflow
 from ojster.engine.inspect import no_job
 from ojster.engine.transitions import (
     Steered,
@@ -27,7 +27,7 @@ from ojster.engine.transitions import (
     write_completed,
     write_outcomes,
 )
-from ojster.engine.workflows import find_step, find_workflow, no_workflow
+from ojster.engine.workflows import find_step
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, OjsterError
 from ojster.model.failure import Failure

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from ojster.database.transaction import Transaction
+from ojster.engine.graph import find_workflow, no_workflow
 from ojster.engine.inspect import no_job
-from ojster.engine.workflows import find_workflow, no_workflow
 from ojster.model.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.model.node import NUMBER_BITS
 from ojster.model.properties import LARGEST_NOTE

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from ojster.database.transaction import Transaction
+from ojster.engine.graph import find_workflow, no_workflow
 from ojster.engine.leases import refusal_of
-from ojster.engine.workflows import find_workflow, no_workflow
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.model.node import NUMBER_BITS

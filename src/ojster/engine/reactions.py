@@ -5,7 +5,7 @@ A reaction that fails is noted in the history of its job, and never undoes the e
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -13,13 +13,15 @@ import msgspec
 from ojster.database.transaction import Later, Transaction, TryAgain
 from ojster.engine.admission import admit
 from ojster.engine.definitions import find
+from ojster.engine.outputs import carry_out, collect, finder, note_failure, seer
 from ojster.engine.workflows import create
 from ojster.model.definition import START_MEMBERS, check_params, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.job import Members, read_job
-from ojster.model.reactions import Action, Enqueue, Event, RetryWithDelays, StartWorkflow, reactions_of
-from ojster.model.reference import Reference, Unresolvable, follow, resolve
+from ojster.model.node import NUMBER_BITS
+from ojster.model.reactions import Action, Collect, Enqueue, Event, RetryWithDelays, StartWorkflow, reactions_of
+from ojster.model.reference import resolve
 from ojster.model.tenant import qualify
 from ojster.model.workflow import read_workflow
 
@@ -29,8 +31,6 @@ MOST_ROUNDS: Final = 8
 _OF_JOB: Final = ("args", "meta")
 _OF_WORKFLOW: Final = ("params", "properties", "target")
 """Where references are replaced; elsewhere they are those of the workflow itself."""
-
-log = logging.getLogger("ojster")
 
 
 def react(tx: Transaction) -> None:
@@ -42,9 +42,7 @@ def react(tx: Transaction) -> None:
         for job, event in fired:
             _react(tx, job, event)
     for job, event in tx.effects.reactions:
-        tx.emit(
-            "job.reaction_failed", job, reaction=event, error=f"More than {MOST_ROUNDS} reactions follow each other."
-        )
+        note_failure(tx, job, event, f"More than {MOST_ROUNDS} reactions follow each other.")
     tx.effects.reactions.clear()
 
 
@@ -54,32 +52,22 @@ def _react(tx: Transaction, job: Job, event: Event) -> None:
     elif job.envelope == b"{}":
         tx.envelopes([job])
     for action in reactions_of(job.envelope).get(event, ()):
-        try:
-            with tx.savepoint():
-                _act(tx, job, action)
-        except TryAgain:
-            raise
-        except (OjsterError, Unresolvable) as error:
-            _note(tx, job, event, str(error))
-        except Exception as error:
-            log.exception("a reaction to %s of the job %s failed", event, job.id)
-            _note(tx, job, event, f"{type(error).__name__}: {error}")
-
-
-def _note(tx: Transaction, job: Job, event: Event, error: str) -> None:
-    """Note in the history of a job that a reaction failed."""
-    tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
+        if isinstance(action, Collect) and event == "on_success" and job.id in tx.effects.collected:
+            continue  # before anything followed from it
+        carry_out(tx, job, event, partial(_act, tx, job, action))
 
 
 def _act(tx: Transaction, job: Job, action: Action) -> None:
     match action:
         case Enqueue():
-            members = _resolved(action.job, _OF_JOB, job)
+            members = _resolved(tx, action.job, _OF_JOB, job)
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
             (pushed,) = admit(tx, [[new]])
             _accept(pushed)
         case StartWorkflow():
-            _start(tx, job, _resolved(action.workflow, _OF_WORKFLOW, job))
+            _start(tx, job, _resolved(tx, action.workflow, _OF_WORKFLOW, job))
+        case Collect():
+            collect(tx, job, action)
         case RetryWithDelays():
             return  # decided before the failure was final: see fail_attempt
 
@@ -110,17 +98,7 @@ def _accept(result: Any) -> None:
         raise result
 
 
-def _resolved(template: Members, names: tuple[str, ...], job: Job) -> Members:
-    """Return a request, with what its references to a job lead to."""
-    shown: bytes | None = None
-
-    def look_up(reference: Reference) -> bytes:
-        nonlocal shown
-        if reference.root != "job":
-            raise Unresolvable(
-                f"The reference {reference.text!r:.100} does not lead to the job: 'job.result', 'job.id'."
-            )
-        shown = job.to_json() if shown is None else shown
-        return follow(reference, shown)
-
-    return {name: msgspec.Raw(resolve(raw, look_up)) if name in names else raw for name, raw in template.items()}
+def _resolved(tx: Transaction, template: Members, names: tuple[str, ...], job: Job) -> Members:
+    """Return a request, with what its references to a job, and its lookups, lead to."""
+    see, find = seer(job), finder(tx, job.tenant, None if job.node is None else job.node >> NUMBER_BITS)
+    return {name: msgspec.Raw(resolve(raw, see, find)) if name in names else raw for name, raw in template.items()}

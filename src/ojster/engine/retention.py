@@ -36,8 +36,13 @@ Pruned = Counter[str]
 _KINDS: Final = (("completed", 0), ("cancelled", 0), ("discarded", 0), ("dead_letter", 1))
 """The members of ``Retention`` and ``Kept`` that are periods, and whether they are those of dead letters."""
 
-_OWN: Final = "state = :state AND due_at <= :now AND node IS NULL"
-_USUAL: Final = "state = :state AND dead = :dead AND finished_at < :before AND node IS NULL AND due_at IS NULL"
+_FREE: Final = "NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.job_id = jobs.id AND i.removed_at IS NULL)"
+"""What a collection holds that a job has put there, refers to it."""
+
+_OWN: Final = f"state = :state AND due_at <= :now AND node IS NULL AND {_FREE}"
+_USUAL: Final = (
+    f"state = :state AND dead = :dead AND finished_at < :before AND node IS NULL AND due_at IS NULL AND {_FREE}"
+)
 
 
 def forget(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:

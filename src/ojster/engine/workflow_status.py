@@ -10,9 +10,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.database.transaction import Transaction
-from ojster.engine.graph import WORKFLOW_STATES, Workflow
+from ojster.engine.graph import WORKFLOW_STATES, Workflow, find_workflow, no_workflow
 from ojster.engine.workflow_views import head_of
-from ojster.engine.workflows import find_workflow, no_workflow
 from ojster.model.duration import HOUR
 from ojster.model.errors import OjsterError
 from ojster.model.node import Kind, NodeState, place_of

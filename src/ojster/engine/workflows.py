@@ -15,19 +15,23 @@ import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 from ojster.engine.advance import Advance, emit
+from ojster.engine.collections import promise
 from ojster.engine.control import delete_jobs
 from ojster.engine.graph import (
     FINAL_STATES,
+    FORGOTTEN,
     WORKFLOW_COLUMNS,
     Graph,
     Workflow,
     WorkflowState,
     delete_nodes,
     live_nodes,
+    no_workflow,
 )
 from ojster.engine.targets import refuse_target
 from ojster.engine.tenants import refuse_too_many
 from ojster.engine.transitions import cancel_job, fail_attempt, make_available, put_off
+from ojster.model.collection import key_of_workflow
 from ojster.model.duration import MINUTE, SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
@@ -37,9 +41,6 @@ from ojster.model.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note
 from ojster.model.states import FINISHED
 from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow import NewWorkflow, Planner
-
-_FORGOTTEN: Final = "forgotten"
-"""The state of a workflow that is being deleted: it is not to be seen any more."""
 
 MOST_AT_ONCE: Final = 100
 """How many workflows are looked after in one transaction."""
@@ -101,6 +102,7 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
         workflow = _insert(tx, new)
         graph.workflows[workflow.seq] = workflow
         graph.plant(new.plan, workflow)
+        promise(tx, workflow.seq, new.plan.promises)
         emit(tx, "workflow.created", workflow, total_steps=workflow.jobs)
         is_due = new.scheduled_at is None or new.scheduled_at <= tx.now
         if is_due and (new.expires_at is None or new.expires_at > tx.now):
@@ -627,6 +629,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
     )
     added = graph.plant(planner.plan, workflow)
+    promise(tx, workflow.seq, planner.plan.promises)
     for source, _ in planner.plan.edges:
         before = graph.nodes[base | source]
         before.followed = 1
@@ -762,12 +765,16 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
 def forgettable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
     """Return which workflows may be forgotten now, as conditions and orders of SQL with their parameters.
 
-    One that is tried again stays until the next attempt has finished, for that refers to it.
+    One that is tried again stays until the next attempt has finished, for that refers to it, and one as long as
+    something that it has made is in a collection of others.
     """
     now, usual = tx.now, tx.settings.retention
-    free = "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL)"
+    free = (
+        "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL) "
+        "AND NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.workflow = workflows.seq AND i.removed_at IS NULL)"
+    )
     found: list[tuple[str, dict[str, Any]]] = [
-        ("state = :state ORDER BY finished_at", {"state": _FORGOTTEN}),
+        ("state = :state ORDER BY finished_at", {"state": FORGOTTEN}),
         (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
     ]
     tenants = tx.configuration.tenants(tx).values()
@@ -798,7 +805,7 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     Nobody sees it any more from the first of them on.
     """
     low, high = workflow.numbers
-    tx.execute(f"UPDATE workflows SET state = '{_FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
+    tx.execute(f"UPDATE workflows SET state = '{FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
     jobs = tx.execute(
         "SELECT seq, queue, tenant, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
         {"low": low, "high": high, "room": room},
@@ -814,6 +821,7 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     if left > 0:
         for table in ("workflow_properties", "notes"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
+        tx.execute("DELETE FROM collection_items WHERE collection = :key", {"key": key_of_workflow(workflow.seq)})
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
     rows = len(jobs) + len(nodes) + (left > 0)
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
@@ -822,21 +830,9 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
 # Inside
 
 
-def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
-    """Return a workflow, if there is one of that id; ``lock``: nobody else changes it until the transaction ends."""
-    if not is_job_id(id):
-        return None
-    rows = tx.execute(
-        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND state <> '{_FORGOTTEN}'"
-        + (tx.for_update if lock else ""),
-        {"id": id},
-    )
-    return Workflow(*rows[0]) if rows else None
-
-
 def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
     """Change one workflow; return its id, or why it was refused."""
-    query = f"SELECT seq FROM workflows WHERE id = :id AND state <> '{_FORGOTTEN}'"
+    query = f"SELECT seq FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
     rows = tx.execute(query, {"id": id}) if is_job_id(id) else []
     if not rows:
         return no_workflow(id)
@@ -890,11 +886,6 @@ def _is_over(graph: Graph, node: Node) -> bool:
         if node.has_ended:
             return True
     return False
-
-
-def no_workflow(id: str) -> NotFound:
-    """Return the refusal of a workflow that there is not."""
-    return NotFound(f"Workflow {id} not found.", resource_type="workflow", resource_id=id)
 
 
 def _wrong_state(workflow: Workflow, message: str) -> Conflict:

@@ -7,11 +7,12 @@ of the event.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from ojster.model.collection import INTERNAL, check_collection_name
 from ojster.model.duration import DAY, HOUR, MINUTE, WEEK
 from ojster.model.errors import InvalidRequest
 
@@ -25,6 +26,9 @@ BITS: Final[dict[Event, int]] = {event: 1 << place for place, event in enumerate
 """How a job's row says to which events there are reactions."""
 
 ANY_EVENT: Final = sum(BITS.values())
+
+COLLECTS: Final = 1 << 17
+"""How a job's row says that it puts something into a collection when it has succeeded, before others may see that."""
 
 MOST_ACTIONS: Final = 20
 """How many actions an event may have."""
@@ -47,6 +51,28 @@ class StartWorkflow(msgspec.Struct, frozen=True, tag_field="action", tag="start-
     workflow: dict[str, msgspec.Raw]
 
 
+class Collect(msgspec.Struct, frozen=True, tag_field="action", tag="collect", forbid_unknown_fields=True):
+    """Put data into a collection (``ojster.model.collection``), in the place of what has the same name there.
+
+    Parameters
+    ----------
+    name:
+        The item's name; what stands in braces leads to the job: ``build-{job.result.arch}``.
+    collection:
+        Which; ``internal`` is that of the job's workflow.
+    data:
+        Any JSON, in which references may lead to the job; without, the result of the job.
+    replace:
+        Whether it takes the place of an item of that name; else the reaction fails if there is one.
+    """
+
+    name: str
+    collection: str = INTERNAL
+    category: str | None = None
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    replace: bool = True
+
+
 class RetryWithDelays(
     msgspec.Struct, frozen=True, tag_field="action", tag="retry-with-delays", forbid_unknown_fields=True
 ):
@@ -58,7 +84,7 @@ class RetryWithDelays(
     delays: tuple[str, ...]
 
 
-Action = Enqueue | StartWorkflow | RetryWithDelays
+Action = Enqueue | StartWorkflow | Collect | RetryWithDelays
 Reactions = dict[Event, tuple[Action, ...]]
 
 _decode: Final = msgspec.json.Decoder(Reactions).decode
@@ -85,6 +111,9 @@ def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
             raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
         for retry in retries:
             delays_of(retry)
+        for collect in (action for action in actions if isinstance(action, Collect)):
+            if collect.collection != INTERNAL:
+                check_collection_name(collect.collection)
     return reactions
 
 
@@ -114,6 +143,8 @@ def delays_of(retry: RetryWithDelays) -> list[int]:
     return [int(match[1]) * _UNITS[match[2]] for match in found if match is not None]
 
 
-def bits_of(reactions: Mapping[Event, Any]) -> int:
+def bits_of(reactions: Mapping[Event, Sequence[Any]]) -> int:
     """Return how a job's row says to which events there are reactions."""
-    return sum(bit for event, bit in BITS.items() if reactions.get(event))
+    bits = sum(bit for event, bit in BITS.items() if reactions.get(event))
+    collects = any(isinstance(action, Collect) for action in reactions.get("on_success", ()))
+    return bits | COLLECTS * collects

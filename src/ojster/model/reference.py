@@ -58,7 +58,8 @@ def is_index(name: str) -> bool:
 
 def may_hold_references(raw: bytes | msgspec.Raw) -> bool:
     """Tell whether JSON may hold references; quick, and never wrong when it says no."""
-    return b'"$ref"' in bytes(raw) or b"\\u0024" in bytes(raw)
+    text = bytes(raw)
+    return b'"$ref"' in text or b'"$lookup"' in text or b"\\u0024" in text
 
 
 def parse_reference(text: str) -> Reference:
@@ -99,8 +100,36 @@ def references_in(raw: bytes | msgspec.Raw) -> Iterator[Reference]:
             yield from references_in(part)
 
 
-def resolve(raw: bytes | msgspec.Raw, look_up: Callable[[Reference], bytes]) -> bytes:
-    """Return JSON with every reference replaced by the JSON that ``look_up`` returns for it."""
+def lookups_in(raw: bytes | msgspec.Raw) -> Iterator[msgspec.Raw]:
+    """Return what the lookups in JSON say (``ojster.model.collection``)."""
+    if not may_hold_references(raw):
+        return
+    start = bytes(raw)[:1]
+    if start == b"{":
+        members = _members(raw)
+        lookup = _lookup_of(members)
+        if lookup is not None:
+            yield lookup
+        else:
+            for value in members.values():
+                yield from lookups_in(value)
+    elif start == b"[":
+        for value in _elements(raw):
+            yield from lookups_in(value)
+
+
+def no_lookups(raw: bytes) -> bytes:
+    """Refuse a lookup where none can stand."""
+    raise Unresolvable("A '$lookup' can stand only in the arguments of steps, and of jobs that reactions push.")
+
+
+def resolve(
+    raw: bytes | msgspec.Raw, look_up: Callable[[Reference], bytes], find: Callable[[bytes], bytes] = no_lookups
+) -> bytes:
+    """Return JSON with every reference replaced by the JSON that ``look_up`` returns for it, every lookup by ``find``.
+
+    References in lookups are replaced first.
+    """
     raw = bytes(raw)
     if not may_hold_references(raw):
         return raw
@@ -109,9 +138,11 @@ def resolve(raw: bytes | msgspec.Raw, look_up: Callable[[Reference], bytes]) -> 
         text = _text_of(members)
         if text is not None:
             return look_up(parse_reference(text))
-        return _encode({name: msgspec.Raw(resolve(value, look_up)) for name, value in members.items()})
+        if (lookup := _lookup_of(members)) is not None:
+            return find(resolve(lookup, look_up, find))
+        return _encode({name: msgspec.Raw(resolve(value, look_up, find)) for name, value in members.items()})
     if raw[:1] == b"[":
-        return b"[%b]" % b",".join([resolve(value, look_up) for value in _elements(raw)])
+        return b"[%b]" % b",".join([resolve(value, look_up, find) for value in _elements(raw)])
     return raw
 
 
@@ -147,6 +178,11 @@ def _parts(raw: bytes | msgspec.Raw) -> list[Any]:
         text = _text_of(members)
         return list(members.values()) if text is None else [text]
     return list(_elements(raw)) if start == b"[" else []
+
+
+def _lookup_of(members: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
+    """What a lookup says; ``None`` if this is none."""
+    return members.get("$lookup") if len(members) == 1 else None
 
 
 def _text_of(members: dict[str, msgspec.Raw]) -> str | None:

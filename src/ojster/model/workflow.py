@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.model.code import ATTRIBUTE, CODE_TYPE
+from ojster.model.collection import INTERNAL, Lookup, Provided, read_lookup, read_provided
 from ojster.model.condition import InvalidCondition, check_condition
 from ojster.model.errors import InvalidWorkflow, OjsterError
 from ojster.model.expiration import ATTRIBUTE as EXPIRATION
@@ -34,12 +35,15 @@ from ojster.model.job import (
 )
 from ojster.model.node import MOST_NODES, TWO_PART, Inputs, Kind, Node, Rule, note_before
 from ojster.model.properties import read_properties
+from ojster.model.reactions import ATTRIBUTE as REACTIONS
+from ojster.model.reactions import Collect
 from ojster.model.reference import (
     INDEX,
     ITEM,
     STEP_NAME,
     Unresolvable,
     is_index,
+    lookups_in,
     may_hold_references,
     references_in,
 )
@@ -87,6 +91,7 @@ _NODE_MEMBERS: Final = frozenset(
         "compensate_type",
         "compensate_args",
         "priority_adjustment",
+        "provides",
     }
 )
 _CONTAINER_MEMBERS: Final = _NODE_MEMBERS | {"type", "options"}
@@ -198,12 +203,15 @@ class Plan(msgspec.Struct):
         From which node to which, by number.
     jobs:
         The jobs of nodes whose arguments are known already, by number.
+    promises:
+        What steps will put into the workflow's collection, each with the place of the step.
     """
 
     nodes: list[Node] = []
     specs: list[Spec] = []
     edges: list[tuple[int, int]] = []
     jobs: dict[int, NewJob] = {}
+    promises: list[tuple[str, Provided]] = []
 
 
 class NewWorkflow(msgspec.Struct):
@@ -476,7 +484,7 @@ class Planner:
         bindings: Mapping[str, msgspec.Raw] | None = None,
         problems: list[Problem] | None = None,
     ) -> None:
-        self.plan = Plan([], [], [], {})
+        self.plan = Plan([], [], [], {}, [])
         self.problems = [] if problems is None else problems
         self._now = now
         self._largest = largest
@@ -498,6 +506,10 @@ class Planner:
         self._wishes: dict[int, list[str]] = {}
         """The ids that ``depends_on`` names, by number."""
         self._pending: list[_Pending] = []
+        self._promised: list[tuple[int, str, str | None]] = []
+        """Which nodes promise items of which names, and categories."""
+        self._sought: list[tuple[int, Lookup, str]] = []
+        """Which nodes look what up in the workflow's collection, and where that is said."""
 
     # What can be planned
 
@@ -618,6 +630,8 @@ class Planner:
             node.manual = 1
         else:
             node = self._job(members, here, spec)
+        if "provides" in members and node.kind != Kind.JOB:
+            raise Problem(f"{here.path}.provides", "Only a job provides something, and not one with a fallback.")
         self._conduct(node, members, spec, here)
         node.name = name
         if name is not None:
@@ -640,6 +654,9 @@ class Planner:
         if here.inherited or "priority_adjustment" in members:
             options = _adjusted(_options_of(request, here), members, here.path)
             request["options"] = msgspec.Raw(_encode(options))
+        provided = read_provided(members["provides"]) if "provides" in members else []
+        if provided:
+            _promise(request, provided, here.path)
         if self._carried:
             own = read_members(request["meta"], f"{here.path}.meta") if "meta" in request else {}
             request["meta"] = msgspec.Raw(_encode(self._carried | own))
@@ -648,6 +665,8 @@ class Planner:
         spec.request = msgspec.Raw(_encode(request))
         node = self._node(Kind.JOB, here.parent, here.position, spec, here.path, here.place)
         _refuse_misspelt(request, here.path)
+        self.plan.promises += [(here.place, one) for one in provided]
+        self._promised += [(node.id, one.name, one.category) for one in provided]
         spec.has_references = self._refer(node, spec, request.get("args", b""), here.path)
         job = read_job(request, self._now, largest=self._largest, tenant=self._tenant)
         if job.pending:
@@ -823,12 +842,16 @@ class Planner:
         """Plan a map's template once, to see whether it can be, and which steps outside of it it names."""
         assert spec.template is not UNSET
         made, edges, mark = len(self.plan.nodes), len(self.plan.edges), len(self._pending)
+        promised, sought, kept = len(self._promised), len(self._sought), len(self.plan.promises)
         self._known.append(self._known[-1] | {spec.item, INDEX})
         place = self._inside(node, 0)
         self._attempt(spec.template, _Here(node, 0, f"{here.path}.do", place, here.inherited, here.level))
         self._known.pop()
         for pending in self._pending[mark:]:
             pending.inner, pending.spec = node, spec
+        self._promised[promised:] = [(node.id, name, category) for _, name, category in self._promised[promised:]]
+        self._sought[sought:] = [(node.id, lookup, where) for _, lookup, where in self._sought[sought:]]
+        del self.plan.promises[kept:]
         for number in range(self._first + made, self._first + len(self.plan.nodes)):
             self.plan.jobs.pop(number, None)
             self._before.pop(number, None)
@@ -967,6 +990,7 @@ class Planner:
             references = list(references_in(raw))
         except Unresolvable as error:
             raise Problem(path, str(error)) from None
+        lookups = self._seek(node, raw, path)
         known = {"steps", "params", *self._known[-1]}
         for reference in references:
             if reference.root not in known:
@@ -977,7 +1001,20 @@ class Planner:
             self._pending.append(_Pending(node, spec, path, names))
         if references:
             spec.bindings = self._bindings
-        return bool(references)
+        return bool(references) or lookups
+
+    def _seek(self, node: Node, raw: bytes | msgspec.Raw, path: str) -> bool:
+        """Note what a node looks up in the workflow's collection; tell whether it looks up anything at all."""
+        found = list(lookups_in(raw))
+        for one in found:
+            if may_hold_references(one):
+                continue  # what it looks up is known when it starts
+            try:
+                lookups, _ = read_lookup(one)
+            except OjsterError as error:
+                raise Problem(path, error.message) from None
+            self._sought += [(node.id, lookup, path) for lookup in lookups if lookup.collection == INTERNAL]
+        return bool(found)
 
     def _find_names(self, container: Node, mark: int) -> None:
         """Look, among the children of a container, for the names in them that are not found yet."""
@@ -1033,12 +1070,43 @@ class Planner:
                     self.problems.append(Problem(pending.path, f"There is no step {name!r:.60} before this one."))
                 else:
                     pending.spec.names[name] = number
+        for consumer, lookup, path in self._sought:
+            for producer, name, category in self._promised:
+                if producer != consumer and lookup.may_match(name, category):
+                    self._order_across(consumer, producer, name, path)
         try:
             graphlib.TopologicalSorter(self._before).prepare()
         except graphlib.CycleError as error:
             names = [self._label(id) for id in error.args[1]]
             where = self._paths[error.args[1][0]]
             self.problems.append(Problem(where, f"These steps wait for each other: {' → '.join(names)}."))
+
+    def _order_across(self, consumer: int, producer: int, name: str, path: str) -> None:
+        """See that a step which promises something has ended before one that looks it up, wherever both stand."""
+        inner, found = self._line(consumer), self._line(producer)
+        level = 0
+        while level < min(len(inner), len(found)) and inner[level].id == found[level].id:
+            level += 1
+        if not 0 < level < min(len(inner), len(found)):
+            self.problems.append(Problem(path, f"What promises {name!r:.60} is this step, or stands in it."))
+            return
+        container, before, after = inner[level - 1], found[level], inner[level]
+        if container.kind in TWO_PART:
+            if before.position >= after.position:
+                self.problems.append(Problem(path, f"What promises {name!r:.60} comes later than this step."))
+        else:
+            self._order(container, after, before, before.name or str(before.position), path)
+
+    def _line(self, number: int) -> list[Node]:
+        """A node with all around it, the outermost first."""
+        line = []
+        current: int | None = number
+        while current is not None and 0 <= current - self._first < len(self.plan.nodes):
+            line.append(self.plan.nodes[current - self._first])
+            current = line[-1].parent
+        if current is not None:  # more steps for a container that is there already
+            line.append(Node(current, None, 0, Kind.GROUP.value))
+        return line[::-1]
 
     def _label(self, id: int) -> str:
         node = self.plan.nodes[id - self._first]
@@ -1077,6 +1145,15 @@ def _wait(request: Members) -> None:
     request["type"] = msgspec.Raw(_encode(WAIT_TYPE))
     request[WAITS_FOR] = msgspec.Raw(_encode(wait))
     request.setdefault("args", msgspec.Raw(b"[]"))
+
+
+def _promise(request: Members, provided: Sequence[Provided], path: str) -> None:
+    """Let the job of a step put what the step provides into the workflow's collection when it has succeeded."""
+    reactions = read_members(request.get(REACTIONS, b"{}"), f"{path}.{REACTIONS}")
+    actions: list[Any] = list(_raw_list(reactions.get("on_success", b"[]")))
+    actions += [Collect(one.name, INTERNAL, one.category, one.data) for one in provided]
+    reactions["on_success"] = msgspec.Raw(_encode(actions))
+    request[REACTIONS] = msgspec.Raw(_encode(reactions))
 
 
 def _refuse_misspelt(request: Members, path: str) -> None:

@@ -537,6 +537,22 @@ class WorkerRuleBody(Struct, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=1_000)] | UnsetType | None = UNSET
 
 
+class CollectionBody(Struct, forbid_unknown_fields=True):
+    """A named collection."""
+
+    name: str
+    description: Annotated[str, Meta(max_length=10_000)] | None = None
+
+
+class ItemBody(Struct, forbid_unknown_fields=True):
+    """Something that is put into a collection; ``replace``: in the place of what has the same name."""
+
+    name: str
+    data: Raw | UnsetType = UNSET
+    category: Annotated[str, Meta(max_length=255)] | None = None
+    replace: bool = False
+
+
 class PruneBody(Struct, forbid_unknown_fields=True):
     """Whether it is only counted what would be deleted."""
 
@@ -758,6 +774,8 @@ CRON: Final = msgspec.json.Decoder(CronBody)
 QUEUE_CONFIG: Final = msgspec.json.Decoder(QueueConfigBody)
 POOL: Final = msgspec.json.Decoder(PoolBody)
 WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)
+COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
+ITEM: Final = msgspec.json.Decoder(ItemBody)
 PRUNE: Final = msgspec.json.Decoder(PruneBody)
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
 TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)

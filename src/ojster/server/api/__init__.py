@@ -7,6 +7,7 @@ from typing import Final
 from ojster.server.api import (
     admin,
     bulk,
+    collections,
     crons,
     dead_letters,
     definitions,
@@ -32,6 +33,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *jobs.ROUTES,
     *history.ROUTES,
     *workflows.ROUTES,
+    *collections.ROUTES,
     *definitions.ROUTES,
     *workers.ROUTES,
     *queues.ROUTES,

@@ -1,0 +1,87 @@
+"""A release: packages are built in parallel, checked all together, published; a build that fails is done again alone.
+
+python examples/release.py        # runs it with a worker of its own, and prints what has become of it
+
+The builds do not know who checks them, nor the check who builds: each build promises an item of the workflow's
+collection, the check looks up all of them, so it comes after the builds. What is published stands in a collection that
+outlives the workflow, by what the last job says is to happen when it has succeeded.
+"""
+
+import asyncio
+import tempfile
+
+from ojster import App, Graph, Retry, Worker, WorkflowFailed, found, param
+from ojster.reactions import OF_JOB, collect
+
+app = App()
+broken = {"arm64"}
+"""What cannot be built, until somebody mends it."""
+
+
+@app.job("build", retry=Retry(max_attempts=1))
+async def build(arch: str) -> dict[str, object]:
+    if arch in broken:
+        raise RuntimeError(f"the compiler for {arch} is broken")
+    return {"arch": arch, "file": f"app-{arch}.tar.gz"}
+
+
+@app.job("check")
+async def check(builds: list[dict[str, dict[str, object]]]) -> dict[str, object]:
+    return {"files": sorted(str(item["data"]["file"]) for item in builds)}
+
+
+@app.job(
+    "publish",
+    reactions={
+        "on_success": [
+            collect("release-{job.args.0}", collection="releases", category="release", data=OF_JOB["result"]),
+        ]
+    },
+)
+async def publish(version: str, checked: dict[str, object]) -> object:
+    return checked["data"]
+
+
+def plan(*archs: str) -> Graph:
+    """The workflow for these architectures."""
+    release = Graph("release")
+    for arch in archs:
+        release.add(f"build-{arch}", build.s(arch).set(provides=[f"build-{arch}"]))
+    all_builds = found({"collection": "internal", "name_startswith": "build-"})
+    release.add("check", check.s(all_builds).set(provides=["checked"]))
+    release.add("publish", publish.s(param("version"), found("internal/checked")))
+    return release
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        app.url = f"sqlite:///{folder}/jobs.db"
+        client = app.client()
+        await client.create_collection("releases", "what was published")
+        worker = Worker(app)
+        working = asyncio.create_task(worker.run())
+
+        run = await app.astart(plan("amd64", "arm64", "riscv64"), params={"version": "2.0"})
+        try:
+            await run.result()
+        except WorkflowFailed as error:
+            print(error)
+        info = await run.refresh()
+        print({step.label: step.state for step in info.walk()})
+
+        broken.clear()  # somebody has mended it
+        first = {step.label: step.job_id for step in info.walk()}
+        await run.retry()
+        print(await run.result())
+        again = [step.label for step in (await run.refresh()).walk() if step.job_id != first[step.label]]
+        print("done again, or at last:", again)
+
+        for item in await app.collection("releases").aitems():
+            print(item.name, bytes(item.data).decode())
+        worker.stop()
+        await working
+        await app.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,143 @@
+"""How are collections made, looked at and changed from the command line?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ojster.cli.common import Command, ask, done, examples, with_json, with_url
+from ojster.cli.jobs import _argument
+from ojster.cli.output import print_json, print_table
+from ojster.model.collection import Lookup, NewItem, Where
+from ojster.values import to_json
+
+
+@click.group(
+    epilog=examples(
+        "ojster collections create releases",
+        'ojster collections add releases 2.0 \'{"file": "app-2.0.tar.gz"}\' --replace',
+        "ojster collections items releases --starts-with 2.",
+        "ojster collections items --workflow ID",
+    )
+)
+def collections() -> None:
+    """Make collections, and look at and change what is in them, or in those of workflows."""
+
+
+def with_place(command: Command) -> Command:
+    """Give a command an argument and an option that say which collection is meant."""
+    named = click.argument("collection", required=False)
+    return named(click.option("--workflow", metavar="ID", help="The collection of this workflow.")(command))
+
+
+def _place(collection: str | None, workflow: str | None) -> Where:
+    if (collection is None) == (workflow is None):
+        raise click.UsageError("Say which: the name of a collection, or --workflow ID.")
+    return Where(collection, workflow)
+
+
+@collections.command("create", epilog=examples("ojster collections create releases --description 'What we ship'"))
+@click.argument("name")
+@click.option("--description", help="What it is for.")
+@with_url
+@with_json
+def create_collection(name: str, description: str | None, url: str, as_json: bool) -> None:
+    """Make a collection."""
+    made = ask(url, lambda client: client.create_collection(name, description), makes=True)
+    done(f"There is a collection {made.name} now.", as_json, made)
+
+
+@collections.command("list", epilog=examples("ojster collections list"))
+@with_url
+@with_json
+def list_collections(url: str, as_json: bool) -> None:
+    """List the collections."""
+    found = ask(url, lambda client: client.collections())
+    if as_json:
+        print_json({"collections": found})
+        return
+    rows = [(one.name, one.items, one.created_at, one.created_by, one.description) for one in found]
+    print_table(("name", "# items", "created", "by", "what for"), rows, "There are no collections.")
+
+
+@collections.command("delete", epilog=examples("ojster collections delete releases --force"))
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Although something is in it.")
+@with_url
+@with_json
+def delete_collection(name: str, force: bool, url: str, as_json: bool) -> None:
+    """Delete a collection with all that it holds, or has held."""
+    ask(url, lambda client: client.delete_collection(name, force=force))
+    done(f"The collection {name} is deleted.", as_json, {"name": name, "deleted": True})
+
+
+@collections.command(
+    "items", epilog=examples("ojster collections items releases --history", "ojster collections items --workflow ID")
+)
+@with_place
+@click.option("--starts-with", metavar="TEXT", help="Only names that begin so.")
+@click.option("--category", help="Only of this category.")
+@click.option("--history", is_flag=True, help="Also what was removed, or replaced.")
+@with_url
+@with_json
+def list_items(
+    collection: str | None,
+    workflow: str | None,
+    starts_with: str | None,
+    category: str | None,
+    history: bool,
+    url: str,
+    as_json: bool,
+) -> None:
+    """List what is in a collection, the oldest first."""
+    where, lookup = _place(collection, workflow), Lookup("", name_startswith=starts_with, category=category)
+    found = ask(url, lambda client: client.items(where, lookup, history=history))
+    if as_json:
+        print_json({"items": found})
+        return
+    print_table(
+        ("name", "kind", "category", "data", "by", "added", "removed"),
+        [
+            (
+                item.name,
+                item.kind,
+                item.category,
+                bytes(item.data).decode()[:80],
+                item.created_by,
+                item.created_at,
+                item.removed_at,
+            )
+            for item in found
+        ],
+        "There is nothing in it.",
+    )
+
+
+@collections.command("add", epilog=examples('ojster collections add releases 2.0 \'{"file": "a.tar.gz"}\''))
+@click.argument("collection")
+@click.argument("name")
+@click.argument("data", default="null")
+@click.option("--category", help="What kind of thing it is.")
+@click.option("--replace", is_flag=True, help="In the place of what has the same name.")
+@with_url
+@with_json
+def add_item(
+    collection: str, name: str, data: str, category: str | None, replace: bool, url: str, as_json: bool
+) -> None:
+    """Put something into a collection: JSON, or else a string."""
+    value: Any = _argument(data)
+    item = NewItem(name, to_json(value), category, replace)
+    made = ask(url, lambda client: client.add_item(Where(collection), item))
+    done(f"{collection} has {name} now.", as_json, made)
+
+
+@collections.command("remove", epilog=examples("ojster collections remove releases 2.0"))
+@click.argument("collection")
+@click.argument("name")
+@with_url
+@with_json
+def remove_item(collection: str, name: str, url: str, as_json: bool) -> None:
+    """Remove something from a collection, whose history keeps it."""
+    removed = ask(url, lambda client: client.remove_item(Where(collection), name))
+    done(f"{collection} has no {name} any more.", as_json, removed)

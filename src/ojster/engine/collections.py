@@ -1,0 +1,352 @@
+"""What is in collections, and what was? Items that are added, replaced, removed and found. (seed 003: collections)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.database.transaction import Row, Transaction
+from ojster.engine.graph import find_workflow, no_workflow
+from ojster.model.collection import (
+    INTERNAL,
+    MOST_FOUND,
+    Item,
+    Lookup,
+    Lookups,
+    NewItem,
+    Provided,
+    is_internal,
+    key_of,
+    key_of_workflow,
+)
+from ojster.model.envelope import Job
+from ojster.model.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.model.node import NUMBER_BITS
+from ojster.model.tenant import called
+from ojster.model.timestamps import format_timestamp
+
+MOST_ITEMS: Final = 10_000
+"""How many items a workflow's own collection may hold."""
+
+_COLUMNS: Final = "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by"
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """A named collection, and how many items are in it."""
+
+    name: str
+    items: int
+    created_at: str
+    description: str | None = None
+    created_by: str | None = None
+
+
+class NewCollection(msgspec.Struct, frozen=True):
+    """A collection that is to be made; ``name`` as it is kept."""
+
+    name: str
+    description: str | None = None
+    created_by: str | None = None
+
+
+def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Collection | OjsterError]:
+    """Make collections; for each return it, or that there is one of its name."""
+    results: list[Collection | OjsterError] = []
+    for one in new:
+        rows = tx.execute("SELECT name FROM collections WHERE name = :name", {"name": one.name})
+        if rows:
+            results.append(
+                Conflict(f"There is a collection {called(one.name)!r} already.", collection=called(one.name))
+            )
+            continue
+        tx.execute(
+            "INSERT INTO collections (name, description, created_at, created_by) "
+            "VALUES (:name, :description, :now, :by)",
+            {"name": one.name, "description": one.description, "now": tx.now, "by": one.created_by},
+        )
+        tx.emit_about("collection.created", one.name, collection=one.name)
+        results.append(Collection(called(one.name), 0, format_timestamp(tx.now), one.description, one.created_by))
+    return results
+
+
+def list_collections(tx: Transaction, requests: Sequence[None]) -> list[list[tuple[str, Collection]]]:
+    """Return all named collections by name, each with the name under which it is kept, for each request."""
+    rows = tx.execute(
+        "SELECT name, (SELECT count(*) FROM collection_items AS i WHERE i.collection = collections.name "
+        "AND i.removed_at IS NULL), created_at, description, created_by FROM collections ORDER BY name"
+    )
+    found = [
+        (name, Collection(called(name), items, format_timestamp(at), description, by))
+        for name, items, at, description, by in rows
+    ]
+    return [found for _ in requests]
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """A collection that is to go; with ``force`` although something is in it."""
+
+    name: str
+    force: bool = False
+
+
+def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[OjsterError | None]:
+    """Delete collections with all that they hold or have held."""
+    results: list[OjsterError | None] = []
+    for one in removals:
+        rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": one.name})
+        held = _count(tx, one.name) if rows else 0
+        if not rows:
+            results.append(no_collection(one.name))
+        elif held and not one.force:
+            results.append(Conflict(f"The collection {called(one.name)!r} holds {held} items.", items=held))
+        else:
+            tx.execute("DELETE FROM collection_items WHERE collection = :name", {"name": one.name})
+            tx.execute("DELETE FROM collections WHERE name = :name", {"name": one.name})
+            tx.emit_about("collection.deleted", one.name, collection=one.name)
+            results.append(None)
+    return results
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A collection: a named one, as it is kept, or that of a workflow; and whose view it is (``None``: all)."""
+
+    name: str | None = None
+    workflow_id: str | None = None
+    tenant: str | None = None
+
+
+class Addition(msgspec.Struct, frozen=True):
+    """Something that somebody wants to put into a collection."""
+
+    place: Place
+    item: NewItem
+    by: str | None = None
+
+
+def add(tx: Transaction, additions: Sequence[Addition]) -> list[Item | OjsterError]:
+    """Put items into collections; for each return it, or why it was refused."""
+    results: list[Item | OjsterError] = []
+    for one in additions:
+        try:
+            results.append(put(tx, find_place(tx, one.place, lock=True), one.item, by=one.by))
+        except OjsterError as refusal:
+            results.append(refusal)
+    return results
+
+
+class Taking(msgspec.Struct, frozen=True):
+    """An item that somebody wants to remove."""
+
+    place: Place
+    name: str
+    by: str | None = None
+
+
+def remove(tx: Transaction, takings: Sequence[Taking]) -> list[Item | OjsterError]:
+    """Remove items, of which it stays known that they were there; for each return it, or that there is none."""
+    results: list[Item | OjsterError] = []
+    for one in takings:
+        try:
+            key = find_place(tx, one.place, lock=True)
+        except OjsterError as refusal:
+            results.append(refusal)
+            continue
+        found = _remove(tx, key, one.name, one.by)
+        results.append(_no_item(key, one.name) if found is None else found)
+    return results
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Which items of a collection somebody wants to see: those that match, and, if so asked, those that were there."""
+
+    place: Place
+    lookup: Lookup
+    history: bool = False
+
+
+def show(tx: Transaction, questions: Sequence[Question]) -> list[list[Item] | OjsterError]:
+    """Return the items that match, in the order in which they were added; for each question."""
+    results: list[list[Item] | OjsterError] = []
+    for one in questions:
+        try:
+            results.append(_select(tx, find_place(tx, one.place), one.lookup, history=one.history))
+        except OjsterError as refusal:
+            results.append(refusal)
+    return results
+
+
+def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> str:
+    """Return under which name the items of a collection are kept.
+
+    Raises
+    ------
+    NotFound
+        There is no such collection or workflow.
+    """
+    if place.workflow_id is not None:
+        workflow = find_workflow(tx, place.workflow_id, lock=lock)
+        if workflow is None or place.tenant not in (None, workflow.tenant):
+            raise no_workflow(place.workflow_id)
+        return key_of_workflow(workflow.seq)
+    return need_collection(tx, place.name or "")
+
+
+def need_collection(tx: Transaction, key: str) -> str:
+    """Return the name under which the items of a named collection are kept, if there is one.
+
+    Raises
+    ------
+    NotFound
+        There is none.
+    """
+    if not tx.execute("SELECT name FROM collections WHERE name = :name", {"name": key}):
+        raise no_collection(key)
+    return key
+
+
+# What happens inside of other transactions
+
+
+def put(tx: Transaction, key: str, new: NewItem, *, job: Job | None = None, by: str | None = None) -> Item:
+    """Put an item into a collection.
+
+    Parameters
+    ----------
+    job:
+        Which job does so; else ``by`` says who.
+
+    Raises
+    ------
+    Conflict
+        There is one of its name, and it is not to be replaced; or there are too many.
+    """
+    replaced = _remove(tx, key, new.name, by) if new.replace else None
+    if not new.replace and tx.execute(f"{_ACTIVE} AND name = :name", {"key": key, "name": new.name}):
+        message = f"The collection {_called(key)!r} has an item {new.name!r}; remove it, or replace it."
+        raise Conflict(message, item=new.name)
+    if replaced is None and is_internal(key) and _count(tx, key) >= MOST_ITEMS:
+        raise Conflict(f"The workflow's collection holds {MOST_ITEMS} items already.", items=MOST_ITEMS)
+    is_elsewhere = job is not None and job.node is not None and not is_internal(key)
+    values = {
+        "collection": key,
+        "name": new.name,
+        "kind": new.kind,
+        "category": new.category,
+        "data": new.data,
+        "job_id": None if job is None else job.id,
+        "workflow": (job.node or 0) >> NUMBER_BITS if job is not None and is_elsewhere else None,
+        "now": tx.now,
+        "by": by if job is None else f"job {job.id}",
+    }
+    (row,) = tx.execute(
+        "INSERT INTO collection_items "
+        "(collection, name, kind, category, data, job_id, workflow, created_at, created_by) VALUES "
+        f"(:collection, :name, :kind, :category, :data, :job_id, :workflow, :now, :by) RETURNING {_COLUMNS}",
+        values,
+    )
+    return _item(row)
+
+
+def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provided]]) -> None:
+    """Note in a workflow's collection what its steps will bring, as far as its name is known and it is not there."""
+    rows = [
+        (key_of_workflow(workflow), one.name, one.category, b"null", tx.now, f"step {place}")
+        for place, one in promises
+        if "{" not in one.name
+    ]
+    tx.execute_many(
+        "INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by) "
+        "VALUES (?, ?, 'promise', ?, ?, ?, ?) "
+        "ON CONFLICT (collection, name) WHERE removed_at IS NULL DO NOTHING",
+        rows,
+    )
+
+
+def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None) -> list[Item]:
+    """Return the items that lookups mean, of each in the order in which they were added.
+
+    Raises
+    ------
+    NotFound
+        One that must be there is not, or is only promised.
+    InvalidRequest
+        There are too many.
+    """
+    found: list[Item] = []
+    for lookup in lookups:
+        key = key_of(tenant, lookup.collection, workflow)
+        items = [item for item in _select(tx, key, lookup) if item.kind != "promise"]
+        if lookup.single and not items:
+            raise _no_item(key, lookup.name or "")
+        found += items
+    if len(found) > MOST_FOUND:
+        raise InvalidRequest(f"A lookup finds {len(found)} items; at most {MOST_FOUND} are allowed.", field="$lookup")
+    return found
+
+
+_ACTIVE: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NULL"
+
+
+def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False) -> list[Item]:
+    parameters: dict[str, Any] = {"key": key, "most": MOST_FOUND + 1}
+    query = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key" if history else _ACTIVE
+    if lookup.name is not None:
+        query, parameters = f"{query} AND name = :name", parameters | {"name": lookup.name}
+    if lookup.name_startswith:
+        query += " AND name >= :start AND name < :end"
+        parameters |= {"start": lookup.name_startswith, "end": lookup.name_startswith + "\U0010ffff"}
+    if lookup.category is not None:
+        query, parameters = f"{query} AND category = :category", parameters | {"category": lookup.category}
+    is_exact = not (lookup.name_endswith or lookup.name_contains or lookup.data)
+    rows = tx.execute(f"{query} ORDER BY id{' LIMIT :most' * is_exact}", parameters)
+    items = [_item(row) for row in rows]
+    return [item for item in items if lookup.matches(item.name, item.category, item.data)][: MOST_FOUND + 1]
+
+
+def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None:
+    rows = tx.execute(
+        "UPDATE collection_items SET removed_at = :now, removed_by = :by "
+        f"WHERE collection = :key AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}",
+        {"key": key, "name": name, "now": tx.now, "by": by},
+    )
+    return _item(rows[0]) if rows else None
+
+
+def _count(tx: Transaction, key: str) -> int:
+    ((count,),) = tx.execute(
+        "SELECT count(*) FROM collection_items WHERE collection = :key AND removed_at IS NULL", {"key": key}
+    )
+    return int(count)
+
+
+def _item(row: Row) -> Item:
+    id, key, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by = row
+    return Item(
+        id,
+        _called(key),
+        name,
+        kind,
+        msgspec.Raw(data),
+        format_timestamp(created_at),
+        category,
+        None if job_id is None else str(job_id),
+        created_by,
+        None if removed_at is None else format_timestamp(removed_at),
+        removed_by,
+    )
+
+
+def _called(key: str) -> str:
+    return INTERNAL if is_internal(key) else called(key)
+
+
+def no_collection(key: str) -> NotFound:
+    """Return the refusal for a collection that is not there."""
+    return NotFound(f"There is no collection {called(key)!r}.", resource_type="collection", resource_id=called(key))
+
+
+def _no_item(key: str, name: str) -> NotFound:
+    message = f"The collection {_called(key)!r} has no item {name!r}."
+    return NotFound(message, resource_type="item", resource_id=name)

@@ -1,0 +1,115 @@
+"""What do jobs that have succeeded put into collections? It is done before anything follows from their success.
+
+So a step that looks something up finds what the steps before it have promised. (seed 003: collections, promises)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from ojster.database.transaction import Transaction, TryAgain
+from ojster.engine.collections import look_up, need_collection, put
+from ojster.model.collection import NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
+from ojster.model.envelope import Job
+from ojster.model.errors import InvalidRequest, NotFound, OjsterError
+from ojster.model.node import NUMBER_BITS
+from ojster.model.reactions import COLLECTS, Collect, Event, reactions_of
+from ojster.model.reference import Reference, Unresolvable, follow, parse_reference, resolve
+
+_FIELD: Final = re.compile(r"\{(job\.[^{}]+)\}")
+
+log = logging.getLogger("ojster")
+
+
+def collect_outputs(tx: Transaction) -> None:
+    """Let jobs that have succeeded in this transaction put into collections what they do."""
+    for job, event in tx.effects.reactions:
+        if event == "on_success" and job.reacts & COLLECTS and job.id not in tx.effects.collected:
+            tx.effects.collected.add(job.id)
+            if job.envelope == b"{}":
+                tx.envelopes([job])
+            for action in reactions_of(job.envelope).get("on_success", ()):
+                if isinstance(action, Collect):
+                    carry_out(tx, job, event, partial(collect, tx, job, action))
+
+
+def carry_out(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:
+    """Do something that follows from an event; if it fails, that is noted in the history of the job."""
+    try:
+        with tx.savepoint():
+            act()
+    except TryAgain:
+        raise
+    except (OjsterError, Unresolvable) as error:
+        note_failure(tx, job, event, str(error))
+    except Exception as error:
+        log.exception("a reaction to %s of the job %s failed", event, job.id)
+        note_failure(tx, job, event, f"{type(error).__name__}: {error}")
+
+
+def note_failure(tx: Transaction, job: Job, event: Event, error: str) -> None:
+    """Note in the history of a job that a reaction failed."""
+    tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
+
+
+def collect(tx: Transaction, job: Job, action: Collect) -> None:
+    """Put something into a collection.
+
+    Raises
+    ------
+    OjsterError, Unresolvable
+        It cannot be.
+    """
+    see = seer(job)
+    name = check_item_name(_FIELD.sub(lambda field: _text(see(parse_reference(field[1]))), action.name))
+    data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, see)
+    key = key_of(job.tenant, action.collection, None if job.node is None else job.node >> NUMBER_BITS)
+    if not is_internal(key):
+        need_collection(tx, key)
+    put(tx, key, NewItem(name, check_data(data), action.category, action.replace), job=job)
+
+
+def seer(job: Job) -> Callable[[Reference], bytes]:
+    """Return what tells to what references to a job lead."""
+    shown: list[bytes] = []
+
+    def look(reference: Reference) -> bytes:
+        if reference.root != "job":
+            raise Unresolvable(
+                f"The reference {reference.text!r:.100} does not lead to the job: 'job.result', 'job.id'."
+            )
+        if not shown:
+            shown.append(job.to_json())
+        return follow(reference, shown[0])
+
+    return look
+
+
+def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[bytes], bytes]:
+    """Return what tells what lookups find, as JSON: an item, or an array of items."""
+
+    def find(raw: bytes) -> bytes:
+        try:
+            lookups, is_single = read_lookup(raw)
+            items = look_up(tx, lookups, tenant, workflow)
+        except (NotFound, InvalidRequest) as error:
+            raise Unresolvable(error.message) from None
+        shown = [item.shown() for item in items]
+        return shown[0] if is_single else b"[%b]" % b",".join(shown)
+
+    return find
+
+
+def _text(raw: bytes) -> str:
+    value = msgspec.json.decode(raw)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return msgspec.json.encode(value).decode()
+    raise Unresolvable(f"A name cannot be made of {raw[:40].decode(errors='replace')}.")

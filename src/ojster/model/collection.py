@@ -1,0 +1,312 @@
+"""What is in a collection, and how is it found? Items with unique names, and lookups. (seed 003: collections)
+
+A collection holds items by name: data, or promises of what a job will bring. Every workflow has one of its own, which
+its jobs call ``internal``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ojster.model.errors import InvalidRequest, PayloadTooLarge
+from ojster.model.reading import read_value
+from ojster.model.tenant import qualify
+
+INTERNAL: Final = "internal"
+"""What the jobs of a workflow call its own collection."""
+
+LARGEST_DATA: Final = 65_536
+"""How many bytes the data of an item may have as JSON."""
+
+LONGEST_NAME: Final = 255
+MOST_FOUND: Final = 1_000
+"""How many items a lookup may find."""
+
+_OF_WORKFLOW: Final = "/workflow/"
+
+Kind = Literal["data", "promise"]
+
+_COLLECTION: Final = re.compile(r"[A-Za-z][A-Za-z0-9+._\-]{0,127}")
+_decode: Final = msgspec.json.decode
+
+
+def check_collection_name(name: str) -> str:
+    """Return the name of a collection that is no workflow's.
+
+    Raises
+    ------
+    InvalidRequest
+        It is none.
+    """
+    if name == INTERNAL or not _COLLECTION.fullmatch(name):
+        raise InvalidRequest(
+            f"{name[:80]!r} is no name of a collection: it begins with a letter, has letters, digits, '+', '.', '_' "
+            f"and '-', at most 128, and is not {INTERNAL!r}.",
+            field="collection",
+        )
+    return name
+
+
+def check_item_name(name: str) -> str:
+    """Return the name of an item.
+
+    Raises
+    ------
+    InvalidRequest
+        It is none.
+    """
+    if not 0 < len(name) <= LONGEST_NAME or "/" in name or not name.isprintable():
+        raise InvalidRequest(
+            f"{name[:80]!r} is no name of an item: it has 1 to {LONGEST_NAME} printable characters, and no '/'.",
+            field="name",
+        )
+    return name
+
+
+def check_data(raw: bytes | msgspec.Raw) -> bytes:
+    """Return the data of an item, any JSON value.
+
+    Raises
+    ------
+    InvalidRequest, PayloadTooLarge
+        It is no JSON, or too large.
+    """
+    data = bytes(raw)
+    read_value(data, "data")
+    if len(data) > LARGEST_DATA:
+        message = f"The data of an item takes {len(data)} bytes; at most {LARGEST_DATA} are allowed."
+        raise PayloadTooLarge(message, limit=LARGEST_DATA)
+    return data
+
+
+class Item(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is, or was, in a collection. Times are RFC 3339.
+
+    Parameters
+    ----------
+    kind:
+        ``data``, or ``promise``: the job, or the step of that path, will bring it.
+    job_id:
+        Which job has put it there, or is to.
+    removed_at:
+        When it was removed, or another took its place; ``None``: it is there.
+    """
+
+    id: int
+    collection: str
+    name: str
+    kind: Kind
+    data: msgspec.Raw
+    created_at: str
+    category: str | None = None
+    job_id: str | None = None
+    created_by: str | None = None
+    removed_at: str | None = None
+    removed_by: str | None = None
+
+    def shown(self) -> bytes:
+        """Return what the arguments of a job have of it."""
+        found: dict[str, Any] = {"name": self.name, "category": self.category, "data": self.data}
+        return msgspec.json.encode(found)
+
+
+class Lookup(msgspec.Struct, frozen=True):
+    """Which items are meant. What is left out matches all.
+
+    Parameters
+    ----------
+    single:
+        Whether it is one item that must be there, by its name.
+    data:
+        Members that the data must have, with these values.
+    """
+
+    collection: str
+    name: str | None = None
+    name_startswith: str | None = None
+    name_endswith: str | None = None
+    name_contains: str | None = None
+    category: str | None = None
+    data: dict[str, Any] = {}
+    single: bool = False
+
+    def matches(self, name: str, category: str | None = None, data: bytes | msgspec.Raw | None = None) -> bool:
+        """Whether an item is among them; one of whose data nothing is known yet may be."""
+        if self.name is not None and name != self.name:
+            return False
+        if not name.startswith(self.name_startswith or "") or not name.endswith(self.name_endswith or ""):
+            return False
+        if self.name_contains is not None and self.name_contains not in name:
+            return False
+        if self.category is not None and category != self.category:
+            return False
+        if not self.data or data is None:
+            return True
+        found = _decode(data)
+        return isinstance(found, dict) and all(
+            name in found and found[name] == value for name, value in self.data.items()
+        )
+
+    def may_match(self, pattern: str, category: str | None) -> bool:
+        """Whether an item may be among them of whose name parts, in braces, are not known yet."""
+        start, brace, _ = pattern.partition("{")
+        if not brace:
+            return self.matches(pattern, category)
+        if self.category is not None and category != self.category:
+            return False
+        if self.name is not None:
+            return self.name.startswith(start)
+        wanted = self.name_startswith or ""
+        return wanted.startswith(start) or start.startswith(wanted)
+
+
+class _Filter(msgspec.Struct, forbid_unknown_fields=True):
+    collection: str
+    name: str | None = None
+    name_startswith: str | None = None
+    name_endswith: str | None = None
+    name_contains: str | None = None
+    category: str | None = None
+    data: dict[str, Any] = {}
+
+
+_read_filter: Final = msgspec.json.Decoder(_Filter).decode
+
+ITEM_QUERY: Final = ("name", "name_startswith", "name_endswith", "name_contains", "category", "data", "history")
+"""By what items of a collection are asked for over HTTP."""
+
+Lookups = tuple[Lookup, ...]
+
+
+def read_lookup(raw: bytes | msgspec.Raw) -> tuple[Lookups, bool]:
+    """Return what ``$lookup`` says, and whether it is a single item: ``COLLECTION/NAME``, a filter, or a list of both.
+
+    Raises
+    ------
+    InvalidRequest
+        It is malformed, or two of its members say different things of the same.
+    """
+    value = bytes(raw).lstrip()
+    try:
+        match value[:1]:
+            case b'"':
+                return (_read_single(_decode(value, type=str)),), True
+            case b"{":
+                return (_read_many(value),), False
+            case b"[":
+                found: list[Lookup] = []
+                for one in _decode(value, type=list[msgspec.Raw]):
+                    inner, _ = read_lookup(one)
+                    found += inner
+                return tuple(found), False
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"A lookup is malformed: {error}.", field="$lookup") from None
+    raise InvalidRequest("A lookup is 'COLLECTION/NAME', an object, or an array of both.", field="$lookup")
+
+
+def _read_single(text: str) -> Lookup:
+    collection, slash, name = text.partition("/")
+    if not slash:
+        raise InvalidRequest(f"The lookup {text[:80]!r} must be 'COLLECTION/NAME'.", field="$lookup")
+    return Lookup(_check_source(collection), check_item_name(name), single=True)
+
+
+def _read_many(raw: bytes) -> Lookup:
+    given = _read_filter(raw)
+    matchers = [name for name in ("name", "name_startswith") if getattr(given, name) is not None]
+    if len(matchers) > 1 or (given.name is not None and (given.name_endswith, given.name_contains) != (None, None)):
+        raise InvalidRequest("A lookup says 'name', or what the name begins with, ends with or contains.", field="name")
+    return Lookup(**{**msgspec.structs.asdict(given), "collection": _check_source(given.collection)})
+
+
+def _check_source(collection: str) -> str:
+    return collection if collection == INTERNAL else check_collection_name(collection)
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Which collection: a named one, or that of a workflow."""
+
+    name: str | None = None
+    workflow_id: str | None = None
+
+
+class NewItem(msgspec.Struct, frozen=True):
+    """Something that is to be put into a collection.
+
+    Parameters
+    ----------
+    replace:
+        Whether it takes the place of an item of the same name; else such a one is a conflict.
+    """
+
+    name: str
+    data: bytes
+    category: str | None = None
+    replace: bool = False
+    kind: Kind = "data"
+
+
+class Provided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a step promises to put into its workflow's collection when it has succeeded.
+
+    Parameters
+    ----------
+    data:
+        Its data, in which references may lead to the job (``job.result``); without, the result of the job.
+    """
+
+    name: str
+    category: str | None = None
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_read_provided: Final = msgspec.json.Decoder(list[str | Provided]).decode
+
+
+def read_provided(raw: bytes | msgspec.Raw) -> list[Provided]:
+    """Return what a step says that it ``provides``: names, or objects.
+
+    Raises
+    ------
+    InvalidRequest
+        It is malformed.
+    """
+    try:
+        given = [Provided(one) if isinstance(one, str) else one for one in _read_provided(raw)]
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"'provides' is malformed: {error}.", field="provides") from None
+    for one in given:
+        check_item_name(one.name)
+        if one.data is not msgspec.UNSET:
+            check_data(one.data)
+    if len({one.name for one in given}) < len(given):
+        raise InvalidRequest("'provides' has a name twice.", field="provides")
+    return given
+
+
+def key_of(tenant: str, collection: str, workflow: int | None) -> str:
+    """Return under which name the items of a tenant's collection are kept; of a workflow's own: by its number.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no workflow whose collection it could be.
+    """
+    if collection != INTERNAL:
+        return qualify(tenant, collection)
+    if workflow is None:
+        raise InvalidRequest(f"Only jobs of workflows have a collection {INTERNAL!r}.", field="collection")
+    return key_of_workflow(workflow)
+
+
+def key_of_workflow(workflow: int) -> str:
+    """Return under which name the items of a workflow's own collection are kept."""
+    return f"{_OF_WORKFLOW}{workflow}"
+
+
+def is_internal(key: str) -> bool:
+    """Whether a collection is a workflow's own."""
+    return key.startswith(_OF_WORKFLOW)
