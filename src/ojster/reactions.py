@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -59,6 +60,28 @@ def collect(
     if data is not None:
         action["data"] = msgspec.json.decode(to_json(data))
     return action
+
+
+def notify(
+    channel: str,
+    *,
+    subject: str | None = None,
+    text: str | None = None,
+    to: Sequence[str] = (),
+    cc: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Tell somebody through a channel (``ojster channels``): by e-mail, or a signed call.
+
+    Parameters
+    ----------
+    subject, text:
+        What is said; what stands in braces leads to the job: ``"{job.type} has failed: {job.error.message}"``.
+    to, cc:
+        Of e-mail, instead of those of the channel; who does not administer may not say them.
+    """
+    given = {"subject": subject, "text": text, "to": list(to) or None, "cc": list(cc) or None}
+    action: dict[str, Any] = {"action": "notify", "channel": channel}
+    return action | {name: value for name, value in given.items() if value is not None}
 
 
 def retry_after(*delays: str) -> dict[str, Any]:

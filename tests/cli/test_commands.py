@@ -173,6 +173,17 @@ def test_collections_are_made_filled_and_looked_at(ojster: Ojster) -> None:
     ojster("collections", "items", "releases", expect=3)
 
 
+def test_channels_are_made_listed_and_deleted(ojster: Ojster) -> None:
+    ojster("channels", "email", "ops", "--from", "jobs@example.com", "--to", "ada@example.com", "--subject", "{event}")
+    assert ojster("channels", "webhook", "chat", "https://203.0.113.1/hook").startswith("whsec_")
+    shown = ojster.json("channels", "list")["channels"]
+    assert [(one["name"], one["method"]) for one in shown] == [("chat", "webhook"), ("ops", "email")]
+    assert "secret" not in shown[0]
+    assert "is no address" in ojster("channels", "email", "x", "--from", "a", "--to", "b@example.com", expect=1)
+    ojster("channels", "delete", "chat")
+    ojster("channels", "delete", "chat", expect=3)
+
+
 def test_what_was_kept_long_enough_is_counted_and_deleted(ojster: Ojster) -> None:
     ids = [ojster("push", "a").strip() for _ in range(3)]
     for id in ids[:2]:

@@ -20,6 +20,7 @@ from ojster.engine.selection import JobFilter
 from ojster.engine.way import Claim
 from ojster.engine.workers import Heartbeat
 from ojster.model.access import Grant, Role
+from ojster.model.channel import Channel
 from ojster.model.collection import Lookup, NewItem, Where
 from ojster.model.duration import HOUR
 from ojster.model.envelope import Job
@@ -224,6 +225,17 @@ async def test_collections(client: Client) -> None:
     await client.delete_collection(made.name, force=True)
     with pytest.raises(NotFound):
         await client.items(where)
+
+
+async def test_channels(client: Client) -> None:
+    channel = Channel("ops", "email", "a@example.com", ("b@example.com",), subject="s")
+    assert await client.put_channel(channel)
+    assert not await client.put_channel(msgspec.structs.replace(channel, subject="t"))
+    (found,) = await client.channels()
+    assert (found.name, found.sender, found.to, found.subject) == ("ops", "a@example.com", ("b@example.com",), "t")
+    await client.delete_channel("ops")
+    with pytest.raises(NotFound):
+        await client.delete_channel("ops")
 
 
 async def test_pruning(client: Client, clock: Clock) -> None:

@@ -66,6 +66,8 @@ class World:
         await call(http, "POST", f"{BASE}/collections", {"name": "hoard", "description": TREASURE})
         for place in (f"{BASE}/collections/hoard", where):
             await call(http, "POST", f"{place}/items", {"name": "gem", "data": TREASURE})
+        channel = {"method": "email", "from": "a@example.com", "to": ["a@example.com"], "subject": TREASURE}
+        await call(http, "PUT", f"{BASE}/channels/ops", channel)
         cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [TREASURE]}
         await call(http, "POST", f"{BASE}/cron", cron)
         schema = {"type": "array", "title": TREASURE}
@@ -82,7 +84,7 @@ class World:
         paths = [f"/jobs/{self.ids[name]}" for name in ("waiting", "available", "active", "dead")]
         paths += [f"/jobs/{self.ids['active']}/checkpoint", f"/workflows/{self.ids['workflow']}", "/cron/nightly"]
         paths += ["/collections/hoard/items?history=true", f"/workflows/{self.ids['workflow']}/items?history=true"]
-        paths += ["/definitions/plan", "/definitions/plan/versions/1"]
+        paths += ["/channels", "/definitions/plan", "/definitions/plan/versions/1"]
         paths += ["/schemas/typed/1", f"/webhooks/subscriptions/{self.ids['subscription']}", "/workers", "/rate-limits"]
         return {path: await call(self.http, "GET", BASE + path) for path in paths}
 
@@ -147,6 +149,9 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "POST /cron": [("/cron", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],
         "POST /definitions": [("/definitions", {"name": "own", "type": "gate"})],
         "PUT /definitions/{name}": [("/definitions/plan", {"type": "chain", "steps": [{"type": "b", "args": []}]})],
+        "PUT /channels/{name}": [
+            ("/channels/ops", {"method": "email", "from": "b@example.com", "to": ["b@example.com"]})
+        ],
         "POST /collections": [("/collections", {"name": "own"})],
         "POST /collections/{name}/items": [("/collections/hoard/items", {"name": "gem", "replace": True})],
         "PATCH /cron/{name}": [("/cron/nightly", {"enabled": False})],
@@ -171,7 +176,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
     known["DELETE /jobs/batch"] = [("/jobs/batch", {"job_ids": all_jobs}), ("/jobs/batch", {"filter": {"type": "t"}})]
     if f"{method} {place}" in known:
         return [(BASE + where, body) for where, body in known[f"{method} {place}"]]
-    names_of = {"/cron": "nightly", "/definitions": "plan", "/collections": "hoard"}
+    names_of = {"/channels": "ops", "/cron": "nightly", "/definitions": "plan", "/collections": "hoard"}
     names = {
         "{name}": next((name for part, name in names_of.items() if part in place), "work"),
         "{item}": "gem",

@@ -8,6 +8,7 @@ import click
 
 from ojster.cli import (
     care,
+    channels,
     collections,
     cron,
     dead_letter,
@@ -58,6 +59,7 @@ for command in (
     workers.workers,
     tokens.tokens,
     collections.collections,
+    channels.channels,
     care.migrate,
     care.doctor,
     care.prune,

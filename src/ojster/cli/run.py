@@ -121,6 +121,13 @@ def ends_with_parent(command: Command) -> Command:
     is_flag=True,
     help="Deliver events over plain HTTP too, and to addresses that are not public.",
 )
+@click.option(
+    "--smtp",
+    envvar="OJSTER_SMTP",
+    show_envvar=True,
+    metavar="URL",
+    help="Who takes the e-mail that jobs want to be sent: smtps://user:password@mail.example.com:465.",
+)
 @click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
 @ends_with_parent
 def serve(
@@ -142,6 +149,7 @@ def serve(
     migrate: bool,
     log_level: str,
     trust_webhooks: bool,
+    smtp: str | None,
     conformance_hooks: bool,
 ) -> None:
     """Serve jobs over HTTP, as Open Job Spec 1.0 says.
@@ -177,6 +185,7 @@ def serve(
         log_level=log_level,
         hooks=conformance_hooks,
         trusting=trust_webhooks,
+        smtp=smtp,
         tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
 

@@ -39,6 +39,7 @@ from ojster.engine.workflows import Review, StepAddress
 from ojster.model import errors
 from ojster.model.access import Grant, Token, read_shown_token, shown_grants
 from ojster.model.agents import AgentState
+from ojster.model.channel import Channel, read_channel
 from ojster.model.collection import ITEM_QUERY, Item, Lookup, NewItem, Where
 from ojster.model.definition import Definition
 from ojster.model.duration import format_duration
@@ -463,6 +464,25 @@ class HttpClient:
         """Tell a worker what to be."""
         answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
         return _worker(msgspec.json.decode(answer["worker"]))
+
+    async def put_channel(self, channel: Channel) -> bool:
+        """Make or change a channel; return whether it is new."""
+        shown = channel.to_wire()
+        body = {name: value for name, value in shown.items() if name not in ("name", "created_at")}
+        if channel.secret is not None:
+            body["secret"] = channel.secret
+        known = {one.name for one in await self.channels()}
+        await self._call("PUT", f"/channels/{quote(channel.name, safe='')}", body)
+        return channel.name not in known
+
+    async def channels(self) -> list[Channel]:
+        """Return the channels."""
+        answer = await self._call("GET", "/channels")
+        return [read_channel(shown) for shown in msgspec.json.decode(answer["channels"])]
+
+    async def delete_channel(self, name: str) -> None:
+        """Delete a channel."""
+        await self._call("DELETE", f"/channels/{quote(name, safe='')}")
 
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
         """Make a named collection."""

@@ -30,6 +30,7 @@ from ojster.engine.workflow_views import WorkflowFilter
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.access import Grant, Token
 from ojster.model.agents import AgentState
+from ojster.model.channel import Channel
 from ojster.model.collection import Item, Lookup, NewItem, Where
 from ojster.model.definition import Definition
 from ojster.model.envelope import Job
@@ -212,6 +213,15 @@ class Client(Protocol):
 
     async def crons(self) -> list[Cron]:
         """Return all cron jobs."""
+
+    async def put_channel(self, channel: Channel) -> bool:
+        """Make or change a channel; return whether it is new."""
+
+    async def channels(self) -> list[Channel]:
+        """Return the channels."""
+
+    async def delete_channel(self, name: str) -> None:
+        """Delete a channel."""
 
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
         """Make a named collection."""

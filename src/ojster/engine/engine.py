@@ -34,6 +34,7 @@ from ojster.engine import (
     idempotency,
     inspect,
     notes,
+    notifications,
     outcome,
     properties,
     queue_config,
@@ -81,6 +82,7 @@ from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, Workflo
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.access import Access, Grant, Token, hash_secret, join_token, new_id, new_secret
 from ojster.model.agents import AgentState
+from ojster.model.channel import Channel, check_channel
 from ojster.model.collection import (
     Item,
     Lookup,
@@ -356,7 +358,30 @@ class Engine:
             raise Forbidden(f"Queues whose names begin with {RESERVED!r} are not for tenants.")
         if catalogue:
             job.warnings = _check_args(catalogue, job, args)
+        if job.notices:
+            await self._check_notices(job)
         return job
+
+    async def _check_notices(self, job: NewJob) -> None:
+        """See that a job can tell those whom it wants to tell (seed 003: notifications).
+
+        Raises
+        ------
+        InvalidRequest
+            There is no such channel.
+        Forbidden
+            It names others than the channel does, and the caller may not say who is told.
+        """
+        for notice in job.notices:
+            if self.access is not None and (notice.to or notice.cc):
+                self.access.need_admin()
+        names = sorted({notice.channel for notice in job.notices})
+        found = await self.database.read_many(
+            notifications.find_channels, [qualify(job.tenant, name) for name in names]
+        )
+        missing = [name for name, one in zip(names, found, strict=True) if isinstance(one, OjsterError)]
+        if missing:
+            raise InvalidRequest(f"There is no channel {missing[0]!r}.", field="event_reactions")
 
     async def _completed(self, members: Members) -> Members:
         """Run the enqueue middleware over a job, and complete and check it as the rules of its queue say."""
@@ -801,6 +826,9 @@ class Engine:
             await self._complete_steps(new)
         if catalogue := await self._schemas():
             _check_steps(catalogue, new)
+        for job in new.plan.jobs.values():
+            if job.notices:
+                await self._check_notices(job)
         return new
 
     async def _from_definition(self, members: Members) -> tuple[Members, Start]:
@@ -1288,6 +1316,36 @@ class Engine:
         """Return all cron jobs by name."""
         found = await self.database.read(cron.list_crons, None)
         return [item for item in found if self.sees(split(item.name)[0])]
+
+    # Channels
+
+    async def put_channel(self, channel: Channel) -> bool:
+        """Make or change a channel through which jobs tell somebody something (seed 003); return whether it is new.
+
+        Raises
+        ------
+        InvalidRequest
+            It cannot be used.
+        """
+        check_channel(channel)
+        kept = msgspec.structs.replace(channel, name=self.named(channel.name))
+        return await self.do(notifications.put_channels, kept)
+
+    async def channels(self) -> list[Channel]:
+        """Return the channels, by name."""
+        found = await self.database.read(notifications.list_channels, None)
+        mine = [one for one in found if self.sees(split(one.name)[0])]
+        return [msgspec.structs.replace(one, name=called(one.name)) for one in mine]
+
+    async def delete_channel(self, name: str) -> None:
+        """Delete a channel.
+
+        Raises
+        ------
+        NotFound
+            There is none.
+        """
+        await self.do(notifications.delete_channels, self.named(name))
 
     # Collections
 

@@ -13,8 +13,10 @@ import msgspec
 from ojster.database.transaction import Later, Transaction, TryAgain
 from ojster.engine.admission import admit
 from ojster.engine.definitions import find
+from ojster.engine.notifications import notify
 from ojster.engine.outputs import carry_out, collect, finder, note_failure, seer
 from ojster.engine.workflows import create
+from ojster.model.channel import Notify
 from ojster.model.definition import START_MEMBERS, check_params, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
@@ -54,10 +56,10 @@ def _react(tx: Transaction, job: Job, event: Event) -> None:
     for action in reactions_of(job.envelope).get(event, ()):
         if isinstance(action, Collect) and event == "on_success" and job.id in tx.effects.collected:
             continue  # before anything followed from it
-        carry_out(tx, job, event, partial(_act, tx, job, action))
+        carry_out(tx, job, event, partial(_act, tx, job, event, action))
 
 
-def _act(tx: Transaction, job: Job, action: Action) -> None:
+def _act(tx: Transaction, job: Job, event: Event, action: Action) -> None:
     match action:
         case Enqueue():
             members = _resolved(tx, action.job, _OF_JOB, job)
@@ -68,6 +70,8 @@ def _act(tx: Transaction, job: Job, action: Action) -> None:
             _start(tx, job, _resolved(tx, action.workflow, _OF_WORKFLOW, job))
         case Collect():
             collect(tx, job, action)
+        case Notify():
+            notify(tx, job, event, action)
         case RetryWithDelays():
             return  # decided before the failure was final: see fail_attempt
 

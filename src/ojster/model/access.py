@@ -157,6 +157,10 @@ class Access(msgspec.Struct, frozen=True):
             names = " or ".join(repr(operation.value) for operation in operations)
             raise Forbidden(f"This needs a role that allows {names}; {self.who!r} has none here.")
 
+    def need_admin(self) -> None:
+        """Refuse what only those may do who administer; raises as ``need``."""
+        self.need(Operation.ADMIN)
+
     def check_queue(self, queue: str) -> None:
         """Refuse jobs of a queue that is not among those that the token is for (ojs-security.md section 7.1).
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.model.agents import SYSTEM_MANAGED, Agent, is_agents, read_agent
+from ojster.model.channel import Notify
 from ojster.model.code import ATTRIBUTE, CODE_TYPE, read_code
 from ojster.model.duration import MILLISECOND, SECOND, parse_duration
 from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
@@ -163,6 +164,8 @@ class NewJob(msgspec.Struct, gc=False):
     """For what it waits, if that is all it does (``ojster.model.wait``)."""
     reacts: int = 0
     """To which events it has reactions (``ojster.model.reactions``), and whether it says how long it is to be kept."""
+    notices: tuple[Notify, ...] = ()
+    """Whom its reactions tell of it."""
     warnings: tuple[str, ...] = ()
     """What the schema of its type has against its arguments."""
 
@@ -384,12 +387,15 @@ def read_job(
         resources = read_resources(members)
         timeout = resources.timeout or timeout
         needs = None if resources.needs is None else resources.needs.key
-    reacts = 0
+    reacts, notices = 0, tuple[Notify, ...]()
     if REACTIONS in members:
         reactions = read_reactions(members[REACTIONS])
         reacts = bits_of(reactions)
-        for action in [action for actions in reactions.values() for action in actions if isinstance(action, Enqueue)]:
-            read_job(dict(action.job), now, largest=largest, tenant=owner)  # or it is refused
+        everything = [action for actions in reactions.values() for action in actions]
+        notices = tuple(action for action in everything if isinstance(action, Notify))
+        for action in everything:
+            if isinstance(action, Enqueue):
+                read_job(dict(action.job), now, largest=largest, tenant=owner)  # or it is refused
     if EXPIRATION in members:
         read_expiration_delay(members[EXPIRATION])  # or it is refused
         reacts |= EXPIRATION_BIT
@@ -422,6 +428,7 @@ def read_job(
         agent=agent,
         reacts=reacts,
         wait=wait,
+        notices=notices,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from ojster.model.channel import Notify
 from ojster.model.collection import INTERNAL, check_collection_name
 from ojster.model.duration import DAY, HOUR, MINUTE, WEEK
 from ojster.model.errors import InvalidRequest
@@ -84,7 +85,7 @@ class RetryWithDelays(
     delays: tuple[str, ...]
 
 
-Action = Enqueue | StartWorkflow | Collect | RetryWithDelays
+Action = Enqueue | StartWorkflow | Collect | Notify | RetryWithDelays
 Reactions = dict[Event, tuple[Action, ...]]
 
 _decode: Final = msgspec.json.Decoder(Reactions).decode
@@ -114,6 +115,8 @@ def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
         for collect in (action for action in actions if isinstance(action, Collect)):
             if collect.collection != INTERNAL:
                 check_collection_name(collect.collection)
+        for notice in (action for action in actions if isinstance(action, Notify)):
+            notice.check()
     return reactions
 
 

@@ -29,6 +29,7 @@ from ojster.server.api.service import STARTED
 from ojster.server.deliveries import Deliverer, Sender
 from ojster.server.doorkeeper import Doorkeeper
 from ojster.server.exchange import Answer, Endpoint, Exchange, Services, encode, refuse
+from ojster.server.mail import Smtp
 from ojster.server.metrics import Metrics, Seen
 from ojster.server.route import BASE, Route
 from ojster.server.sockets import follow_by_socket
@@ -74,6 +75,8 @@ class Application:
         What tenants may do of whom nothing is said yet; it is said when the application starts.
     guarded:
         Whether only who has a token is let in (``ojster.server.doorkeeper``).
+    smtp:
+        Who takes the e-mail that jobs want to be sent.
     """
 
     def __init__(
@@ -85,13 +88,14 @@ class Application:
         largest_body: int | None = None,
         tenants: Sequence[TenantChange] = (),
         guarded: bool = False,
+        smtp: Smtp | None = None,
     ) -> None:
         self.engine = engine
         self._cors_origins = cors_origins
         self._tenants = tenants
         self.metrics = Metrics()
         engine.database.on_events = self.metrics.count_events
-        self.deliverer = Deliverer(engine, Sender(trusting=trusting))
+        self.deliverer = Deliverer(engine, Sender(trusting=trusting), smtp)
         self._services = Services(self.deliverer.sender, Feed(engine), Doorkeeper(engine) if guarded else None)
         self._largest_body = largest_body or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024

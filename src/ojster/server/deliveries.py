@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import smtplib
 import socket
 import threading
 import time
@@ -20,16 +21,20 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 import msgspec
 
-from ojster.engine import webhooks
+from ojster.engine import notifications, webhooks
 from ojster.engine.configuration import Subscription
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport, Release
 from ojster.engine.way import Claim
+from ojster.model.channel import Channel, Message
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.failure import Failure
 from ojster.model.ids import new_id
+from ojster.model.tenant import called
+from ojster.server import mail
+from ojster.server.mail import Smtp
 from ojster.version import __version__
 
 log = logging.getLogger(__name__)
@@ -221,12 +226,29 @@ def sign(subscription: Subscription, timestamp: str, body: bytes) -> str:
     return ",".join(f"sha256={hmac.new(key.encode(), message, hashlib.sha256).hexdigest()}" for key in keys)
 
 
-class Deliverer:
-    """Delivers events to subscribers until it is stopped. Any number of servers may do so for one database."""
+class _Failed(Exception):
+    """A message could not be sent."""
 
-    def __init__(self, engine: Engine, sender: Sender) -> None:
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Deliverer:
+    """Delivers events to subscribers, and messages through channels, until it is stopped.
+
+    Any number of servers may do so for one database.
+
+    Parameters
+    ----------
+    smtp:
+        Who takes e-mail; ``None``: this server sends none, and leaves it to others, or to a later try.
+    """
+
+    def __init__(self, engine: Engine, sender: Sender, smtp: Smtp | None = None) -> None:
         self._engine = engine
         self.sender = sender
+        self._smtp = smtp
         self._id = f"webhooks_{new_id()}"
         self._loop: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
@@ -254,7 +276,7 @@ class Deliverer:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 continue
             try:
-                jobs = await self._engine.fetch(Claim((webhooks.QUEUE,), room, self._id), wait=30.0)
+                jobs = await self._engine.fetch(Claim((webhooks.QUEUE, notifications.QUEUE), room, self._id), wait=30.0)
             except OjsterError as error:
                 log.warning("deliveries cannot be fetched, trying again: %s", error)
                 await asyncio.sleep(PAUSE)
@@ -266,6 +288,79 @@ class Deliverer:
 
     async def deliver(self, job: Job) -> None:
         """Make one delivery, and tell what came of it."""
+        if job.type == notifications.JOB_TYPE:
+            await self._tell(job)
+        else:
+            await self._deliver(job)
+
+    async def _tell(self, job: Job) -> None:
+        """Send one message, and tell what came of it."""
+        engine, failure = self._engine, None
+        key, shown = job.args
+        message = msgspec.convert(shown, Message)
+        try:
+            channel = await engine.look(notifications.find_channels, key)
+        except OjsterError:
+            await engine.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
+            return
+        try:
+            await (self._mail(channel, message) if channel.method == "email" else self._call(channel, message, job))
+        except _Failed as failed:
+            failure = failed.failure
+        except asyncio.CancelledError:
+            await engine.release([Release(job.id, job.worker_id, job.attempt)])
+            raise
+        try:
+            if failure is None:
+                await engine.acknowledge([Acknowledgement(job.id, b'{"sent":true}', job.worker_id, job.attempt)])
+                event = "notification.sent"
+            else:
+                (ended,) = await engine.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+                is_over = isinstance(ended, Job) and ended.state == "discarded"
+                event = "notification.dead" if is_over else "notification.failed"
+            await engine.do(notifications.told, (event, key, {"attempt": job.attempt}))
+        except OjsterError as error:
+            log.warning("what came of the message %s cannot be noted; it is sent again: %s", job.id, error)
+
+    async def _mail(self, channel: Channel, message: Message) -> None:
+        if self._smtp is None:
+            raise _Failed(Failure("NoMailServer", "This server was not told who takes e-mail: --smtp."))
+        facts = "\n".join(
+            f"{name}: {value if isinstance(value, str) else msgspec.json.encode(value).decode()}"
+            for name, value in message.job.items()
+        )
+        text = f"{message.text}\n\n{facts}\n" if message.text else f"{facts}\n"
+        to, cc = message.to or channel.to, message.cc or channel.cc
+        try:
+            await mail.send(self._smtp, mail.compose(channel.sender or "", to, cc, message.subject, text))
+        except (smtplib.SMTPException, OSError) as error:
+            final = mail.is_final(error)
+            code = "DEAD_LETTER" if final else "handler_error"
+            raise _Failed(Failure("MailRefused" if final else "MailFailed", str(error), code=code)) from None
+
+    async def _call(self, channel: Channel, message: Message, job: Job) -> None:
+        event = {
+            "type": "notification",
+            "id": f"msg_{job.id}",
+            "event": message.event,
+            "subject": message.subject,
+            "text": message.text,
+            "job": message.job,
+        }
+        url = channel.url or ""
+        receiver = Subscription(called(channel.name), url, (), channel.secret or "", channel.created_at)
+        try:
+            answered = await self.sender.send(receiver, event, f"msg_{job.id}")
+        except Refused as refusal:
+            raise _Failed(Failure("WebhookRefused", f"{url}: {refusal}", retryable=False)) from None
+        except (httpx.HTTPError, OSError, TimeoutError) as error:
+            why = f"{url}: {str(error) or type(error).__name__}"
+            raise _Failed(Failure("WebhookUnreachable", why)) from None
+        if not answered.succeeded:
+            code = "DEAD_LETTER" if answered.final else "handler_error"
+            raise _Failed(Failure("WebhookFailed", f"{url} answered {answered.status}.", code=code))
+
+    async def _deliver(self, job: Job) -> None:
         engine = self._engine
         subscription_id, event = job.args
         try:

@@ -19,6 +19,7 @@ from ojster.engine.settings import Settings
 from ojster.engine.tenant_admin import TenantChange
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
+from ojster.server.mail import read_smtp
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.tuning import be_quick
 
@@ -79,6 +80,7 @@ def serve(
     trusting: bool = False,
     tenants: Sequence[TenantChange] = (),
     guarded: bool | None = None,
+    smtp: str | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -96,12 +98,15 @@ def serve(
         What tenants may do of whom nothing is said yet.
     guarded:
         Whether callers need a token; ``None``: only if others than this machine can call.
+    smtp:
+        Who takes e-mail, such as ``smtps://user:password@mail.example.com:465``.
 
     Raises
     ------
     InvalidRequest, BackendUnavailable
         The database cannot be opened.
     """
+    mail_server = None if smtp is None else read_smtp(smtp)
     be_quick()
     engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate))
     if hooks:
@@ -110,7 +115,14 @@ def serve(
     guarded = not is_local if guarded is None else guarded
     if not guarded and not is_local:
         log.warning("everybody who reaches %s may do everything: --auth is off", host)
-    application = Application(engine, cors_origins=cors_origins, trusting=trusting, tenants=tenants, guarded=guarded)
+    application = Application(
+        engine,
+        cors_origins=cors_origins,
+        trusting=trusting,
+        tenants=tenants,
+        guarded=guarded,
+        smtp=mail_server,
+    )
     config = uvicorn.Config(
         application,
         host=host,

@@ -553,6 +553,18 @@ class ItemBody(Struct, forbid_unknown_fields=True):
     replace: bool = False
 
 
+class ChannelBody(Struct, forbid_unknown_fields=True):
+    """A way to tell somebody something: ``email`` (``from``, ``to``) or ``webhook`` (``url``)."""
+
+    method: Literal["email", "webhook"]
+    sender: str | None = msgspec.field(default=None, name="from")
+    to: list[str] = []
+    cc: list[str] = []
+    subject: str | None = None
+    url: str | None = None
+    secret: Annotated[str, Meta(min_length=16, max_length=256)] | None = None
+
+
 class PruneBody(Struct, forbid_unknown_fields=True):
     """Whether it is only counted what would be deleted."""
 
@@ -776,6 +788,7 @@ POOL: Final = msgspec.json.Decoder(PoolBody)
 WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)
 COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
 ITEM: Final = msgspec.json.Decoder(ItemBody)
+CHANNEL: Final = msgspec.json.Decoder(ChannelBody)
 PRUNE: Final = msgspec.json.Decoder(PruneBody)
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
 TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)

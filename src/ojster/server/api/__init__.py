@@ -7,6 +7,7 @@ from typing import Final
 from ojster.server.api import (
     admin,
     bulk,
+    channels,
     collections,
     crons,
     dead_letters,
@@ -34,6 +35,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *history.ROUTES,
     *workflows.ROUTES,
     *collections.ROUTES,
+    *channels.ROUTES,
     *definitions.ROUTES,
     *workers.ROUTES,
     *queues.ROUTES,
