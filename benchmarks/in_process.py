@@ -7,7 +7,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -15,6 +15,8 @@ from benchmarks.figure import Figure, percentile
 from benchmarks.floors import FOUND
 from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
+from ojster.app import JobType
+from ojster.reactions import OF_JOB, collect, enqueue
 from ojster.tuning import be_quick
 
 R = TypeVar("R")
@@ -68,6 +70,21 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
             floor=alone,
             floor_name="alone",
             least_share=0.9,
+        )
+    if wanted("reactions"):
+        plain = _median(store, _whole)
+        yield Figure(
+            f"{store.name}: whole jobs that put two items into a collection, pushed and processed",
+            _median(store, _collecting),
+            floor=plain,
+            floor_name="plain jobs",
+            least_share=1 / 1.5,
+        )
+        yield Figure(
+            f"{store.name}: whole jobs, two of three pushed by reactions to the third",
+            _median(store, _reacting),
+            floor=plain,
+            floor_name="plain jobs",
         )
     if wanted("latency"):
         latencies = uvloop.run(_with_app(store, _latencies))
@@ -134,6 +151,46 @@ async def _process(app: App) -> float:
     await worker.run(until_empty=True)
     assert worker.processed == total
     return total / (time.perf_counter() - started)
+
+
+async def _whole(app: App) -> float:
+    @app.job("noop")
+    async def noop(n: int) -> None: ...
+
+    return await _push_and_process(app, noop, 20_000)
+
+
+async def _collecting(app: App) -> float:
+    await app.client().create_collection("shelf")
+    put = [collect(f"{name}-{{job.args.0}}", collection="shelf") for name in ("a", "b")]
+
+    @app.job("noop", reactions={"on_success": put})
+    async def noop(n: int) -> None: ...
+
+    return await _push_and_process(app, noop, 20_000)
+
+
+async def _reacting(app: App) -> float:
+    @app.job("next")
+    async def following(n: int) -> None: ...
+
+    push = [enqueue(following.s(OF_JOB["args"][0]))] * 2
+
+    @app.job("noop", reactions={"on_success": push})
+    async def noop(n: int) -> None: ...
+
+    return await _push_and_process(app, noop, 7_000, each=3)
+
+
+async def _push_and_process(app: App, job: JobType[[int], Any], count: int, each: int = 1) -> float:
+    """Jobs a second, from the push of the first to the end of the last; each brings so many about."""
+    worker = Worker(app, concurrency=500)
+    started = time.perf_counter()
+    for first in range(0, count, 1000):
+        await job.aenqueue_many([(n,) for n in range(first, first + 1000)])
+    await worker.run(until_empty=True)
+    assert worker.processed == count * each
+    return count * each / (time.perf_counter() - started)
 
 
 async def _latencies(app: App) -> list[float]:

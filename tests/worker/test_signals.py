@@ -165,13 +165,14 @@ def test_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_killed(
     identity = tmp_path / "identity"
     options = ("--identity", str(identity), "--lease", "600")
     first = processes.worker(*options)
+    processes.until(lambda: identity.exists() and identity.read_text().strip() != "")
+    second = processes.worker(*options)
+    assert second.wait(30) == 1  # there is one of that identity already
+    assert "Another worker runs with the identity" in processes.log.read_text()
     id = processes.push("sleep", 1.0)
     processes.until(lambda: processes.find(id).state == "active")
     holder = processes.find(id).worker_id
     assert identity.read_text().strip() == holder
-    second = processes.worker(*options)
-    assert second.wait(30) == 1  # there is one of that identity already
-    assert "Another worker runs with the identity" in processes.log.read_text()
     first.send_signal(signal.SIGKILL)
     first.wait()
     processes.worker(*options)

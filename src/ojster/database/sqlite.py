@@ -229,8 +229,12 @@ class SqliteTransaction(Transaction):
         return int(self.execute("SELECT coalesce(max(seq), 0) FROM event_batches")[0][0])
 
     def envelopes(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
+        query = f"SELECT seq, envelope FROM payloads WHERE seq {self.among}"
+        found: dict[int, bytes] = dict(self.execute(query, (self.integers([job.seq for job in jobs]),)))
         for job in jobs:
-            job.envelope = self.execute("SELECT envelope FROM payloads WHERE seq = ?", (job.seq,))[0][0]
+            job.envelope = found[job.seq]
 
 
 def _without_nul(ids: Sequence[str]) -> Sequence[str]:

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any, Final, Literal
 
 import msgspec
@@ -126,6 +125,14 @@ class Tally:
         self.waited += wait
         self.waits[bisect_left(WAITS, wait)] += 1
 
+    def copy(self) -> Tally:
+        """Return the same, to be kept."""
+        other = Tally()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.waits = self.waits.copy()
+        return other
+
     def sums(self) -> tuple[int, ...]:
         """Return the values of ``SUMS``."""
         return (self.enqueued, self.completed, self.failed, self.waited, self.ran, *self.waits)
@@ -164,6 +171,30 @@ class Effects:
         Those of a tenant are also counted under its name for the queue."""
         self.tallies: dict[str, Tally] = defaultdict(Tally)
 
+    def mark(self) -> dict[str, Any]:
+        """Return what ``restore`` needs to undo what is added from now on; cheap, however much there is already."""
+        lists = {name: (known := getattr(self, name), len(known)) for name in _LISTS}
+        copies = {name: getattr(self, name).copy() for name in _COPIED}
+        return {
+            "lists": lists,
+            "copies": copies,
+            "available": {queue: ids.copy() for queue, ids in self.available.items()},
+            "tallies": {queue: tally.copy() for queue, tally in self.tallies.items()},
+            "configured": self.configured,
+            "due": self.due,
+        }
+
+    def restore(self, mark: dict[str, Any]) -> None:
+        """Undo what was added since ``mark``."""
+        for name, (known, length) in mark["lists"].items():
+            del known[length:]
+            setattr(self, name, known)
+        for name, known in mark["copies"].items():
+            setattr(self, name, known)
+        self.available = defaultdict(set, mark["available"])
+        self.tallies = defaultdict(Tally, mark["tallies"])
+        self.configured, self.due = mark["configured"], mark["due"]
+
     @property
     def fetchable(self) -> dict[str, int]:
         """The queues from which jobs can be fetched that could not before, and how many at least."""
@@ -171,6 +202,12 @@ class Effects:
         for queue in self.opened:
             queues[queue] = queues[qualify(EVERYBODY, queue)] = EVERY_JOB
         return queues
+
+
+_LISTS: Final = ("finished", "ended", "reactions", "events", "history")
+"""What is only ever added to, or replaced as a whole."""
+
+_COPIED: Final = ("opened", "collected", "workflows", "counts")
 
 
 class Transaction(ABC):
@@ -304,12 +341,12 @@ class Transaction(ABC):
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Undo what happens inside, rows and effects, if it raises."""
-        effects = deepcopy(self.effects)
+        mark = self.effects.mark()
         self.execute("SAVEPOINT inner_part")
         try:
             yield
         except BaseException:
-            self.effects = effects
+            self.effects.restore(mark)
             self.execute("ROLLBACK TO inner_part")
             raise
         finally:

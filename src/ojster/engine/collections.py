@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.database.transaction import Row, Transaction
+from ojster.database.transaction import ColumnType, Row, Transaction
 from ojster.engine.graph import find_workflow, no_workflow
 from ojster.model.collection import (
     INTERNAL,
@@ -29,6 +29,9 @@ from ojster.model.timestamps import format_timestamp
 
 MOST_ITEMS: Final = 10_000
 """How many items a workflow's own collection may hold."""
+
+AT_ONCE: Final = 200
+"""How many names stand in one statement."""
 
 _COLUMNS: Final = "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by"
 
@@ -226,27 +229,63 @@ def put(tx: Transaction, key: str, new: NewItem, *, job: Job | None = None, by: 
     if not new.replace and tx.execute(f"{_ACTIVE} AND name = :name", {"key": key, "name": new.name}):
         message = f"The collection {_called(key)!r} has an item {new.name!r}; remove it, or replace it."
         raise Conflict(message, item=new.name)
-    if replaced is None and is_internal(key) and _count(tx, key) >= MOST_ITEMS:
-        raise Conflict(f"The workflow's collection holds {MOST_ITEMS} items already.", items=MOST_ITEMS)
+    if replaced is None:
+        _check_room(tx, key, 1)
+    tx.insert_rows("collection_items", _TYPES, [_row(tx, key, new, job, by)])
+    (item,) = tx.execute(f"{_ACTIVE} AND name = :name", {"key": key, "name": new.name})
+    return _item(item)
+
+
+def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
+    """Put items of different names into collections, each in the place of what has its name there.
+
+    Raises
+    ------
+    Conflict
+        There would be too many.
+    """
+    names: dict[str, list[str]] = {}
+    for key, new, _ in items:
+        names.setdefault(key, []).append(new.name)
+    for key, wanted in names.items():
+        replaced = 0
+        for first in range(0, len(wanted), AT_ONCE):
+            some = wanted[first : first + AT_ONCE]
+            rows = tx.execute(
+                "UPDATE collection_items SET removed_at = ? WHERE collection = ? AND removed_at IS NULL "
+                f"AND name IN ({', '.join('?' * len(some))}) RETURNING id",
+                (tx.now, key, *some),
+            )
+            replaced += len(rows)
+        _check_room(tx, key, len(wanted) - replaced)
+    tx.insert_rows("collection_items", _TYPES, [_row(tx, key, new, job, None) for key, new, job in items])
+
+
+_TYPES: Final[dict[str, ColumnType]] = {
+    "collection": "text",
+    "name": "text",
+    "kind": "text",
+    "category": "text",
+    "data": "bytea",
+    "job_id": "uuid",
+    "workflow": "bigint",
+    "created_at": "bigint",
+    "created_by": "text",
+}
+
+
+def _row(tx: Transaction, key: str, new: NewItem, job: Job | None, by: str | None) -> tuple[Any, ...]:
     is_elsewhere = job is not None and job.node is not None and not is_internal(key)
-    values = {
-        "collection": key,
-        "name": new.name,
-        "kind": new.kind,
-        "category": new.category,
-        "data": new.data,
-        "job_id": None if job is None else job.id,
-        "workflow": (job.node or 0) >> NUMBER_BITS if job is not None and is_elsewhere else None,
-        "now": tx.now,
-        "by": by if job is None else f"job {job.id}",
-    }
-    (row,) = tx.execute(
-        "INSERT INTO collection_items "
-        "(collection, name, kind, category, data, job_id, workflow, created_at, created_by) VALUES "
-        f"(:collection, :name, :kind, :category, :data, :job_id, :workflow, :now, :by) RETURNING {_COLUMNS}",
-        values,
-    )
-    return _item(row)
+    workflow = (job.node or 0) >> NUMBER_BITS if job is not None and is_elsewhere else None
+    who = by if job is None else f"job {job.id}"
+    job_id = None if job is None else job.id
+    return (key, new.name, new.kind, new.category, new.data, job_id, workflow, tx.now, who)
+
+
+def _check_room(tx: Transaction, key: str, more: int) -> None:
+    """Refuse more items than a workflow's own collection may hold."""
+    if more > 0 and is_internal(key) and _count(tx, key) + more > MOST_ITEMS:
+        raise Conflict(f"The workflow's collection would hold more than {MOST_ITEMS} items.", items=MOST_ITEMS)
 
 
 def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provided]]) -> None:
@@ -287,18 +326,22 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
 
 
 _ACTIVE: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NULL"
+_REMOVED: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NOT NULL"
 
 
 def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False) -> list[Item]:
     parameters: dict[str, Any] = {"key": key, "most": MOST_FOUND + 1}
-    query = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key" if history else _ACTIVE
+    condition = ""
     if lookup.name is not None:
-        query, parameters = f"{query} AND name = :name", parameters | {"name": lookup.name}
+        condition, parameters = " AND name = :name", parameters | {"name": lookup.name}
     if lookup.name_startswith:
-        query += " AND name >= :start AND name < :end"
+        condition += " AND name >= :start AND name < :end"
         parameters |= {"start": lookup.name_startswith, "end": lookup.name_startswith + "\U0010ffff"}
     if lookup.category is not None:
-        query, parameters = f"{query} AND category = :category", parameters | {"category": lookup.category}
+        condition, parameters = f"{condition} AND category = :category", parameters | {"category": lookup.category}
+    query = _ACTIVE + condition
+    if history:  # what is there, and what was, each have an index of their own
+        query += f" UNION ALL {_REMOVED}{condition}"
     is_exact = not (lookup.name_endswith or lookup.name_contains or lookup.data)
     rows = tx.execute(f"{query} ORDER BY id{' LIMIT :most' * is_exact}", parameters)
     items = [_item(row) for row in rows]

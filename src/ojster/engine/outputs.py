@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from ojster.database.transaction import Transaction, TryAgain
-from ojster.engine.collections import look_up, need_collection, put
+from ojster.engine.collections import look_up, need_collection, put, put_all
 from ojster.model.collection import NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, NotFound, OjsterError
@@ -22,6 +22,8 @@ from ojster.model.node import NUMBER_BITS
 from ojster.model.reactions import COLLECTS, Collect, Event, reactions_of
 from ojster.model.reference import Reference, Unresolvable, follow, parse_reference, resolve
 
+_SAID: Final = frozenset({"id", "type", "args"})
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _FIELD: Final = re.compile(r"\{(job\.[^{}]+)\}")
 
 log = logging.getLogger("ojster")
@@ -29,14 +31,53 @@ log = logging.getLogger("ojster")
 
 def collect_outputs(tx: Transaction) -> None:
     """Let jobs that have succeeded in this transaction put into collections what they do."""
-    for job, event in tx.effects.reactions:
-        if event == "on_success" and job.reacts & COLLECTS and job.id not in tx.effects.collected:
-            tx.effects.collected.add(job.id)
-            if job.envelope == b"{}":
-                tx.envelopes([job])
-            for action in reactions_of(job.envelope).get("on_success", ()):
-                if isinstance(action, Collect):
-                    carry_out(tx, job, event, partial(collect, tx, job, action))
+    jobs = [
+        job
+        for job, event in tx.effects.reactions
+        if event == "on_success" and job.reacts & COLLECTS and job.id not in tx.effects.collected
+    ]
+    if jobs:
+        tx.effects.collected.update(job.id for job in jobs)
+        tx.envelopes([job for job in jobs if job.envelope == b"{}"])
+        collect_all(
+            tx,
+            [
+                (job, "on_success", action)
+                for job in jobs
+                for action in reactions_of(job.envelope).get("on_success", ())
+                if isinstance(action, Collect)
+            ],
+        )
+
+
+def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -> None:
+    """Put things into collections, in one go; what fails is noted in the history of its job."""
+    known: set[str] = set()
+    ready: list[tuple[Job, Event, str, NewItem]] = []
+    see, seen = None, None
+    for job, event, action in wanted:
+        if see is None or seen is not job:
+            see, seen = seer(job), job
+        try:
+            key, item = _item_of(job, action, see)
+            if key not in known and not is_internal(key):
+                need_collection(tx, key)
+            known.add(key)
+            ready.append((job, event, key, item))
+        except (OjsterError, Unresolvable) as error:
+            note_failure(tx, job, event, str(error))
+    places = {(key, item.name) for _, _, key, item in ready}
+    if len(ready) > 1 and len(places) == len(ready) and all(item.replace for *_, item in ready):
+        try:
+            with tx.savepoint():
+                put_all(tx, [(key, item, job) for job, _, key, item in ready])
+                return
+        except TryAgain:
+            raise
+        except Exception as error:
+            log.info("what jobs put into collections is put there one by one: %s", error)
+    for job, event, key, item in ready:
+        carry_out(tx, job, event, partial(put, tx, key, item, job=job))
 
 
 def carry_out(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:
@@ -58,25 +99,17 @@ def note_failure(tx: Transaction, job: Job, event: Event, error: str) -> None:
     tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
 
 
-def collect(tx: Transaction, job: Job, action: Collect) -> None:
-    """Put something into a collection.
-
-    Raises
-    ------
-    OjsterError, Unresolvable
-        It cannot be.
-    """
-    see = seer(job)
+def _item_of(job: Job, action: Collect, see: Callable[[Reference], bytes]) -> tuple[str, NewItem]:
+    """Return what is to be put into which collection."""
     name = check_item_name(_FIELD.sub(lambda field: _text(see(parse_reference(field[1]))), action.name))
     data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, see)
     key = key_of(job.tenant, action.collection, None if job.node is None else job.node >> NUMBER_BITS)
-    if not is_internal(key):
-        need_collection(tx, key)
-    put(tx, key, NewItem(name, check_data(data), action.category, action.replace), job=job)
+    return key, NewItem(name, check_data(data), action.category, action.replace)
 
 
 def seer(job: Job) -> Callable[[Reference], bytes]:
     """Return what tells to what references to a job lead."""
+    said: dict[str, msgspec.Raw] = {}
     shown: list[bytes] = []
 
     def look(reference: Reference) -> bytes:
@@ -84,6 +117,12 @@ def seer(job: Job) -> Callable[[Reference], bytes]:
             raise Unresolvable(
                 f"The reference {reference.text!r:.100} does not lead to the job: 'job.result', 'job.id'."
             )
+        begin = reference.path[0] if reference.path else ""
+        if begin in _SAID:  # the whole job need not be put together for what was said when it was pushed
+            said.update(_members(job.envelope) if not said else {})
+            return follow(reference, said[begin], 1)
+        if begin == "result" and job.result is not None:
+            return follow(reference, job.result, 1)
         if not shown:
             shown.append(job.to_json())
         return follow(reference, shown[0])

@@ -5,6 +5,8 @@ A reaction that fails is noted in the history of its job, and never undoes the e
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -14,16 +16,16 @@ from ojster.database.transaction import Later, Transaction, TryAgain
 from ojster.engine.admission import admit
 from ojster.engine.definitions import find
 from ojster.engine.notifications import notify
-from ojster.engine.outputs import carry_out, collect, finder, note_failure, seer
+from ojster.engine.outputs import carry_out, collect_all, collect_outputs, finder, note_failure, seer
 from ojster.engine.workflows import create
 from ojster.model.channel import Notify
 from ojster.model.definition import START_MEMBERS, check_params, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
-from ojster.model.job import Members, read_job
+from ojster.model.job import Members, NewJob, read_job
 from ojster.model.node import NUMBER_BITS
 from ojster.model.reactions import Action, Collect, Enqueue, Event, RetryWithDelays, StartWorkflow, reactions_of
-from ojster.model.reference import resolve
+from ojster.model.reference import Unresolvable, resolve
 from ojster.model.tenant import qualify
 from ojster.model.workflow import read_workflow
 
@@ -35,45 +37,79 @@ _OF_WORKFLOW: Final = ("params", "properties", "target")
 """Where references are replaced; elsewhere they are those of the workflow itself."""
 
 
+log = logging.getLogger("ojster")
+
+
 def react(tx: Transaction) -> None:
     """Carry out the reactions to what has happened in this transaction."""
     for _ in range(MOST_ROUNDS):
         if not tx.effects.reactions:
             return
+        collect_outputs(tx)
         fired, tx.effects.reactions = tx.effects.reactions, []
-        for job, event in fired:
-            _react(tx, job, event)
+        wanted = list(_actions(tx, fired))
+        collect_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Collect)])
+        _enqueue_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Enqueue)])
+        for job, event, action in wanted:
+            if not isinstance(action, Collect | Enqueue | RetryWithDelays):  # the last was decided before the failure
+                carry_out(tx, job, event, partial(_act, tx, job, event, action))
     for job, event in tx.effects.reactions:
         note_failure(tx, job, event, f"More than {MOST_ROUNDS} reactions follow each other.")
     tx.effects.reactions.clear()
 
 
-def _react(tx: Transaction, job: Job, event: Event) -> None:
-    if not job.seq:  # it was inserted just now
-        job = tx.find_jobs([job.id])[job.id]
-    elif job.envelope == b"{}":
-        tx.envelopes([job])
-    for action in reactions_of(job.envelope).get(event, ()):
-        if isinstance(action, Collect) and event == "on_success" and job.id in tx.effects.collected:
-            continue  # before anything followed from it
-        carry_out(tx, job, event, partial(_act, tx, job, event, action))
+def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tuple[Job, Event, Action]]:
+    """What is to be done, in the order of what has happened."""
+    fresh = tx.find_jobs([job.id for job, _ in fired if not job.seq])  # they were inserted just now
+    tx.envelopes([job for job, _ in fired if job.seq and job.envelope == b"{}"])
+    for known, event in fired:
+        job = fresh.get(known.id, known)
+        for action in reactions_of(job.envelope).get(event, ()):
+            was_collected = event == "on_success" and job.id in tx.effects.collected
+            if not (was_collected and isinstance(action, Collect)):
+                yield job, event, action
+
+
+def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) -> None:
+    """Push jobs, all in one go; those that are refused are noted in the history of what they are a reaction to."""
+    ready: list[tuple[Job, Event, NewJob]] = []
+    for job, event, action in wanted:
+        try:
+            members = _resolved(tx, action.job, _OF_JOB, job)
+            new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
+            ready.append((job, event, new))
+        except (OjsterError, Unresolvable) as error:
+            note_failure(tx, job, event, str(error))
+    if not ready:
+        return
+    try:
+        with tx.savepoint():
+            results = admit(tx, [[new] for _, _, new in ready])
+    except TryAgain:
+        raise
+    except Exception:
+        log.exception("jobs that reactions push are pushed one by one")
+        for job, event, new in ready:
+            carry_out(tx, job, event, partial(_push, tx, new))
+        return
+    for (job, event, _), result in zip(ready, results, strict=True):
+        try:
+            _accept(result)
+        except OjsterError as error:
+            note_failure(tx, job, event, str(error))
+
+
+def _push(tx: Transaction, new: NewJob) -> None:
+    (pushed,) = admit(tx, [[new]])
+    _accept(pushed)
 
 
 def _act(tx: Transaction, job: Job, event: Event, action: Action) -> None:
     match action:
-        case Enqueue():
-            members = _resolved(tx, action.job, _OF_JOB, job)
-            new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
-            (pushed,) = admit(tx, [[new]])
-            _accept(pushed)
         case StartWorkflow():
             _start(tx, job, _resolved(tx, action.workflow, _OF_WORKFLOW, job))
-        case Collect():
-            collect(tx, job, action)
         case Notify():
             notify(tx, job, event, action)
-        case RetryWithDelays():
-            return  # decided before the failure was final: see fail_attempt
 
 
 def _start(tx: Transaction, job: Job, members: Members) -> None:

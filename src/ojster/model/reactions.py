@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -99,6 +100,12 @@ def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
     InvalidRequest
         They are malformed.
     """
+    return _read_reactions(bytes(raw))
+
+
+@lru_cache(maxsize=1024)
+def _read_reactions(raw: bytes) -> Reactions:
+    """Read reactions, or remember them: those of jobs of a type are mostly the same."""
     try:
         reactions = _decode(raw)
     except msgspec.DecodeError as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +63,7 @@ def may_hold_references(raw: bytes | msgspec.Raw) -> bool:
     return b'"$ref"' in text or b'"$lookup"' in text or b"\\u0024" in text
 
 
+@lru_cache(maxsize=4096)
 def parse_reference(text: str) -> Reference:
     """Return what a reference says.
 
@@ -146,16 +148,16 @@ def resolve(
     return raw
 
 
-def follow(reference: Reference, raw: bytes | msgspec.Raw) -> bytes:
-    """Return the JSON at the end of a reference's path in other JSON.
+def follow(reference: Reference, raw: bytes | msgspec.Raw, first: int = 0) -> bytes:
+    """Return the JSON at the end of a reference's path in other JSON, to which the path's first names have led.
 
     Raises
     ------
     Unresolvable
         There is nothing.
     """
-    names = reference.text.split(".")
-    for place, name in enumerate(reference.path, len(names) - len(reference.path)):
+    for place in range(first, len(reference.path)):
+        name = reference.path[place]
         start = bytes(raw).lstrip()[:1]
         found: msgspec.Raw | None = None
         if start == b"{":
@@ -164,10 +166,16 @@ def follow(reference: Reference, raw: bytes | msgspec.Raw) -> bytes:
             elements = _elements(raw)
             found = elements[int(name)] if int(name) < len(elements) else None
         if found is None:
-            before = ".".join(names[:place])
-            raise Unresolvable(f"The reference {reference.text!r:.200} leads nowhere: {before!r} has no {name!r:.60}.")
+            raise _nowhere(reference, place)
         raw = found
     return bytes(raw)
+
+
+def _nowhere(reference: Reference, place: int) -> Unresolvable:
+    names = reference.text.split(".")
+    before = ".".join(names[: len(names) - len(reference.path) + place])
+    name = reference.path[place]
+    return Unresolvable(f"The reference {reference.text!r:.200} leads nowhere: {before!r} has no {name!r:.60}.")
 
 
 def _parts(raw: bytes | msgspec.Raw) -> list[Any]:

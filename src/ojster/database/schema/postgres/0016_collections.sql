@@ -22,6 +22,6 @@ CREATE TABLE collection_items (
     removed_by TEXT
 );
 CREATE UNIQUE INDEX collection_items_name ON collection_items (collection, name) WHERE removed_at IS NULL;
-CREATE INDEX collection_items_history ON collection_items (collection, id);
+CREATE INDEX collection_items_removed ON collection_items (collection, id) WHERE removed_at IS NOT NULL;
 CREATE INDEX collection_items_job ON collection_items (job_id) WHERE removed_at IS NULL AND job_id IS NOT NULL;
 CREATE INDEX collection_items_workflow ON collection_items (workflow) WHERE removed_at IS NULL AND workflow IS NOT NULL;
