@@ -173,6 +173,12 @@ def test_collections_are_made_filled_and_looked_at(ojster: Ojster) -> None:
     ojster("collections", "items", "releases", expect=3)
 
 
+def test_a_priority_is_adjusted(ojster: Ojster) -> None:
+    id = ojster("push", "a", "--priority", "5").strip()
+    assert json.loads(ojster("jobs", "prioritize", "--json", id, "--", "-10")) == {"id": id, "priority": -5}
+    assert "The priority of" in ojster("jobs", "prioritize", id, "0")
+
+
 def test_channels_are_made_listed_and_deleted(ojster: Ojster) -> None:
     ojster("channels", "email", "ops", "--from", "jobs@example.com", "--to", "ada@example.com", "--subject", "{event}")
     assert ojster("channels", "webhook", "chat", "https://203.0.113.1/hook").startswith("whsec_")

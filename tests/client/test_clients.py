@@ -227,6 +227,13 @@ async def test_collections(client: Client) -> None:
         await client.items(where)
 
 
+async def test_priorities(client: Client) -> None:
+    (pushed,) = await client.enqueue([request("t", priority=5)])
+    assert (await client.adjust_priority(pushed.job.id, -10)).priority == -5
+    with pytest.raises(InvalidRequest):
+        await client.adjust_priority(pushed.job.id, 150)
+
+
 async def test_channels(client: Client) -> None:
     channel = Channel("ops", "email", "a@example.com", ("b@example.com",), subject="s")
     assert await client.put_channel(channel)

@@ -293,7 +293,7 @@ async def test_the_audit_log_says_who_did_what(door: Door, caplog: pytest.LogCap
     ]
     assert [entry["principal"] for entry in entries] == ["somebody", "somebody", "unknown"]
     assert entries[0]["detail"]["id"] == door.world.ids["waiting"]
-    assert headers["Authorization"].rpartition("_")[2] not in caplog.text
+    assert headers["Authorization"].split("_", 2)[2] not in caplog.text
 
 
 @pytest.mark.parametrize(

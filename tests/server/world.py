@@ -96,6 +96,7 @@ JOB_BODIES: dict[str, Any] = {
     "nack": {"error": {"code": "x", "message": "y"}},
     "release": {"then": "wait"},
     "info": {"note": 1},
+    "{id}": {"priority_adjustment": -1},
 }
 OPEN = {"/ojs/v1/health", "/ojs/v1/ping", "/health", "/ready", "/ojs/manifest"}
 """What is the same for all, and nobody's."""
@@ -109,7 +110,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         return [(path, None)]
     if place.startswith(("/jobs/{id}", "/dead-letter/{id}")):
         action = place.rpartition("/")[2]
-        body = JOB_BODIES.get(action) if method in ("PUT", "POST") else None
+        body = JOB_BODIES.get(action) if method in ("PUT", "POST", "PATCH") else None
         if method == "POST" and body is None:
             body = {}
         return [(path.replace("{id}", ids[name]), body) for name in ("waiting", "available", "active", "dead")]

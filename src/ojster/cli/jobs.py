@@ -271,3 +271,14 @@ def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
     ask(url, retry)
     done(f"{job_id} is available again.", as_json, {"id": job_id, "state": "available"})
     return 0
+
+
+@jobs.command("prioritize", epilog=examples("ojster jobs prioritize ID -- -10", "ojster jobs prioritize ID 20"))
+@click.argument("job_id")
+@click.argument("by", type=click.IntRange(-200, 200))
+@with_url
+@with_json
+def prioritize_job(job_id: str, by: int, url: str, as_json: bool) -> None:
+    """Raise or lower the priority of an unfinished job: by so much from the one with which it was pushed."""
+    job = ask(url, lambda client: client.adjust_priority(job_id, by))
+    done(f"The priority of {job.id} is {job.priority}.", as_json, {"id": job.id, "priority": job.priority})

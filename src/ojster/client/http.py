@@ -136,6 +136,11 @@ class HttpClient:
         """Cancel an unfinished job."""
         return _steered((await self._call("DELETE", f"/jobs/{quote(job_id, safe='')}"))["job"])
 
+    async def adjust_priority(self, job_id: str, by: int) -> Job:
+        """Let the priority of an unfinished job differ by so much from the one with which it was pushed."""
+        answer = await self._call("PATCH", f"/jobs/{quote(job_id, safe='')}", {"priority_adjustment": by})
+        return _job(answer["job"])
+
     async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
         """Make a pending job available."""
         path = f"/jobs/{quote(job_id, safe='')}/activate"

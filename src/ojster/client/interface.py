@@ -83,6 +83,9 @@ class Client(Protocol):
     async def cancel(self, job_id: str) -> Steered:
         """Cancel an unfinished job."""
 
+    async def adjust_priority(self, job_id: str, by: int) -> Job:
+        """Let the priority of an unfinished job differ by so much from the one with which it was pushed."""
+
     async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
         """Let a pending job go on."""
 

@@ -12,8 +12,8 @@ from ojster.engine.advance import advance
 from ojster.engine.inspect import no_job
 from ojster.engine.transitions import Steered, cancel_jobs, lock_workflows, make_available
 from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, NotFound, OjsterError
-from ojster.model.job import read_job, read_members
+from ojster.model.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.model.job import PRIORITIES, read_job, read_members
 from ojster.model.states import FINISHED, JobState
 from ojster.model.wait import WAIT_TYPE
 
@@ -33,6 +33,41 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
         else:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
     advance(tx)
+    return results
+
+
+class Adjustment(msgspec.Struct, frozen=True):
+    """By how much the priority of a job is to differ from the one with which it was pushed."""
+
+    job_id: str
+    by: int
+
+
+def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Job | OjsterError]:
+    """Raise or lower the priorities of unfinished jobs (seed 003); each adjustment takes the place of the last one."""
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs([one.job_id for one in adjustments])
+    for one in adjustments:
+        job = jobs.get(one.job_id)
+        if job is None:
+            results.append(no_job(one.job_id))
+        elif job.state in FINISHED:
+            results.append(_wrong_state(job, "adjusted", "it is finished"))
+        else:
+            ((before,),) = tx.execute("SELECT priority_adjustment FROM jobs WHERE seq = :seq", {"seq": job.seq})
+            base = job.priority - before
+            if base + one.by not in PRIORITIES:
+                message = f"The priority would be {base + one.by}; it must be from {PRIORITIES[0]} to {PRIORITIES[-1]}."
+                results.append(InvalidRequest(message, field="priority_adjustment"))
+                continue
+            job.priority = base + one.by
+            tx.execute(
+                "UPDATE jobs SET priority = :priority, priority_adjustment = :by WHERE seq = :seq",
+                {"priority": job.priority, "by": one.by, "seq": job.seq},
+            )
+            tx.envelopes([job])
+            tx.emit("job.adjusted", job, priority=job.priority, priority_adjustment=one.by)
+            results.append(job)
     return results
 
 

@@ -630,6 +630,23 @@ class Engine:
         await self._check_job(job_id)
         return accepted(await self.database.run(control.cancel, job_id))
 
+    async def adjust_priority(self, job_id: str, by: int) -> Job:
+        """Let the priority of an unfinished job differ by so much from the one with which it was pushed (seed 003).
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such job, or it is finished.
+        InvalidRequest
+            The priority would be none from -100 to 100.
+        Forbidden
+            It would be raised, and the caller does not administer.
+        """
+        if by > 0 and self.access is not None:
+            self.access.need_admin()
+        await self._check_job(job_id)
+        return accepted(await self.database.run(control.adjust, control.Adjustment(job_id, by)))
+
     async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
         """Let a pending job go on: make it available, or, if it waits, resume it.
 

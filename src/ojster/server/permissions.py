@@ -51,6 +51,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "DELETE /workflows/{id}/items/{item}": _CANCEL_OR_DEQUEUE,
     "POST /collections/{name}/items": _CANCEL_OR_DEQUEUE,
     "DELETE /collections/{name}/items/{item}": _CANCEL_OR_DEQUEUE,
+    "PATCH /jobs/{id}": _CANCEL,
     "DELETE /jobs/{id}": _CANCEL,
     "POST /jobs/{id}/cancel": _CANCEL,
     "POST /jobs/{id}/activate": _CANCEL,

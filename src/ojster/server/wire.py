@@ -565,6 +565,12 @@ class ChannelBody(Struct, forbid_unknown_fields=True):
     secret: Annotated[str, Meta(min_length=16, max_length=256)] | None = None
 
 
+class AdjustmentBody(Struct, forbid_unknown_fields=True):
+    """By how much the priority of a job is to differ from the one with which it was pushed."""
+
+    priority_adjustment: Annotated[int, Meta(ge=-200, le=200)]
+
+
 class PruneBody(Struct, forbid_unknown_fields=True):
     """Whether it is only counted what would be deleted."""
 
@@ -789,6 +795,7 @@ WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)
 COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
 ITEM: Final = msgspec.json.Decoder(ItemBody)
 CHANNEL: Final = msgspec.json.Decoder(ChannelBody)
+ADJUSTMENT: Final = msgspec.json.Decoder(AdjustmentBody)
 PRUNE: Final = msgspec.json.Decoder(PruneBody)
 TOKEN: Final = msgspec.json.Decoder(TokenBody)
 TOKEN_ROTATION: Final = msgspec.json.Decoder(TokenRotationBody)

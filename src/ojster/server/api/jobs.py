@@ -90,6 +90,14 @@ async def cancel_job(exchange: Exchange) -> Answer:
     return _steered(await exchange.engine.cancel(exchange.path["id"]), "cancelled_at")
 
 
+async def adjust_job(exchange: Exchange) -> Answer:
+    """Raise or lower the priority of an unfinished job; only who administers may raise it."""
+    body = await exchange.read(wire.ADJUSTMENT)
+    job = await exchange.engine.adjust_priority(exchange.path["id"], body.priority_adjustment)
+    shown = encode({"priority_adjustment": body.priority_adjustment})[1:]
+    return Answer(b'{"job":%b,%b' % (job.to_json(), shown))
+
+
 async def activate_job(exchange: Exchange) -> Answer:
     """Let a pending job go on: make it available, or, if it waits, resume it with what it waits for."""
     data, failure, _ = await resumption_of(exchange)
@@ -248,6 +256,7 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", wire.EnqueueBody, wire.JobAnswer, 201),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, wire.JobPageAnswer, query=("state", "queue", "type", *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, wire.JobAnswer, query=("wait_ms",)),
+    Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", wire.AdjustmentBody, wire.JobAnswer),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs"),
     Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs"),
     Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs", wire.ResumeBody, large=True),
