@@ -35,7 +35,7 @@ async def types(bench: Bench) -> list[str]:
     return [one.type for one in await bench.fetch(count=20)]
 
 
-async def test_each_event_has_its_reactions_in_its_own_transaction(bench: Bench) -> None:
+async def test_s55_each_event_has_its_reactions_in_its_own_transaction(bench: Bench) -> None:
     events = ("on_creation", "on_unblock", "on_assignment", "on_success", "on_failure")
     reactions = {event: [job(event.replace("on_", "after_"), options={"queue": "r"})] for event in events}
     one = await push(bench, reactions, pending=True)
@@ -110,7 +110,9 @@ async def test_a_duplicate_made_by_a_reaction_is_a_reaction_that_fails(bench: Be
     assert [one.type for one in await bench.fetch("r", count=5)] == ["once"]
 
 
-async def test_retries_with_delays_come_after_all_others_and_before_anybody_hears_of_it(bench: Bench) -> None:
+async def test_s60_w2_retries_with_delays_come_after_all_others_and_before_anybody_hears_of_it(
+    bench: Bench,
+) -> None:
     reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["30m", "1d"]}, job("tell")]}
     retry = {"max_attempts": 2, "initial_interval": "PT1S", "jitter": False}
     one = await push(bench, reactions, retry=retry)
@@ -171,7 +173,7 @@ async def test_reactions_that_follow_each_other_have_a_bound(bench: Bench) -> No
         3,
     ],
 )
-async def test_what_is_no_reaction_is_refused(bench: Bench, reactions: Any) -> None:
+async def test_s61_and_s65_what_is_no_reaction_is_refused(bench: Bench, reactions: Any) -> None:
     with pytest.raises(InvalidRequest):
         await push(bench, reactions)
     assert await types(bench) == []

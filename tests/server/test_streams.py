@@ -168,7 +168,7 @@ async def test_a_tenant_follows_only_what_is_its_own(server: str, bench: Bench) 
             assert response.status_code == 404
 
 
-async def test_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
+async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
     shared_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two servers of one database work while a client is cut off again and again, and comes back to either."""

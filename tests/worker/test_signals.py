@@ -159,7 +159,7 @@ def test_a_server_that_is_told_to_stop_lets_nobody_wait(processes: Processes) ->
     assert answer == [{"jobs": []}]
 
 
-def test_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_killed(
+def test_s88_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_killed(
     processes: Processes, tmp_path: Path
 ) -> None:
     identity = tmp_path / "identity"

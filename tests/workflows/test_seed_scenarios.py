@@ -10,7 +10,12 @@ import msgspec
 import pytest
 
 from ojster.engine.outcome import Acknowledgement
-from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound
+from ojster.engine.workers import Heartbeat
+from ojster.model.access import Grant, Operation, Role
+from ojster.model.collection import NewItem, Where
+from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, Unauthenticated
+from ojster.model.ids import new_id
+from ojster.server.doorkeeper import Doorkeeper
 from tests.workflows.conftest import WorkflowBench, batch, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -141,7 +146,7 @@ async def test_s23_an_allowed_failure_starts_what_depends(flow: WorkflowBench) -
     assert await flow.state() == "completed"
 
 
-async def test_s24_an_allowed_cancellation_starts_what_depends(flow: WorkflowBench) -> None:
+async def test_s24_and_w4_an_allowed_cancellation_starts_what_depends(flow: WorkflowBench) -> None:
     await flow.create(graph(job("a", id="a", allow_failure=True), job("b", id="b", depends_on=["a"])))
     await flow.cancel_step("a")
     assert await flow.work() == ["b"]
@@ -338,7 +343,7 @@ async def test_s46_a_cancelled_workflow_of_which_nothing_is_left_completes_when_
     assert await flow.state() == "completed"
 
 
-async def test_s47_a_workflow_can_be_retried_any_number_of_times(flow: WorkflowBench) -> None:
+async def test_s47_and_w3_a_workflow_can_be_retried_any_number_of_times(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     for attempt in range(5):
         await flow.work("a")
@@ -380,7 +385,7 @@ async def test_s49_aborting_takes_all_that_is_inside_but_what_has_completed(flow
     assert await flow.state() == "cancelled"
 
 
-async def test_s50_what_has_ended_cannot_be_aborted(flow: WorkflowBench) -> None:
+async def test_s50_and_w14_what_has_ended_cannot_be_aborted(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.take()
     await flow.ack(one)
@@ -533,3 +538,74 @@ async def test_containers_at_the_same_time_end_each_for_itself(flow: WorkflowBen
     await flow.create(group(group(job("a")), group(job("b"))))
     await flow.work("a")
     assert await flow.states() == {"0": "failed", "0.0": "failed", "1": "completed", "1.0": "completed"}
+
+
+# Lookups, scheduling and workers
+
+
+async def test_s40_a_step_whose_input_is_missing_can_be_retried_once_it_is_there(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("shelf")
+    await flow.create(chain(job("a", {"$lookup": "shelf/x"})))
+    assert await flow.state() == "failed"
+    await flow.engine.add_item(Where("shelf"), NewItem("x", b"1"))
+    await flow.engine.retry_workflow(flow.id)
+    assert await flow.work() == ["a"]
+    assert await flow.state() == "completed"
+
+
+async def test_s75_containers_that_have_nothing_to_do_end_in_one_pass(flow: WorkflowBench) -> None:
+    empty = {"type": "map", "over": [], "do": job("a")}
+    await flow.create(chain(empty, group(empty, empty), job("b")))
+    assert await flow.work() == ["b"]
+
+
+async def test_s77_idle_workers_get_a_job_each_and_those_that_are_not_to_have_any_get_none(flow: WorkflowBench) -> None:
+    await flow.create(group(job("a"), job("b"), job("c")))
+    (first,) = await flow.fetch(worker_id="one")
+    (second,) = await flow.fetch(worker_id="two")
+    assert first.id != second.id
+    await flow.engine.change_worker_rule("three", {"enabled": False})
+    assert await flow.fetch(worker_id="three") == []
+    assert len(await flow.fetch(worker_id="four")) == 1
+    assert await flow.fetch(worker_id="five") == []
+
+
+async def test_s82_a_worker_gets_as_many_jobs_as_it_asks_for(flow: WorkflowBench) -> None:
+    await flow.create(group(job("a"), job("b"), job("c"), job("d")))
+    assert len(await flow.fetch(count=3, worker_id="w")) == 3
+
+
+async def test_s89_a_job_is_given_whole_and_where_there_is_none_nothing_is(flow: WorkflowBench) -> None:
+    assert await flow.fetch(worker_id="w") == []
+    await flow.create(chain(job("a", {"k": 1})))
+    (given,) = await flow.fetch(worker_id="w")
+    assert (given.type, given.args, given.state, given.worker_id) == ("a", [{"k": 1}], "active", "w")
+
+
+async def test_s90_nobody_ends_the_job_of_another_worker_or_one_that_is_not_there(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a")))
+    (given,) = await flow.fetch(worker_id="w")
+    stranger, unknown = await flow.engine.acknowledge(
+        [Acknowledgement(given.id, None, "v", given.attempt), Acknowledgement(new_id(), None, "w", 1)]
+    )
+    assert isinstance(stranger, Conflict)
+    assert isinstance(unknown, NotFound)
+    assert (await flow.find(given)).state == "active"
+
+
+async def test_s91_a_worker_that_is_silent_for_a_while_keeps_its_job(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a")))
+    await flow.engine.beat(Heartbeat("w"))
+    (given,) = await flow.fetch(worker_id="w")
+    await flow.upkeep(20)
+    pulse = await flow.engine.beat(Heartbeat("w", (given.id,)))
+    assert (pulse.extended, (await flow.find(given)).state) == ([given.id], "active")
+
+
+async def test_s96_who_has_no_token_registers_no_worker_where_tokens_are_required(flow: WorkflowBench) -> None:
+    door = Doorkeeper(flow.engine)
+    with pytest.raises(Unauthenticated):
+        await door.admit(None, None)
+    _, shown = await flow.engine.create_token("fleet", [Grant(Role.WORKER)])
+    _, access = await door.admit(f"Bearer {shown}", None)
+    access.need(Operation.DEQUEUE)

@@ -36,7 +36,7 @@ async def test_a_delay_begins_when_its_turn_comes_and_ends_by_itself(flow: Workf
     assert (await flow.state(), flow.arguments["b"]) == ("completed", [None])
 
 
-async def test_a_wait_until_a_time_that_has_passed_is_over_at_once(flow: WorkflowBench) -> None:
+async def test_s76_a_wait_until_a_time_that_has_passed_is_over_at_once(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "wait", "until": "2001-01-01T00:00:00Z"}, job("b")))
     await flow.upkeep(0)
     assert await flow.work() == ["b"]

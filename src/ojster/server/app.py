@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -48,6 +49,9 @@ EXPOSED_HEADERS: Final = (
 
 ROOM_FOR_OPTIONS: Final = 65_536
 """How many bytes a request may take beside a job or result of the largest size."""
+
+
+log = logging.getLogger("ojster")
 
 
 class _Methods(dict[str, Endpoint]):
@@ -186,6 +190,8 @@ class Application:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         for tenant in self._tenants:
             await self.engine.do(introduce_tenants, tenant)
+        if self._services.doorkeeper is not None and not await self.engine.tokens():
+            log.warning("callers need a token, and there is none yet: ojster tokens create NAME --role owner")
         self.engine.start_chores()
         self.deliverer.start()
         try:

@@ -193,6 +193,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
     async def _answer(self, endpoint: Endpoint, cycle: _Cycle, headers: list[Header], query: bytes) -> None:
         try:
             exchange = endpoint.exchange(headers, query, {}, cycle.receive)
+            exchange.address = self.client[0] if self.client else ""
             answer = await endpoint.answer(exchange)
             if self.flow.write_paused:
                 await self.flow.drain()
