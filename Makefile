@@ -28,7 +28,7 @@ test: $(READY) ## Run all tests
 quick: $(READY) ## Run the tests that take no longer than a few seconds
 	$(BIN)/pytest -m 'not slow and not thorough'
 
-thorough: $(READY) ## Run the tests that take minutes: thousands of random workflows
+thorough: $(READY) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
 	$(BIN)/pytest -m thorough --dist load
 
 check: $(READY) ## Check format, lint and types, then run all tests

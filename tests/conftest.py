@@ -123,9 +123,16 @@ def file_url(file_template: Path, tmp_path: Path) -> str:
     return f"sqlite:///{shutil.copy(file_template, tmp_path / 'jobs.db')}"
 
 
-@pytest.fixture(params=["file", "memory", "postgres", "serializable"])
+@pytest.fixture(
+    params=[
+        "file",
+        "postgres",
+        pytest.param("memory", marks=pytest.mark.thorough),
+        pytest.param("serializable", marks=pytest.mark.thorough),
+    ]
+)
 def url(request: pytest.FixtureRequest) -> str:
-    """A database of each kind; every test of the engine runs on all of them."""
+    """A database of each kind; every test of the engine runs on all of them, on some when it is to be thorough."""
     match request.param:
         case "file":
             return str(request.getfixturevalue("file_url"))
