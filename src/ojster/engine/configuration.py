@@ -284,6 +284,10 @@ class Configuration:
                 self._tenants = known
         return known
 
+    def tenants_retention(self, tx: Transaction) -> dict[str, int]:
+        """Return how long what has finished is kept for the tenants of whom that is said; 0: for ever."""
+        return {one.id: one.retention for one in self.tenants(tx).values() if one.retention is not None}
+
     def may_be_special(self, worker_id: str | None) -> bool:
         """Whether a worker cannot take every job, or can take special ones, as far as this process knows."""
         return worker_id is not None and (self._abilities is None or worker_id in self._abilities)

@@ -79,10 +79,10 @@ def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[Pruned]
     """Return what ``forget`` would delete if it were called until nothing is left."""
     found: Pruned = Counter()
     for state in sorted(FINISHED):
-        found["jobs"] += _count(tx, "jobs", _OWN, {"state": state, "now": tx.now})
+        found["jobs"] += _count(tx, _OWN, {"state": state, "now": tx.now})
     others, marks = _left_out(tx)
     for _, parameters in _usual(tx):
-        found["jobs"] += _count(tx, "jobs", _USUAL + others, parameters | marks)
+        found["jobs"] += _count(tx, _USUAL + others, parameters | marks)
     found["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
     for condition, parameters in forgettable_workflows(tx):
         where = condition.partition(" ORDER BY ")[0]
@@ -111,8 +111,8 @@ def _delete(tx: Transaction, condition: str, parameters: Mapping[str, Any], room
     return Counter(rows=len(rows), jobs=len(rows))
 
 
-def _count(tx: Transaction, table: str, condition: str, parameters: Mapping[str, Any]) -> int:
-    ((count,),) = tx.execute(f"SELECT count(*) FROM {table} WHERE {condition}", parameters)
+def _count(tx: Transaction, condition: str, parameters: Mapping[str, Any]) -> int:
+    ((count,),) = tx.execute(f"SELECT count(*) FROM jobs WHERE {condition}", parameters)
     return int(count)
 
 
@@ -121,14 +121,10 @@ def _queues(tx: Transaction) -> dict[str, Kept]:
     return configured
 
 
-def _tenants(tx: Transaction) -> dict[str, int]:
-    return {one.id: one.retention for one in tx.configuration.tenants(tx).values() if one.retention is not None}
-
-
 def _left_out(tx: Transaction) -> tuple[str, dict[str, str]]:
     """Return a condition that leaves out what walks find, to stand behind others, and its parameters."""
     condition, parameters = "", dict[str, str]()
-    for column, names in (("queue", sorted(_queues(tx))), ("tenant", sorted(_tenants(tx)))):
+    for column, names in (("queue", sorted(_queues(tx))), ("tenant", sorted(tx.configuration.tenants_retention(tx)))):
         marks = {f"{column}_{number}": name for number, name in enumerate(names)}
         condition += f" AND {column} NOT IN (:{', :'.join(marks)})" if marks else ""
         parameters |= marks
@@ -152,7 +148,7 @@ class Own(msgspec.Struct, frozen=True):
 
 def own_retention(tx: Transaction, requests: Sequence[None]) -> list[Own]:
     """Return which queues and workspaces say how long jobs are kept, for each request."""
-    found = Own(_queues(tx), _tenants(tx))
+    found = Own(_queues(tx), tx.configuration.tenants_retention(tx))
     return [found for _ in requests]
 
 
@@ -193,7 +189,7 @@ def _dead(queue: str | None, left_out: Sequence[str]) -> tuple[str, dict[str, st
 
 
 def _surplus(tx: Transaction, condition: str, parameters: Mapping[str, Any], most: int | None) -> int:
-    return 0 if most is None else max(0, _count(tx, "jobs", condition, parameters) - most)
+    return 0 if most is None else max(0, _count(tx, condition, parameters) - most)
 
 
 def _prune_dead_letters(

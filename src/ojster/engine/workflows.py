@@ -777,8 +777,7 @@ def forgettable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
         ("state = :state ORDER BY finished_at", {"state": FORGOTTEN}),
         (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
     ]
-    tenants = tx.configuration.tenants(tx).values()
-    own = {tenant.id: tenant.retention for tenant in tenants if tenant.retention is not None}
+    own = tx.configuration.tenants_retention(tx)
     marks = {f"tenant_{number}": tenant for number, tenant in enumerate(sorted(own))}
     others = f" AND tenant NOT IN (:{', :'.join(marks)})" if marks else ""
     for state, period in (

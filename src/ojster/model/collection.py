@@ -113,7 +113,19 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(found)
 
 
-class Lookup(msgspec.Struct, frozen=True):
+class _Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a lookup says of several items."""
+
+    collection: str
+    name: str | None = None
+    name_startswith: str | None = None
+    name_endswith: str | None = None
+    name_contains: str | None = None
+    category: str | None = None
+    data: dict[str, Any] = {}
+
+
+class Lookup(_Filter, frozen=True):
     """Which items are meant. What is left out matches all.
 
     Parameters
@@ -124,13 +136,6 @@ class Lookup(msgspec.Struct, frozen=True):
         Members that the data must have, with these values.
     """
 
-    collection: str
-    name: str | None = None
-    name_startswith: str | None = None
-    name_endswith: str | None = None
-    name_contains: str | None = None
-    category: str | None = None
-    data: dict[str, Any] = {}
     single: bool = False
 
     def matches(self, name: str, category: str | None = None, data: bytes | msgspec.Raw | None = None) -> bool:
@@ -161,16 +166,6 @@ class Lookup(msgspec.Struct, frozen=True):
             return self.name.startswith(start)
         wanted = self.name_startswith or ""
         return wanted.startswith(start) or start.startswith(wanted)
-
-
-class _Filter(msgspec.Struct, forbid_unknown_fields=True):
-    collection: str
-    name: str | None = None
-    name_startswith: str | None = None
-    name_endswith: str | None = None
-    name_contains: str | None = None
-    category: str | None = None
-    data: dict[str, Any] = {}
 
 
 _read_filter: Final = msgspec.json.Decoder(_Filter).decode
