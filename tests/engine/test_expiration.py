@@ -14,6 +14,7 @@ from ojster import App, chain
 from ojster.engine.outcome import Acknowledgement, Release
 from ojster.engine.queue_config import Configuration, configure
 from ojster.engine.tenant_admin import TenantChange, put_tenants
+from ojster.model.collection import NewItem, Where
 from ojster.model.duration import DAY, HOUR
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, InvalidWorkflow, NotFound
@@ -172,6 +173,27 @@ async def test_what_a_queue_says_comes_before_what_a_workspace_says(bench: Bench
     assert (await bench.engine.prune(dry_run=True))["jobs"] == 2
     await bench.engine.prune()
     assert await left(bench, [brief, silent, nobodys]) == [False, True, False]
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced", "replaced by a job", "deleted with the collection"])
+async def test_what_a_collection_has_held_goes_when_it_no_longer_does(bench: Bench, way: str) -> None:
+    await bench.run(configure, Configuration("own", retention={"completed": HOUR}))
+    await bench.engine.create_collection("releases")
+    collects = {"on_success": [{"action": "collect", "collection": "releases", "name": "it"}]}
+    held = await done(bench, event_reactions=collects)
+    bench.clock.advance(2 * A_DAY)
+    assert (await bench.engine.prune())["jobs"] == 0
+    match way:
+        case "removed":
+            await bench.engine.remove_item(Where("releases"), "it")
+        case "replaced":
+            await bench.engine.add_item(Where("releases"), NewItem("it", b"1", replace=True))
+        case "replaced by a job":
+            await done(bench, event_reactions=collects)
+        case _:
+            await bench.engine.delete_collection("releases", force=True)
+    await bench.engine.prune()
+    assert await left(bench, [held]) == [False]
 
 
 async def flow(bench: Bench, **more: Any) -> str:

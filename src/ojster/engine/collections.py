@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.database.transaction import ColumnType, Row, Transaction
 from ojster.engine.graph import find_workflow, no_workflow
+from ojster.engine.system import FORGOTTEN, drop
 from ojster.model.collection import (
     INTERNAL,
     MOST_FOUND,
@@ -106,6 +107,7 @@ def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[Ojs
             results.append(Conflict(f"The collection {called(one.name)!r} holds {held} items.", items=held))
         else:
             tx.execute("DELETE FROM collection_items WHERE collection = :name", {"name": one.name})
+            _let_go(tx)
             tx.execute("DELETE FROM collections WHERE name = :name", {"name": one.name})
             tx.emit_about("collection.deleted", one.name, collection=one.name)
             results.append(None)
@@ -253,10 +255,12 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
             some = wanted[first : first + AT_ONCE]
             rows = tx.execute(
                 "UPDATE collection_items SET removed_at = ? WHERE collection = ? AND removed_at IS NULL "
-                f"AND name IN ({', '.join('?' * len(some))}) RETURNING id",
+                f"AND name IN ({', '.join('?' * len(some))}) RETURNING job_id",
                 (tx.now, key, *some),
             )
             replaced += len(rows)
+            if any(job_id is not None for (job_id,) in rows):
+                _let_go(tx)
         _check_room(tx, key, len(wanted) - replaced)
     tx.insert_rows("collection_items", _TYPES, [_row(tx, key, new, job, None) for key, new, job in items])
 
@@ -354,7 +358,17 @@ def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None
         f"WHERE collection = :key AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}",
         {"key": key, "name": name, "now": tx.now, "by": by},
     )
-    return _item(rows[0]) if rows else None
+    if not rows:
+        return None
+    removed = _item(rows[0])
+    if removed.job_id is not None:
+        _let_go(tx)
+    return removed
+
+
+def _let_go(tx: Transaction) -> None:
+    """Let jobs be looked at again that were kept because a collection held what they had put there."""
+    drop(tx, FORGOTTEN)
 
 
 def _count(tx: Transaction, key: str) -> int:
