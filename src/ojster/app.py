@@ -29,6 +29,7 @@ from ojster.engine.cron import Cron
 from ojster.engine.engine import Engine, EnqueueMiddleware, accepted, through_middleware
 from ojster.engine.push import push
 from ojster.engine.settings import Settings
+from ojster.files.store import store_for
 from ojster.job import JobCancelled, JobContext, JobFailed
 from ojster.model import agents, ml_resources
 from ojster.model.collection import Where
@@ -45,6 +46,7 @@ from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.versions import ANY, Handled, parse_handled
 from ojster.model.workflow_info import WorkflowInfo
 from ojster.run import AsyncRun, Run
+from ojster.transfer import restore
 from ojster.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
 from ojster.workflow import Step, Workflow, chain, start_request
 
@@ -319,7 +321,7 @@ class JobHandle:
             left = LONGEST_POLL if deadline is None else max(0.0, deadline - time.monotonic())
             job = self._job = await client.wait_for(self.id, min(left, LONGEST_POLL))
             if job.state in FINISHED:
-                return _result_of(job)
+                return await restore(client, _result_of(job))
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"The job {self.id} is {job.state}, not finished, after {timeout} s.")
 
@@ -561,6 +563,10 @@ class App:
     tenant:
         Whose jobs they are (ojs-multi-tenancy.md); nothing else is seen or made. ``None``: all are seen, and jobs may
         say whose they are in their ``meta``, as ``tenant_id``.
+    files:
+        Of a database: where files are kept, a directory or the URL of an object store (``s3://bucket/prefix``, with the
+        extra ``files``). ``None``: as ``OJSTER_FILES`` says; else, for a file, the directory beside it whose name ends
+        in ``-files``; for PostgreSQL: nowhere.
     """
 
     def __init__(
@@ -574,7 +580,9 @@ class App:
         token: str | None = None,
         codecs: Sequence[Codec] = (),
         tenant: str | None = None,
+        files: str | None = None,
     ) -> None:
+        self._files = files
         self.tenant = None if tenant is None else check_tenant(tenant)
         self.codecs = Codecs(codecs)
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
@@ -731,7 +739,7 @@ class App:
                     database = open_database(
                         self.url, self.settings, synchronous=self._synchronous, migrate=self.migrate
                     )
-                    engine = self._engine = Engine(database)
+                    engine = self._engine = Engine(database, store=store_for(self.url, self._files))
                     engine.middleware = self.enqueue_middleware
         return engine
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,22 +12,29 @@ import msgspec
 from ojster.client.interface import Client
 from ojster.model.collection import Item, Lookup, NewItem, Where
 from ojster.model.errors import NotFound
+from ojster.model.file import FileRef
+from ojster.transfer import download, fetch, upload
 from ojster.values import to_json
 
 
 class SharedCollection:
-    """Items with names: what JSON can say, at most 64 KiB each.
+    """Items with names: what JSON can say, at most 64 KiB each, and files of any size.
 
     Methods that begin with ``a`` are for asynchronous code, the others for plain code. All of them raise ``NotFound``
     if there is no such collection.
     """
 
     def __init__(
-        self, client: Callable[[], Client], where: Where, wait: Callable[[Coroutine[Any, Any, Any]], Any]
+        self,
+        client: Callable[[], Client],
+        where: Where,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        job_id: str | None = None,
     ) -> None:
         self._client = client
         self._where = where
         self._wait = wait
+        self._job_id = job_id
 
     async def aadd(self, name: str, data: Any = None, *, category: str | None = None, replace: bool = False) -> Item:
         """Put something into the collection, and return it.
@@ -42,6 +51,76 @@ class SharedCollection:
         """
         return await self._client().add_item(self._where, NewItem(name, to_json(data), category, replace))
 
+    async def aadd_file(
+        self,
+        name: str,
+        source: str | PathLike[str] | bytes,
+        *,
+        data: Any = None,
+        category: str | None = None,
+        replace: bool = False,
+        filename: str | None = None,
+        content_type: str | None = None,
+    ) -> Item:
+        """Upload a file, and put it into the collection as an artifact; return that.
+
+        A file that the workspace has already is not uploaded again; an upload that is cut off goes on by itself.
+
+        Parameters
+        ----------
+        source:
+            The path of the file, or what is in it.
+        data:
+            What else is to be known of it.
+        filename, content_type:
+            How it is called, and what it is; by default as its path says.
+
+        Raises
+        ------
+        OSError
+            It cannot be read.
+        Unsupported
+            There is no file store.
+        BackendUnavailable
+            The server or its file store cannot be reached for a long time.
+        Conflict
+            Something has the same name, and is not to be replaced.
+        """
+        given = source if isinstance(source, bytes) else Path(source)
+        file = await upload(self._client(), given, filename=filename, content_type=content_type, job_id=self._job_id)
+        return await self._client().add_item(self._where, NewItem(name, to_json(data), category, replace, file.id))
+
+    async def adownload(self, name: str, target: str | PathLike[str] = ".") -> Path:
+        """Download the file of an artifact, verify it, and return its path.
+
+        Parameters
+        ----------
+        target:
+            Where to; in a directory, it is called as it was.
+
+        Raises
+        ------
+        NotFound
+            There is no such artifact.
+        OSError
+            It cannot be written.
+        HashMismatch
+            What has come is not what was uploaded.
+        BackendUnavailable
+            The server or its file store cannot be reached for a long time.
+        """
+        return await download(self._client(), await self._file(name), Path(target))
+
+    async def aread(self, name: str) -> bytes:
+        """Return what is in the file of an artifact; raises as ``adownload`` does."""
+        return await fetch(self._client(), (await self._file(name)).id)
+
+    async def _file(self, name: str) -> FileRef:
+        item = await self._item(name)
+        if item.file is None:
+            raise NotFound(f"The item {name!r} has no file.", resource_type="file", resource_id=name)
+        return item.file
+
     async def aget(self, name: str) -> Any:
         """Return the data of an item.
 
@@ -50,10 +129,13 @@ class SharedCollection:
         NotFound
             There is none, or it is only promised.
         """
+        return msgspec.json.decode((await self._item(name)).data)
+
+    async def _item(self, name: str) -> Item:
         found = [item for item in await self.aitems(name=name) if item.kind != "promise"]
         if not found:
             raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
-        return msgspec.json.decode(found[0].data)
+        return found[0]
 
     async def aitems(
         self,
@@ -92,6 +174,21 @@ class SharedCollection:
         """Put something into the collection. See ``aadd``."""
         made: Item = self._wait(self.aadd(name, data, category=category, replace=replace))
         return made
+
+    def add_file(self, name: str, source: str | PathLike[str] | bytes, **options: Any) -> Item:
+        """Upload a file, and put it into the collection. See ``aadd_file``."""
+        made: Item = self._wait(self.aadd_file(name, source, **options))
+        return made
+
+    def download(self, name: str, target: str | PathLike[str] = ".") -> Path:
+        """Download the file of an artifact. See ``adownload``."""
+        path: Path = self._wait(self.adownload(name, target))
+        return path
+
+    def read(self, name: str) -> bytes:
+        """Return what is in the file of an artifact. See ``aread``."""
+        content: bytes = self._wait(self.aread(name))
+        return content
 
     def get(self, name: str) -> Any:
         """Return the data of an item. See ``aget``."""

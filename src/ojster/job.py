@@ -21,8 +21,11 @@ from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Progress, Release
 from ojster.model.collection import Where
 from ojster.model.envelope import Job
+from ojster.model.errors import Unsupported
+from ojster.model.file import JSON, may_refer
 from ojster.model.properties import Changes
 from ojster.properties import SharedProperties, wait_in_thread
+from ojster.transfer import restore, restore_json, upload
 from ojster.values import to_json, to_micros
 
 if TYPE_CHECKING:
@@ -288,8 +291,35 @@ class JobContext:
         """The collection of this name."""
         return self._shared(Where(name))
 
+    @cached_property
+    def artifacts(self) -> SharedCollection:
+        """What this job brings about beside its result: files with names, which reactions can put into collections.
+
+        They are there as long as the job is.
+        """
+        return self._shared(Where(job_id=self.job.id))
+
     def _shared(self, where: Where) -> SharedCollection:
-        return SharedCollection(lambda: self._client, where, partial(wait_in_thread, loop=self._loop))
+        wait = partial(wait_in_thread, loop=self._loop)
+        return SharedCollection(lambda: self._client, where, wait, self.job.id)
+
+    async def keep_result(self, result: bytes) -> str | None:
+        """Keep a result as a file that is too large to be said; return its id, or ``None`` if there are no files."""
+        try:
+            kept = await upload(self._client, result, content_type=JSON, job_id=self.job.id)
+        except Unsupported:
+            return None
+        return kept.id
+
+    async def restored_args(self) -> list[Any]:
+        """Return the arguments of the job; results of others in them that are kept as files are fetched."""
+        args: list[Any] = self.job.args
+        return [await restore(self._client, arg) for arg in args] if may_refer(self.job.envelope) else args
+
+    async def restore_parent_results(self) -> None:
+        """Fetch what the steps before this one have brought about that is kept as files."""
+        if self.job.parent_results is not None:
+            self.job.parent_results = await restore_json(self._client, self.job.parent_results)
 
     @property
     def resumed(self) -> Any:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -42,23 +42,30 @@ def collect(
     category: str | None = None,
     data: Any = None,
     replace: bool = True,
+    artifacts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Put data into a collection; ``internal`` is that of the job's workflow.
+    """Put data, or artifacts of the job, into a collection; ``internal`` is that of the job's workflow.
 
     Parameters
     ----------
     name:
-        The item's name; what stands in braces leads to the job: ``"build-{job.result.arch}"``.
+        The item's name; what stands in braces leads to the job, ``"build-{job.result.arch}"``, or the artifact,
+        ``"{artifact.name}"``.
     data:
-        Any JSON, with references to the job; ``None``: the result of the job.
+        Any JSON, with references to the job; ``None``: the result of the job, or the data of the artifact.
     replace:
         Whether it takes the place of an item of that name; else the reaction fails if there is one.
+    artifacts:
+        Which of the job's artifacts (``job.artifacts``) they are: ``name``, ``name_startswith``, ``name_endswith``,
+        ``name_contains``, ``category``, ``data``; ``{}``: all. ``None``: it is data.
     """
     action: dict[str, Any] = {"action": "collect", "name": name, "collection": collection, "replace": replace}
     if category is not None:
         action["category"] = category
     if data is not None:
         action["data"] = msgspec.json.decode(to_json(data))
+    if artifacts is not None:
+        action["artifacts"] = dict(artifacts)
     return action
 
 

@@ -14,6 +14,7 @@ from ojster.engine.workflow_status import WorkflowStatus
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.failure import Failure
 from ojster.model.workflow_info import WorkflowError, WorkflowInfo
+from ojster.transfer import restore
 from ojster.values import to_json
 from ojster.workflow import DrawingFormat
 
@@ -95,7 +96,7 @@ class AsyncRun:
                 self._info = await client.show_workflow(head.next_attempt)
                 continue
             if head.finished:
-                return _result_of(await self.refresh())
+                return await restore(client, _result_of(await self.refresh()))
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"The workflow {self.id} is {head.state}, not finished, after {timeout} s.")
 

@@ -158,7 +158,8 @@ class Step:
             are said by ``job.using(…)``.
         provides:
             Of a job: names of items that it puts into the workflow's collection when it has succeeded, with its result
-            as their data; or objects with ``name``, ``category`` and ``data``, in which references lead to the job.
+            as their data; or objects with ``name``, ``category`` and ``data``, in which references lead to the job, and
+            ``artifact``: which of its artifacts it is, such as ``{"category": "tarball"}``.
             Steps that look them up (``found``) come after it.
         """
         if options is not None and self.wire.get("type") not in CONTAINERS:

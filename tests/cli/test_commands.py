@@ -195,10 +195,10 @@ def test_what_was_kept_long_enough_is_counted_and_deleted(ojster: Ojster) -> Non
     for id in ids[:2]:
         ojster("jobs", "cancel", id)
     keep = ("--keep-cancelled", "PT0S")
-    assert ojster.json("prune", "--dry-run") == {"pruned": {"jobs": 0, "workflows": 0}, "dry_run": True}
+    assert ojster.json("prune", "--dry-run") == {"pruned": {"jobs": 0, "workflows": 0, "files": 0}, "dry_run": True}
     assert "2 jobs" in ojster("prune", "--dry-run", *keep)
     assert "cancelled PT0S" in ojster("prune", *keep, expect=130)
-    assert ojster.json("prune", "--yes", *keep)["pruned"] == {"jobs": 2, "workflows": 0}
+    assert ojster.json("prune", "--yes", *keep)["pruned"] == {"jobs": 2, "workflows": 0, "files": 0}
     assert [job["id"] for job in ojster.json("jobs", "list")["jobs"]] == ids[2:]
 
 

@@ -250,8 +250,8 @@ async def test_pruning(client: Client, clock: Clock) -> None:
     (job,) = await client.fetch(Claim(("default",)))
     await client.acknowledge([Acknowledgement(job.id)])
     clock.advance(2)
-    assert await client.prune(dry_run=True) == {"jobs": 1, "workflows": 0}
-    assert await client.prune() == {"jobs": 1, "workflows": 0}
+    assert await client.prune(dry_run=True) == {"jobs": 1, "workflows": 0, "files": 0}
+    assert await client.prune() == {"jobs": 1, "workflows": 0, "files": 0}
 
 
 async def test_tokens(client: Client, clock: Clock) -> None:

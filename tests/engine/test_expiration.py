@@ -63,8 +63,8 @@ async def test_s97_a_job_is_kept_for_as_long_as_it_says_itself(bench: Bench) -> 
     await bench.engine.prune()
     assert await left(bench, everything) == [True, True, True, True]
     bench.clock.advance(3_601)
-    assert await bench.engine.prune(dry_run=True) == {"jobs": 1, "workflows": 0}
-    assert await bench.engine.prune() == {"jobs": 1, "workflows": 0}
+    assert await bench.engine.prune(dry_run=True) == {"jobs": 1, "workflows": 0, "files": 0}
+    assert await bench.engine.prune() == {"jobs": 1, "workflows": 0, "files": 0}
     assert await left(bench, everything) == [True, False, True, True]
     bench.clock.advance(A_DAY)
     await bench.engine.prune()
@@ -91,7 +91,7 @@ async def test_it_is_counted_from_the_end_of_the_job_however_it_ended(bench: Ben
     await bench.engine.prune()
     assert await left(bench, ids) == [True] * 5
     bench.clock.advance(2)
-    assert await bench.engine.prune() == {"jobs": 4, "workflows": 0}
+    assert await bench.engine.prune() == {"jobs": 4, "workflows": 0, "files": 0}
     assert await left(bench, ids) == [False, False, False, False, True]
 
 
@@ -150,8 +150,8 @@ async def test_s97_a_workspace_says_how_long_is_kept_what_says_nothing_itself(be
         await of("ever", expiration_delay="PT1H"),
     ]
     bench.clock.advance(3_601)
-    assert await bench.engine.prune(dry_run=True) == {"jobs": 2, "workflows": 0}
-    assert await bench.engine.prune() == {"jobs": 2, "workflows": 0}
+    assert await bench.engine.prune(dry_run=True) == {"jobs": 2, "workflows": 0, "files": 0}
+    assert await bench.engine.prune() == {"jobs": 2, "workflows": 0, "files": 0}
     assert await left(bench, ids) == [True, True, False, True, True, False]
     bench.clock.advance(1.5 * A_DAY)
     await bench.engine.prune()
@@ -219,12 +219,12 @@ async def test_s98_a_tree_of_jobs_goes_as_a_whole_when_its_workflow_does(bench: 
     )
     await run_all(bench)
     bench.clock.advance(3_601)
-    assert await bench.engine.prune(dry_run=True) == {"jobs": 2, "workflows": 1}
-    assert await bench.engine.prune() == {"jobs": 2, "workflows": 1}
+    assert await bench.engine.prune(dry_run=True) == {"jobs": 2, "workflows": 1, "files": 0}
+    assert await bench.engine.prune() == {"jobs": 2, "workflows": 1, "files": 0}
     with pytest.raises(NotFound):
         await bench.engine.show_workflow(short)
     bench.clock.advance(10 * A_DAY)
-    assert await bench.engine.prune() == {"jobs": 2, "workflows": 1}
+    assert await bench.engine.prune() == {"jobs": 2, "workflows": 1, "files": 0}
     with pytest.raises(NotFound):
         await bench.engine.show_workflow(usual)
     assert (await bench.engine.show_workflow(ever)).expiration_delay == "never"
@@ -235,7 +235,7 @@ async def test_s98_an_old_job_of_a_workflow_that_runs_is_kept(bench: Bench) -> N
     first = await bench.fetch_one()
     await bench.ack(first)
     bench.clock.advance(10 * A_DAY)
-    assert await bench.engine.prune() == {"jobs": 0, "workflows": 0}
+    assert await bench.engine.prune() == {"jobs": 0, "workflows": 0, "files": 0}
     assert (await bench.find(first)).state == "completed"
 
 
@@ -281,7 +281,7 @@ async def test_a_workflow_that_was_run_again_stays_until_the_next_attempt_has_fi
     assert following is not None
     bench.clock.advance(3_600)
     await bench.upkeep()
-    assert await bench.engine.prune() == {"jobs": 0, "workflows": 0}
+    assert await bench.engine.prune() == {"jobs": 0, "workflows": 0, "files": 0}
     assert (await bench.engine.show_workflow(following)).expiration_delay == "PT1S"
     await run_all(bench)
     bench.clock.advance(2)

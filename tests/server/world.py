@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ojster.files.store import MemoryStore
 from tests.conftest import Bench
 from tests.server.conftest import Http
 
@@ -66,6 +67,11 @@ class World:
         await call(http, "POST", f"{BASE}/collections", {"name": "hoard", "description": TREASURE})
         for place in (f"{BASE}/collections/hoard", where):
             await call(http, "POST", f"{place}/items", {"name": "gem", "data": TREASURE})
+        bench.engine.store = MemoryStore()
+        file = await call(http, "PUT", f"{BASE}/files?filename={TREASURE}.txt", TREASURE.encode())
+        ids["file"] = file["file"]["id"]
+        artifact = {"name": "gem", "data": TREASURE, "file": ids["file"]}
+        await call(http, "POST", f"{BASE}/jobs/{ids['active']}/items", artifact)
         channel = {"method": "email", "from": "a@example.com", "to": ["a@example.com"], "subject": TREASURE}
         await call(http, "PUT", f"{BASE}/channels/ops", channel)
         cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [TREASURE]}
@@ -84,6 +90,7 @@ class World:
         paths = [f"/jobs/{self.ids[name]}" for name in ("waiting", "available", "active", "dead")]
         paths += [f"/jobs/{self.ids['active']}/checkpoint", f"/workflows/{self.ids['workflow']}", "/cron/nightly"]
         paths += ["/collections/hoard/items?history=true", f"/workflows/{self.ids['workflow']}/items?history=true"]
+        paths += [f"/jobs/{self.ids['active']}/items", f"/files/{self.ids['file']}"]
         paths += ["/channels", "/definitions/plan", "/definitions/plan/versions/1"]
         paths += ["/schemas/typed/1", f"/webhooks/subscriptions/{self.ids['subscription']}", "/workers", "/rate-limits"]
         return {path: await call(self.http, "GET", BASE + path) for path in paths}
@@ -124,6 +131,9 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         body = bodies.get(place.rpartition("/")[2], {})
         path = path.replace("{id}", ids["workflow"]).replace("{step}", "g").replace("{item}", "gem")
         return [(path, None if method == "GET" else body)]
+    if place.startswith("/jobs/{job}/items"):
+        body = {"name": "gem", "replace": True} if method == "POST" else None
+        return [(path.replace("{job}", ids["active"]).replace("{item}", "gem"), body)]
     all_jobs = [ids[name] for name in ("waiting", "available", "active", "dead")]
     known: dict[str, list[tuple[str, Any]]] = {
         "POST /jobs": [("/jobs", {"type": "t", "args": [], "meta": {"tenant_id": "acme"}})],
@@ -153,6 +163,9 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "PUT /channels/{name}": [
             ("/channels/ops", {"method": "email", "from": "b@example.com", "to": ["b@example.com"]})
         ],
+        "POST /files": [("/files", {"job_id": ids["active"]})],
+        "PUT /files": [(f"/files?job_id={ids['active']}", b"mine")],
+        "PATCH /files/{id}": [(f"/files/{ids['file']}", b"mine")],
         "POST /collections": [("/collections", {"name": "own"})],
         "POST /collections/{name}/items": [("/collections/hoard/items", {"name": "gem", "replace": True})],
         "PATCH /cron/{name}": [("/cron/nightly", {"enabled": False})],
@@ -185,7 +198,8 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "{type}": "typed",
         "{version}": "1",
     }
-    id = {"/workers": "w-acme", "/webhooks/subscriptions": ids["subscription"], "/webhooks/deliveries": ids["delivery"]}
+    id = {"/workers": "w-acme", "/files": ids["file"]}
+    id |= {"/webhooks/subscriptions": ids["subscription"], "/webhooks/deliveries": ids["delivery"]}
     for begin, value in id.items():
         if place.startswith(begin):
             names["{id}"] = value

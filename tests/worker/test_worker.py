@@ -18,6 +18,7 @@ from ojster.app import JobHandle, request_of
 from ojster.engine.configuration import Pool
 from ojster.engine.engine import Engine
 from ojster.engine.pools import put_pools
+from ojster.model.errors import Unsupported
 from ojster.server.app import Application
 from tests.worker import handlers
 
@@ -165,7 +166,13 @@ async def test_child_processes_are_used_again(app: App) -> None:
 
 
 @pytest.mark.parametrize(("type", "words"), [("no.json", "no JSON"), ("large", "at most 1048576")])
-async def test_a_result_that_cannot_be_kept_fails_the_job(app: App, type: str, words: str) -> None:
+async def test_a_result_that_cannot_be_kept_fails_the_job(
+    app: App, monkeypatch: pytest.MonkeyPatch, type: str, words: str
+) -> None:
+    def no_store(engine: Engine) -> None:
+        raise Unsupported("No file store is configured.")
+
+    monkeypatch.setattr(Engine, "files", property(no_store))
     async with working(app):
         assert words in (await failure(await push(app, type)))["message"]
 

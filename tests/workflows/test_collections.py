@@ -377,11 +377,11 @@ async def test_s98_what_a_collection_holds_of_others_keeps_who_has_put_it_there(
     await flow.create(chain(job("a", event_reactions=reactions)) | {"expiration_delay": "PT1S"})
     await flow.work()
     flow.clock.advance(2)
-    assert await flow.engine.prune() == {"jobs": 0, "workflows": 0}
+    assert await flow.engine.prune() == {"jobs": 0, "workflows": 0, "files": 0}
     assert (await flow.engine.find(kept)).state == "completed"
     await flow.engine.remove_item(RELEASES, "alone")
     await flow.engine.remove_item(RELEASES, "a")
-    assert await flow.engine.prune() == {"jobs": 2, "workflows": 1}
+    assert await flow.engine.prune() == {"jobs": 2, "workflows": 1, "files": 0}
 
 
 async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) -> None:

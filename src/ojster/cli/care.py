@@ -74,7 +74,7 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
         click.confirm(f"Delete what is finished for longer than this: {periods}?", abort=True, err=True)
     settings = Settings(retention=retention)
     found = ask(url, lambda client: client.prune(dry_run=dry_run), settings=settings)
-    words = f"{found['jobs']} jobs, and {found['workflows']} workflows"
+    words = f"{found['jobs']} jobs, {found['workflows']} workflows and {found['files']} files"
     done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": found, "dry_run": dry_run})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +10,9 @@ import click
 from ojster.cli.common import Command, ask, done, examples, with_json, with_url
 from ojster.cli.jobs import _argument
 from ojster.cli.output import print_json, print_table
-from ojster.model.collection import Lookup, NewItem, Where
+from ojster.client.interface import Client
+from ojster.model.collection import Item, Lookup, NewItem, Where
+from ojster.transfer import upload
 from ojster.values import to_json
 
 
@@ -19,6 +22,8 @@ from ojster.values import to_json
         'ojster collections add releases 2.0 \'{"file": "app-2.0.tar.gz"}\' --replace',
         "ojster collections items releases --starts-with 2.",
         "ojster collections items --workflow ID",
+        "ojster collections items --job ID          # what a job has brought about",
+        "ojster collections add releases 2.0 --file app-2.0.tar.gz",
     )
 )
 def collections() -> None:
@@ -28,13 +33,14 @@ def collections() -> None:
 def with_place(command: Command) -> Command:
     """Give a command an argument and an option that say which collection is meant."""
     named = click.argument("collection", required=False)
-    return named(click.option("--workflow", metavar="ID", help="The collection of this workflow.")(command))
+    of_job = click.option("--job", metavar="ID", help="The artifacts of this job.")
+    return named(click.option("--workflow", metavar="ID", help="The collection of this workflow.")(of_job(command)))
 
 
-def _place(collection: str | None, workflow: str | None) -> Where:
-    if (collection is None) == (workflow is None):
-        raise click.UsageError("Say which: the name of a collection, or --workflow ID.")
-    return Where(collection, workflow)
+def _place(collection: str | None, workflow: str | None, job: str | None) -> Where:
+    if (collection, workflow, job).count(None) != 2:
+        raise click.UsageError("Say which: the name of a collection, --workflow ID, or --job ID.")
+    return Where(collection, workflow, job)
 
 
 @collections.command("create", epilog=examples("ojster collections create releases --description 'What we ship'"))
@@ -84,6 +90,7 @@ def delete_collection(name: str, force: bool, url: str, as_json: bool) -> None:
 def list_items(
     collection: str | None,
     workflow: str | None,
+    job: str | None,
     starts_with: str | None,
     category: str | None,
     history: bool,
@@ -91,19 +98,20 @@ def list_items(
     as_json: bool,
 ) -> None:
     """List what is in a collection, the oldest first."""
-    where, lookup = _place(collection, workflow), Lookup("", name_startswith=starts_with, category=category)
+    where, lookup = _place(collection, workflow, job), Lookup("", name_startswith=starts_with, category=category)
     found = ask(url, lambda client: client.items(where, lookup, history=history))
     if as_json:
         print_json({"items": found})
         return
     print_table(
-        ("name", "kind", "category", "data", "by", "added", "removed"),
+        ("name", "kind", "category", "data", "file", "by", "added", "removed"),
         [
             (
                 item.name,
                 item.kind,
                 item.category,
                 bytes(item.data).decode()[:80],
+                None if item.file is None else item.file.id,
                 item.created_by,
                 item.created_at,
                 item.removed_at,
@@ -120,15 +128,29 @@ def list_items(
 @click.argument("data", default="null")
 @click.option("--category", help="What kind of thing it is.")
 @click.option("--replace", is_flag=True, help="In the place of what has the same name.")
+@click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Upload this, and make it an artifact."
+)
 @with_url
 @with_json
 def add_item(
-    collection: str, name: str, data: str, category: str | None, replace: bool, url: str, as_json: bool
+    collection: str,
+    name: str,
+    data: str,
+    category: str | None,
+    replace: bool,
+    file: Path | None,
+    url: str,
+    as_json: bool,
 ) -> None:
-    """Put something into a collection: JSON, or else a string."""
+    """Put something into a collection: JSON, or else a string; and a file."""
     value: Any = _argument(data)
-    item = NewItem(name, to_json(value), category, replace)
-    made = ask(url, lambda client: client.add_item(Where(collection), item))
+
+    async def add(client: Client) -> Item:
+        file_id = None if file is None else (await upload(client, file)).id
+        return await client.add_item(Where(collection), NewItem(name, to_json(value), category, replace, file_id))
+
+    made = ask(url, add)
     done(f"{collection} has {name} now.", as_json, made)
 
 

@@ -61,6 +61,7 @@ def ends_with_parent(command: Command) -> Command:
         "ojster serve --host 0.0.0.0 --port 9000 --cors https://dashboard.example.com",
         "ojster serve --auth required          # and then: ojster tokens create …",
         "ojster serve --keep-completed P7D --keep-dead-letters never",
+        "ojster serve --database postgresql://jobs@db.example.com/shop --files s3://shop-jobs/files",
     )
 )
 @click.option(
@@ -128,6 +129,14 @@ def ends_with_parent(command: Command) -> Command:
     metavar="URL",
     help="Who takes the e-mail that jobs want to be sent: smtps://user:password@mail.example.com:465.",
 )
+@click.option(
+    "--files",
+    envvar="OJSTER_FILES",
+    show_envvar=True,
+    metavar="WHERE",
+    help="Where files and large results are kept: a directory, or s3://bucket/prefix; by default beside the database "
+    "if that is a file, else nowhere.",
+)
 @click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
 @ends_with_parent
 def serve(
@@ -150,6 +159,7 @@ def serve(
     log_level: str,
     trust_webhooks: bool,
     smtp: str | None,
+    files: str | None,
     conformance_hooks: bool,
 ) -> None:
     """Serve jobs over HTTP, as Open Job Spec 1.0 says.
@@ -186,6 +196,7 @@ def serve(
         hooks=conformance_hooks,
         trusting=trust_webhooks,
         smtp=smtp,
+        files=files,
         tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
 

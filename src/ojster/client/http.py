@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -46,6 +46,7 @@ from ojster.model.duration import format_duration
 from ojster.model.envelope import Job
 from ojster.model.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
 from ojster.model.failure import Failure
+from ojster.model.file import OCTETS, File, NewFile
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
 from ojster.model.limit import parse_limits
@@ -60,6 +61,9 @@ LONGEST_SWEEP: Final = 3_600.0
 
 DEFAULT_PATIENCE: Final = 10.0
 """For how many seconds a call is tried again while the server cannot be reached."""
+
+_TRANSFER: Final = httpx.Timeout(60.0, connect=5.0)
+"""How long a piece of a file may take."""
 
 _HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
 _encode: Final = msgspec.json.Encoder().encode
@@ -359,6 +363,8 @@ class HttpClient:
                 ack["append"] = [msgspec.Raw(step) for step in item.append]
             if item.changes is not None:
                 ack["properties"] = item.changes
+            if item.result_file is not None:
+                ack["result_file"] = item.result_file
             acks.append(ack)
         return await self._batch("/workers/ack/batch", "acks", acks)
 
@@ -489,6 +495,56 @@ class HttpClient:
         """Delete a channel."""
         await self._call("DELETE", f"/channels/{quote(name, safe='')}")
 
+    # Files
+
+    async def create_file(self, new: NewFile) -> File:
+        """Begin to upload a file."""
+        return _file(await self._call("POST", "/files", new))
+
+    async def find_file(self, file_id: str) -> File:
+        """Return a file, or as much of it as has come."""
+        return _file(await self._call("GET", f"/files/{quote(file_id, safe='')}"))
+
+    async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
+        """Return files, the latest first."""
+        query = {"limit": limit} | ({} if before is None else {"before": before})
+        answer = await self._call("GET", f"/files?{urlencode(query)}")
+        return msgspec.json.decode(answer["files"], type=list[File])
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file to which nobody refers."""
+        await self._call("DELETE", f"/files/{quote(file_id, safe='')}")
+
+    async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
+        """Go on with an upload; it is not tried again, as what ``source`` has given is gone."""
+        headers = {"Content-Type": OCTETS, "Upload-Offset": str(offset)}
+        path = f"/ojs/v1/files/{quote(file_id, safe='')}"
+        try:
+            response = await self._http.patch(path, content=source, headers=headers, timeout=_TRANSFER)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+        return _file(_answer(response))
+
+    async def read_file(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Return the bytes of a file as they come; it is not tried again."""
+        return self._read_file(file_id, start)
+
+    async def _read_file(self, file_id: str, start: int) -> AsyncIterator[bytes]:
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        path = f"/ojs/v1/files/{quote(file_id, safe='')}/content"
+        try:
+            async with self._http.stream("GET", path, headers=headers, timeout=_TRANSFER) as response:
+                if not response.is_success:
+                    await response.aread()
+                    _answer(response)
+                async for some in response.aiter_raw():
+                    yield some
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> BackendUnavailable:
+        return BackendUnavailable(f"The server {self.url} cannot be reached: {error or type(error).__name__}.")
+
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
         """Make a named collection."""
         answer = await self._call("POST", "/collections", {"name": name, "description": description})
@@ -509,6 +565,7 @@ class HttpClient:
             "data": msgspec.Raw(item.data),
             "category": item.category,
             "replace": item.replace,
+            "file": item.file_id,
         }
         return msgspec.json.decode((await self._call("POST", _items_of(where), body))["item"], type=Item)
 
@@ -664,9 +721,7 @@ class HttpClient:
                     method, "/ojs/v1" + path, content=content, timeout=httpx.Timeout(30.0 + wait, connect=5.0)
                 )
             except httpx.TransportError as error:
-                problem = BackendUnavailable(
-                    f"The server {self.url} cannot be reached: {error or type(error).__name__}."
-                )
+                problem = self._unreachable(error)
             else:
                 if response.status_code != 503:
                     return _answer(response, also)
@@ -795,7 +850,13 @@ def _moment(text: str | None) -> int | None:
     return None if text is None else parse_timestamp(text)
 
 
+def _file(answer: Members) -> File:
+    return msgspec.json.decode(answer["file"], type=File)
+
+
 def _items_of(where: Where) -> str:
+    if where.job_id is not None:
+        return f"/jobs/{quote(where.job_id, safe='')}/items"
     if where.workflow_id is not None:
         return f"/workflows/{quote(where.workflow_id, safe='')}/items"
     return f"/collections/{quote(where.name or '', safe='')}/items"

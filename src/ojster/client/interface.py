@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ojster.engine.admission import Pushed
@@ -36,6 +36,7 @@ from ojster.model.definition import Definition
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.failure import Failure
+from ojster.model.file import File, NewFile
 from ojster.model.job import Members
 from ojster.model.worker_rule import WorkerRule
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
@@ -225,6 +226,24 @@ class Client(Protocol):
 
     async def delete_channel(self, name: str) -> None:
         """Delete a channel."""
+
+    async def create_file(self, new: NewFile) -> File:
+        """Begin to upload a file; one that is there already is complete."""
+
+    async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
+        """Go on with an upload."""
+
+    async def find_file(self, file_id: str) -> File:
+        """Return a file, or as much of it as has come."""
+
+    async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
+        """Return files, the latest first."""
+
+    async def read_file(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Return the bytes of a file from ``start`` on."""
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file to which nobody refers."""
 
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
         """Make a named collection."""

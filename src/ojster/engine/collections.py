@@ -8,24 +8,33 @@ from typing import Any, Final
 import msgspec
 
 from ojster.database.transaction import ColumnType, Row, Transaction
+from ojster.engine.files import let_go, refer
 from ojster.engine.graph import find_workflow, no_workflow
+from ojster.engine.inspect import no_job
 from ojster.engine.system import FORGOTTEN, drop
 from ojster.model.collection import (
+    ARTIFACTS,
     INTERNAL,
     MOST_FOUND,
     Item,
+    Kind,
     Lookup,
     Lookups,
+    Matching,
     NewItem,
     Provided,
     is_internal,
+    is_of_job,
     key_of,
+    key_of_job,
     key_of_workflow,
 )
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.model.file import RESULT, FileRef
 from ojster.model.node import NUMBER_BITS
-from ojster.model.tenant import called
+from ojster.model.states import JobState
+from ojster.model.tenant import called, split
 from ojster.model.timestamps import format_timestamp
 
 MOST_ITEMS: Final = 10_000
@@ -34,7 +43,9 @@ MOST_ITEMS: Final = 10_000
 AT_ONCE: Final = 200
 """How many names stand in one statement."""
 
-_COLUMNS: Final = "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by"
+_COLUMNS: Final = (
+    "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by, file"
+)
 
 
 class Collection(msgspec.Struct, frozen=True):
@@ -106,8 +117,13 @@ def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[Ojs
         elif held and not one.force:
             results.append(Conflict(f"The collection {called(one.name)!r} holds {held} items.", items=held))
         else:
-            tx.execute("DELETE FROM collection_items WHERE collection = :name", {"name": one.name})
-            _let_go(tx)
+            _let_go(
+                tx,
+                tx.execute(
+                    "DELETE FROM collection_items WHERE collection = :name RETURNING job_id, file_id",
+                    {"name": one.name},
+                ),
+            )
             tx.execute("DELETE FROM collections WHERE name = :name", {"name": one.name})
             tx.emit_about("collection.deleted", one.name, collection=one.name)
             results.append(None)
@@ -115,10 +131,11 @@ def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[Ojs
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A collection: a named one, as it is kept, or that of a workflow; and whose view it is (``None``: all)."""
+    """A collection: a named one, as it is kept, or that of a workflow or job; and whose view it is (``None``: all)."""
 
     name: str | None = None
     workflow_id: str | None = None
+    job_id: str | None = None
     tenant: str | None = None
 
 
@@ -135,7 +152,9 @@ def add(tx: Transaction, additions: Sequence[Addition]) -> list[Item | OjsterErr
     results: list[Item | OjsterError] = []
     for one in additions:
         try:
-            results.append(put(tx, find_place(tx, one.place, lock=True), one.item, by=one.by))
+            key, tenant = find_place(tx, one.place, lock=True)
+            _check_runs(tx, one.place)
+            results.append(put(tx, key, tenant, one.item, by=one.by))
         except OjsterError as refusal:
             results.append(refusal)
     return results
@@ -154,7 +173,7 @@ def remove(tx: Transaction, takings: Sequence[Taking]) -> list[Item | OjsterErro
     results: list[Item | OjsterError] = []
     for one in takings:
         try:
-            key = find_place(tx, one.place, lock=True)
+            key, _ = find_place(tx, one.place, lock=True)
         except OjsterError as refusal:
             results.append(refusal)
             continue
@@ -176,26 +195,41 @@ def show(tx: Transaction, questions: Sequence[Question]) -> list[list[Item] | Oj
     results: list[list[Item] | OjsterError] = []
     for one in questions:
         try:
-            results.append(_select(tx, find_place(tx, one.place), one.lookup, history=one.history))
+            key, _ = find_place(tx, one.place)
+            results.append(_select(tx, key, one.lookup, history=one.history))
         except OjsterError as refusal:
             results.append(refusal)
     return results
 
 
-def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> str:
-    """Return under which name the items of a collection are kept.
+def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[str, str]:
+    """Return under which name the items of a collection are kept, and whose it is.
 
     Raises
     ------
     NotFound
-        There is no such collection or workflow.
+        There is no such collection, workflow or job.
     """
+    if place.job_id is not None:
+        job = (tx.lock_jobs if lock else tx.find_jobs)([place.job_id]).get(place.job_id)
+        if job is None or place.tenant not in (None, job.tenant):
+            raise no_job(place.job_id)
+        return key_of_job(job.seq), job.tenant
     if place.workflow_id is not None:
         workflow = find_workflow(tx, place.workflow_id, lock=lock)
         if workflow is None or place.tenant not in (None, workflow.tenant):
             raise no_workflow(place.workflow_id)
-        return key_of_workflow(workflow.seq)
-    return need_collection(tx, place.name or "")
+        return key_of_workflow(workflow.seq), workflow.tenant
+    name = place.name or ""
+    return need_collection(tx, name), split(name)[0]
+
+
+def _check_runs(tx: Transaction, place: Place) -> None:
+    """Refuse that something is said to be of a job that does not run."""
+    if place.job_id is not None:
+        state = tx.find_jobs([place.job_id])[place.job_id].state
+        if state != JobState.ACTIVE:
+            raise Conflict(f"The job {place.job_id} is {state}; only one that runs brings something about.")
 
 
 def need_collection(tx: Transaction, key: str) -> str:
@@ -214,26 +248,31 @@ def need_collection(tx: Transaction, key: str) -> str:
 # What happens inside of other transactions
 
 
-def put(tx: Transaction, key: str, new: NewItem, *, job: Job | None = None, by: str | None = None) -> Item:
+def put(tx: Transaction, key: str, tenant: str, new: NewItem, *, job: Job | None = None, by: str | None = None) -> Item:
     """Put an item into a collection.
 
     Parameters
     ----------
+    tenant:
+        Whose collection it is: its file must be theirs.
     job:
         Which job does so; else ``by`` says who.
 
     Raises
     ------
     Conflict
-        There is one of its name, and it is not to be replaced; or there are too many.
+        There is one of its name, and it is not to be replaced; or there are too many; or its file is not complete.
+    NotFound
+        There is no such file.
     """
+    file = None if new.file_id is None else refer(tx, new.file_id, tenant)
     replaced = _remove(tx, key, new.name, by) if new.replace else None
     if not new.replace and tx.execute(f"{_ACTIVE} AND name = :name", {"key": key, "name": new.name}):
         message = f"The collection {_called(key)!r} has an item {new.name!r}; remove it, or replace it."
         raise Conflict(message, item=new.name)
     if replaced is None:
         _check_room(tx, key, 1)
-    tx.insert_rows("collection_items", _TYPES, [_row(tx, key, new, job, by)])
+    tx.insert_rows("collection_items", _TYPES, [_row(tx, key, new, file, job, by)])
     (item,) = tx.execute(f"{_ACTIVE} AND name = :name", {"key": key, "name": new.name})
     return _item(item)
 
@@ -245,7 +284,10 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
     ------
     Conflict
         There would be too many.
+    NotFound
+        There is no such file.
     """
+    files = [None if new.file_id is None else refer(tx, new.file_id, job.tenant) for _, new, job in items]
     names: dict[str, list[str]] = {}
     for key, new, _ in items:
         names.setdefault(key, []).append(new.name)
@@ -255,14 +297,14 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
             some = wanted[first : first + AT_ONCE]
             rows = tx.execute(
                 "UPDATE collection_items SET removed_at = ? WHERE collection = ? AND removed_at IS NULL "
-                f"AND name IN ({', '.join('?' * len(some))}) RETURNING job_id",
+                f"AND name IN ({', '.join('?' * len(some))}) RETURNING job_id, file_id",
                 (tx.now, key, *some),
             )
             replaced += len(rows)
-            if any(job_id is not None for (job_id,) in rows):
-                _let_go(tx)
+            _let_go(tx, rows)
         _check_room(tx, key, len(wanted) - replaced)
-    tx.insert_rows("collection_items", _TYPES, [_row(tx, key, new, job, None) for key, new, job in items])
+    rows = [_row(tx, key, new, file, job, None) for (key, new, job), file in zip(items, files, strict=True)]
+    tx.insert_rows("collection_items", _TYPES, rows)
 
 
 _TYPES: Final[dict[str, ColumnType]] = {
@@ -275,21 +317,28 @@ _TYPES: Final[dict[str, ColumnType]] = {
     "workflow": "bigint",
     "created_at": "bigint",
     "created_by": "text",
+    "file_id": "text",
+    "file": "bytea",
 }
 
 
-def _row(tx: Transaction, key: str, new: NewItem, job: Job | None, by: str | None) -> tuple[Any, ...]:
+def _row(
+    tx: Transaction, key: str, new: NewItem, file: FileRef | None, job: Job | None, by: str | None
+) -> tuple[Any, ...]:
+    kind: Kind = "data" if file is None else "artifact"
     is_elsewhere = job is not None and job.node is not None and not is_internal(key)
     workflow = (job.node or 0) >> NUMBER_BITS if job is not None and is_elsewhere else None
     who = by if job is None else f"job {job.id}"
-    job_id = None if job is None else job.id
-    return (key, new.name, new.kind, new.category, new.data, job_id, workflow, tx.now, who)
+    job_id = None if job is None or is_of_job(key) else job.id  # what is its own does not keep a job
+    described = None if file is None else msgspec.json.encode(file)
+    return (key, new.name, kind, new.category, new.data, job_id, workflow, tx.now, who, new.file_id, described)
 
 
 def _check_room(tx: Transaction, key: str, more: int) -> None:
-    """Refuse more items than a workflow's own collection may hold."""
-    if more > 0 and is_internal(key) and _count(tx, key) + more > MOST_ITEMS:
-        raise Conflict(f"The workflow's collection would hold more than {MOST_ITEMS} items.", items=MOST_ITEMS)
+    """Refuse more items than the own collection of a workflow or a job may hold."""
+    is_own = is_internal(key) or is_of_job(key)
+    if more > 0 and is_own and _count(tx, key) + more > MOST_ITEMS:
+        raise Conflict(f"The collection {_called(key)!r} would hold more than {MOST_ITEMS} items.", items=MOST_ITEMS)
 
 
 def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provided]]) -> None:
@@ -352,23 +401,29 @@ def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False)
     return [item for item in items if lookup.matches(item.name, item.category, item.data)][: MOST_FOUND + 1]
 
 
+def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:
+    """Return the artifacts of a job that are like that, in the order in which they were added."""
+    return [item for item in _select(tx, key_of_job(job.seq), matching.lookup) if item.name != RESULT]
+
+
 def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None:
     rows = tx.execute(
         "UPDATE collection_items SET removed_at = :now, removed_by = :by "
-        f"WHERE collection = :key AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}",
+        f"WHERE collection = :key AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}, job_id, file_id",
         {"key": key, "name": name, "now": tx.now, "by": by},
     )
     if not rows:
         return None
-    removed = _item(rows[0])
-    if removed.job_id is not None:
-        _let_go(tx)
-    return removed
+    _let_go(tx, [row[-2:] for row in rows])
+    return _item(rows[0][:-2])
 
 
-def _let_go(tx: Transaction) -> None:
-    """Let jobs be looked at again that were kept because a collection held what they had put there."""
-    drop(tx, FORGOTTEN)
+def _let_go(tx: Transaction, removed: Sequence[Row]) -> None:
+    """Let go of the jobs and files, given as ``(job_id, file_id)``, to which items have referred."""
+    if any(job_id is not None for job_id, _ in removed):
+        drop(tx, FORGOTTEN)  # so that jobs are looked at again that were kept
+    if files := [file_id for _, file_id in removed if file_id is not None]:
+        let_go(tx, files)
 
 
 def _count(tx: Transaction, key: str) -> int:
@@ -379,7 +434,7 @@ def _count(tx: Transaction, key: str) -> int:
 
 
 def _item(row: Row) -> Item:
-    id, key, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by = row
+    id, key, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by, file = row
     return Item(
         id,
         _called(key),
@@ -392,10 +447,13 @@ def _item(row: Row) -> Item:
         created_by,
         None if removed_at is None else format_timestamp(removed_at),
         removed_by,
+        None if file is None else msgspec.json.decode(file, type=FileRef),
     )
 
 
 def _called(key: str) -> str:
+    if is_of_job(key):
+        return ARTIFACTS
     return INTERNAL if is_internal(key) else called(key)
 
 

@@ -11,6 +11,7 @@ from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
 from ojster.engine.inspect import no_job
 from ojster.engine.transitions import Steered, cancel_jobs, lock_workflows, make_available
+from ojster.model.collection import key_of_job
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, InvalidRequest, NotFound, OjsterError
 from ojster.model.job import PRIORITIES, read_job, read_members
@@ -254,6 +255,7 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
         tx.count(queue, tenant, state, -1)
     for table in ("jobs", "payloads", "checkpoints", "job_history", "resumptions", "notes"):
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, *_ in jobs])
+    tx.execute_many("DELETE FROM collection_items WHERE collection = ?", [(key_of_job(seq),) for seq, *_ in jobs])
 
 
 def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:

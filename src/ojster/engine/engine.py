@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -30,6 +30,7 @@ from ojster.engine import (
     cron,
     definitions,
     event_log,
+    files,
     holds,
     idempotency,
     inspect,
@@ -53,6 +54,7 @@ from ojster.engine import (
 from ojster.engine import bulk as bulks
 from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
+from ojster.engine.archive import Archive
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Nobody, claim
@@ -80,6 +82,7 @@ from ojster.engine.workers import Heartbeat, Leave, Pulse, Worker
 from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
 from ojster.engine.workflow_views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.engine.workflows import Review, StepAddress
+from ojster.files.store import FileStore
 from ojster.model.access import Access, Grant, Token, hash_secret, join_token, new_id, new_secret
 from ojster.model.agents import AgentState
 from ojster.model.channel import Channel, check_channel
@@ -103,8 +106,10 @@ from ojster.model.errors import (
     OjsterError,
     SchemaViolation,
     TenantMissing,
+    Unsupported,
 )
 from ojster.model.failure import Failure
+from ojster.model.file import JSON, LARGEST_INLINE_RESULT, File, NewFile
 from ojster.model.job import Members, NewJob, check_queue_name, queue_of, read_job, read_members
 from ojster.model.properties import check_changes
 from ojster.model.reactions import ANY_EVENT
@@ -215,6 +220,8 @@ class Engine:
         Wraps every push, the first outermost.
     directives:
         Asked in turn what a worker is to be told; the first that has an answer wins.
+    store:
+        Where the bytes of files are kept; ``None``: there are no files.
 
     Attributes
     ----------
@@ -231,7 +238,9 @@ class Engine:
         *,
         middleware: Sequence[EnqueueMiddleware] = (),
         directives: Sequence[Directive] = (),
+        store: FileStore | None = None,
     ) -> None:
+        self.store = store
         self.database = database
         self.middleware = list(middleware)
         self.directives = list(directives)
@@ -469,8 +478,26 @@ class Engine:
                 self.database.run_many(outcome.release, [Release(job.id, job.worker_id, job.attempt) for job in jobs])
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
-        """Complete jobs (ACK); for each return it, or why its acknowledgement was refused."""
+        """Complete jobs (ACK); for each return it, or why its acknowledgement was refused.
+
+        Results of more than 64 KiB become files, if there is where to keep them, unless steps look into them.
+        """
+        if self.store is not None and any(len(item.result or b"") > LARGEST_INLINE_RESULT for item in items):
+            items = [await self._with_file(item) for item in items]
         return await self._word(outcome.acknowledge, items)
+
+    async def _with_file(self, item: Acknowledgement) -> Acknowledgement:
+        """Keep the result of a job as a file if it is a large one."""
+        if item.result is None or not LARGEST_INLINE_RESULT < len(item.result) <= self.database.settings.largest_job:
+            return item
+        if not await self.database.read(outcome.may_be_files, item.job_id):
+            return item
+        try:
+            file = await self.files.keep(item.result, NewFile(content_type=JSON, job_id=item.job_id))
+        except (BackendUnavailable, NotFound) as error:
+            log.warning("the result of the job %s is kept in the database: %s", item.job_id, error)
+            return item
+        return msgspec.structs.replace(item, result=None, result_file=file.id)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """End failed attempts (FAIL); for each return the job, or why the report was refused."""
@@ -1364,6 +1391,45 @@ class Engine:
         """
         await self.do(notifications.delete_channels, self.named(name))
 
+    # Files
+
+    @property
+    def files(self) -> Archive:
+        """The files of this view.
+
+        Raises
+        ------
+        Unsupported
+            There is no file store.
+        """
+        if self.store is None:
+            raise Unsupported("No file store is configured: ojster serve --files DIRECTORY, or s3://BUCKET.")
+        return Archive(self, self.store)
+
+    async def create_file(self, new: NewFile) -> File:
+        """Begin to upload a file. See ``Archive.create``."""
+        return await self.files.create(new)
+
+    async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
+        """Go on with an upload. See ``Archive.write``."""
+        return await self.files.write(file_id, offset, source)
+
+    async def find_file(self, file_id: str) -> File:
+        """Return a file. See ``Archive.find``."""
+        return await self.files.find(file_id)
+
+    async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
+        """Return files. See ``Archive.list``."""
+        return await self.files.list(limit, before)
+
+    async def read_file(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Return the bytes of a file. See ``Archive.read``."""
+        return await self.files.read(file_id, start)
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file. See ``Archive.delete``."""
+        await self.files.delete(file_id)
+
     # Collections
 
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
@@ -1376,7 +1442,7 @@ class Engine:
         Conflict
             There is one of its name.
         """
-        new = collections.NewCollection(self.named(check_collection_name(name)), description, self._who)
+        new = collections.NewCollection(self.named(check_collection_name(name)), description, self.who)
         return await self.do(collections.create_collections, new)
 
     async def collections(self) -> list[Collection]:
@@ -1406,11 +1472,12 @@ class Engine:
         InvalidRequest, PayloadTooLarge
             The name or the data are none.
         Conflict
-            There is an item of the name, and it is not to be replaced; or there are too many.
+            There is an item of the name, and it is not to be replaced; or there are too many; or its file is not
+            complete; or the job whose collection it is does not run.
         """
         check_item_name(item.name)
         check_data(item.data)
-        return await self.do(collections.add, collections.Addition(self._place(where), item, self._who))
+        return await self.do(collections.add, collections.Addition(self._place(where), item, self.who))
 
     async def remove_item(self, where: Where, name: str) -> Item:
         """Remove something from a collection; its history keeps it. Return it.
@@ -1420,7 +1487,7 @@ class Engine:
         NotFound
             There is no such collection, workflow or item.
         """
-        return await self.do(collections.remove, collections.Taking(self._place(where), name, self._who))
+        return await self.do(collections.remove, collections.Taking(self._place(where), name, self.who))
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
         """Return what is in a collection and matches, in the order in which it was added, at most 1,001 items.
@@ -1442,10 +1509,11 @@ class Engine:
 
     def _place(self, where: Where) -> Place:
         name = None if where.name is None else self.named(where.name)
-        return Place(name, where.workflow_id, self.tenant)
+        return Place(name, where.workflow_id, where.job_id, self.tenant)
 
     @property
-    def _who(self) -> str | None:
+    def who(self) -> str | None:
+        """The name of who uses it, if that is known."""
         return None if self.access is None else self.access.who
 
     # Tokens
@@ -1584,6 +1652,8 @@ class Engine:
                 if deleted < retention.BATCH and loop.time() >= walked_at + WALK_INTERVAL:
                     walked_at = loop.time()
                     await self.retain_by_walks()
+                    if self.store is not None:
+                        await self.files.prune()
             except OjsterError as error:
                 log.error("retention failed, and is tried again later: %s", error)
             await asyncio.sleep(0.02 if deleted >= retention.BATCH else RETENTION_INTERVAL)
@@ -1616,7 +1686,7 @@ class Engine:
         Returns
         -------
         dict[str, int]
-            How many ``jobs``, those of workflows among them, and how many ``workflows``.
+            How many ``jobs``, those of workflows among them, how many ``workflows``, and how many ``files``.
         """
         self.for_all("Pruning")
         found: Counter[str] = Counter()
@@ -1625,11 +1695,13 @@ class Engine:
             own = await self.database.read(retention.own_retention, None)
             for chosen in retention.walks(own, self.database.settings.retention, self.database.clock()):
                 found["jobs"] += await self._count_matching(chosen)
+            found["files"] = await self.database.read(files.count_forgettable_files, None)
         else:
             while (done := await self.database.run(retention.forget, None))["rows"]:
                 found += done
             found["jobs"] += await self.retain_by_walks()
-        return {name: found[name] for name in ("jobs", "workflows")}
+            found["files"] = 0 if self.store is None else await self.files.prune()
+        return {name: found[name] for name in ("jobs", "workflows", "files")}
 
     async def _count_matching(self, chosen: JobFilter) -> int:
         count, step = 0, Step(chosen)

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
+from ojster.engine.collections import put
 from ojster.engine.holds import put_on_hold
 from ojster.engine.leases import refusal_of
 from ojster.engine.properties import refusal_of_changes
@@ -28,9 +30,12 @@ from ojster.engine.transitions import (
 )
 from ojster.engine.workflows import grow, skip_rest
 from ojster.model.agents import OutputRefused, check_output, decode_state
+from ojster.model.collection import NewItem, key_of_job
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError, PayloadTooLarge
 from ojster.model.failure import Failure
+from ojster.model.file import RESULT, reference_to
+from ojster.model.node import NUMBER_BITS
 from ojster.model.properties import Changes
 from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp
@@ -40,6 +45,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     """A worker's word that a job is done. ``result`` is JSON; worker and attempt are checked if they are given.
 
     ``append`` are steps, as JSON, that the job adds to its workflow; ``changes`` those of its properties.
+    ``result_file`` is the file of a result that is too large to be said.
     """
 
     job_id: str
@@ -48,6 +54,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     attempt: int | None = None
     append: tuple[bytes, ...] = ()
     changes: Changes | None = None
+    result_file: str | None = None
 
 
 class FailureReport(msgspec.Struct, frozen=True):
@@ -126,14 +133,16 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         if job.agent is not None and (refused := _check_output(tx, job, ack.result)):
             results.append(refused)
             continue
-        if ack.changes is not None or ack.append:
+        result = ack.result
+        if ack.changes is not None or ack.append or ack.result_file is not None:
             try:
                 with tx.savepoint():
                     _change_workflow(tx, job, ack)
+                    result = _keep_result(tx, job, ack)
             except OjsterError as refused:
                 results.append(refused)
                 continue
-        complete_job(tx, job, ack.result, now - (job.started_at or now))
+        complete_job(tx, job, result, now - (job.started_at or now))
         completed.append(job)
         results.append(job)
     write_completed(tx, completed)
@@ -141,8 +150,43 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     return results
 
 
+def _keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
+    """Return the result of a job; of one that is a file, what refers to that (ojs-workflows.md section 7.5)."""
+    if ack.result_file is None:
+        return ack.result
+    item = put(tx, key_of_job(job.seq), job.tenant, NewItem(RESULT, b"null", None, True, ack.result_file), job=job)
+    assert item.file is not None
+    return reference_to(item.file)
+
+
+def may_be_files(tx: Transaction, ids: Sequence[str]) -> list[bool]:
+    """Return whether the results of jobs may be files: not where steps look into the results of others."""
+    jobs = tx.find_jobs(ids)
+    return [id in jobs and not _is_looked_into(tx, jobs[id]) for id in ids]
+
+
+_LOOKS_INTO_RESULTS: Final = re.compile(rb'"(names|condition|over)":')
+"""Stands in what is noted of a node that refers to other steps, decides by them, or is made of a list of theirs."""
+
+
+def _is_looked_into(tx: Transaction, job: Job) -> bool:
+    """Whether something that happens in a transaction looks into the result of a job, so that it must be at hand."""
+    if job.agent is not None or b"job.result" in job.envelope:
+        return True
+    if job.node is None:
+        return False
+    low = job.node >> NUMBER_BITS << NUMBER_BITS
+    specs = tx.execute(
+        "SELECT spec FROM node_specs WHERE id BETWEEN :low AND :high",
+        {"low": low, "high": low + (1 << NUMBER_BITS) - 1},
+    )
+    return any(_LOOKS_INTO_RESULTS.search(spec) for (spec,) in specs)
+
+
 def _change_workflow(tx: Transaction, job: Job, ack: Acknowledgement) -> None:
     """Change the properties of the workflow of a job, and add steps to it: both, or neither."""
+    if ack.changes is None and not ack.append:
+        return
     lock_workflows(tx, [job])
     if refusal := refusal_of_changes(tx, job, ack.changes):
         raise refusal

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from ojster.database.transaction import Transaction, TryAgain
-from ojster.engine.collections import look_up, need_collection, put, put_all
-from ojster.model.collection import NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
+from ojster.engine.collections import artifacts_of, look_up, need_collection, put, put_all
+from ojster.model.collection import Item, NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, NotFound, OjsterError
 from ojster.model.node import NUMBER_BITS
@@ -24,7 +24,10 @@ from ojster.model.reference import Reference, Unresolvable, follow, parse_refere
 
 _SAID: Final = frozenset({"id", "type", "args"})
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_FIELD: Final = re.compile(r"\{(job\.[^{}]+)\}")
+_FIELD: Final = re.compile(r"\{((?:job|artifact)\.[^{}]+)\}")
+
+See = Callable[[Reference], bytes]
+"""Tells to what a reference leads, as JSON."""
 
 log = logging.getLogger("ojster")
 
@@ -59,11 +62,12 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
         if see is None or seen is not job:
             see, seen = seer(job), job
         try:
-            key, item = _item_of(job, action, see)
+            key = key_of(job.tenant, action.collection, None if job.node is None else job.node >> NUMBER_BITS)
+            items = list(_items_of(tx, job, action, see))
             if key not in known and not is_internal(key):
                 need_collection(tx, key)
             known.add(key)
-            ready.append((job, event, key, item))
+            ready += [(job, event, key, item) for item in items]
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))
     places = {(key, item.name) for _, _, key, item in ready}
@@ -77,7 +81,7 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
         except Exception as error:
             log.info("what jobs put into collections is put there one by one: %s", error)
     for job, event, key, item in ready:
-        carry_out(tx, job, event, partial(put, tx, key, item, job=job))
+        carry_out(tx, job, event, partial(put, tx, key, job.tenant, item, job=job))
 
 
 def carry_out(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:
@@ -99,15 +103,37 @@ def note_failure(tx: Transaction, job: Job, event: Event, error: str) -> None:
     tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
 
 
-def _item_of(job: Job, action: Collect, see: Callable[[Reference], bytes]) -> tuple[str, NewItem]:
-    """Return what is to be put into which collection."""
-    name = check_item_name(_FIELD.sub(lambda field: _text(see(parse_reference(field[1]))), action.name))
-    data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, see)
-    key = key_of(job.tenant, action.collection, None if job.node is None else job.node >> NUMBER_BITS)
-    return key, NewItem(name, check_data(data), action.category, action.replace)
+def _items_of(tx: Transaction, job: Job, action: Collect, see: See) -> Iterator[NewItem]:
+    """What is to be put into a collection: data, or the artifacts of the job that are meant."""
+    if action.artifacts is None:
+        data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, see)
+        yield NewItem(_name_of(action, see), check_data(data), action.category, action.replace)
+        return
+    found = artifacts_of(tx, job, action.artifacts)
+    if not found:
+        raise NotFound(f"The job has no artifact for {action.name!r}.", resource_type="item")
+    for item in found:
+        see_item = _seer_of_artifact(item, see)
+        data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, see_item)
+        category = action.category or item.category
+        file_id = None if item.file is None else item.file.id
+        yield NewItem(_name_of(action, see_item), check_data(data), category, action.replace, file_id)
 
 
-def seer(job: Job) -> Callable[[Reference], bytes]:
+def _name_of(action: Collect, see: See) -> str:
+    return check_item_name(_FIELD.sub(lambda field: _text(see(parse_reference(field[1]))), action.name))
+
+
+def _seer_of_artifact(item: Item, see: See) -> See:
+    """Return what also tells to what references to an artifact lead: ``artifact.name``, ``artifact.data.version``."""
+
+    def look(reference: Reference) -> bytes:
+        return follow(reference, item.shown()) if reference.root == "artifact" else see(reference)
+
+    return look
+
+
+def seer(job: Job) -> See:
     """Return what tells to what references to a job lead."""
     said: dict[str, msgspec.Raw] = {}
     shown: list[bytes] = []

@@ -12,11 +12,15 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.model.errors import InvalidRequest, PayloadTooLarge
+from ojster.model.file import FileRef
 from ojster.model.reading import read_value
 from ojster.model.tenant import qualify
 
 INTERNAL: Final = "internal"
 """What the jobs of a workflow call its own collection."""
+
+ARTIFACTS: Final = "artifacts"
+"""What the collection is called of what a job has brought about."""
 
 LARGEST_DATA: Final = 65_536
 """How many bytes the data of an item may have as JSON."""
@@ -26,8 +30,9 @@ MOST_FOUND: Final = 1_000
 """How many items a lookup may find."""
 
 _OF_WORKFLOW: Final = "/workflow/"
+_OF_JOB: Final = "/job/"
 
-Kind = Literal["data", "promise"]
+Kind = Literal["data", "artifact", "promise"]
 
 _COLLECTION: Final = re.compile(r"[A-Za-z][A-Za-z0-9+._\-]{0,127}")
 _decode: Final = msgspec.json.decode
@@ -41,10 +46,10 @@ def check_collection_name(name: str) -> str:
     InvalidRequest
         It is none.
     """
-    if name == INTERNAL or not _COLLECTION.fullmatch(name):
+    if name in (INTERNAL, ARTIFACTS) or not _COLLECTION.fullmatch(name):
         raise InvalidRequest(
             f"{name[:80]!r} is no name of a collection: it begins with a letter, has letters, digits, '+', '.', '_' "
-            f"and '-', at most 128, and is not {INTERNAL!r}.",
+            f"and '-', at most 128, and is not {INTERNAL!r} or {ARTIFACTS!r}.",
             field="collection",
         )
     return name
@@ -88,7 +93,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     Parameters
     ----------
     kind:
-        ``data``, or ``promise``: the job, or the step of that path, will bring it.
+        ``data``; ``artifact``: data, and a file; or ``promise``: the job, or the step of that path, will bring it.
     job_id:
         Which job has put it there, or is to.
     removed_at:
@@ -106,11 +111,28 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     created_by: str | None = None
     removed_at: str | None = None
     removed_by: str | None = None
+    file: FileRef | None = None
 
     def shown(self) -> bytes:
         """Return what the arguments of a job have of it."""
         found: dict[str, Any] = {"name": self.name, "category": self.category, "data": self.data}
-        return msgspec.json.encode(found)
+        return msgspec.json.encode(found if self.file is None else found | {"file": self.file})
+
+
+class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What artifacts of a job must be like: how they are called, of which category, and with which data."""
+
+    name: str | None = None
+    name_startswith: str | None = None
+    name_endswith: str | None = None
+    name_contains: str | None = None
+    category: str | None = None
+    data: dict[str, Any] = {}
+
+    @property
+    def lookup(self) -> Lookup:
+        """The lookup that finds them, in whatever collection they are."""
+        return Lookup("", **msgspec.structs.asdict(self))
 
 
 class _Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,10 +244,11 @@ def _check_source(collection: str) -> str:
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Which collection: a named one, or that of a workflow."""
+    """Which collection: a named one, that of a workflow, or what a job has brought about."""
 
     name: str | None = None
     workflow_id: str | None = None
+    job_id: str | None = None
 
 
 class NewItem(msgspec.Struct, frozen=True):
@@ -235,13 +258,15 @@ class NewItem(msgspec.Struct, frozen=True):
     ----------
     replace:
         Whether it takes the place of an item of the same name; else such a one is a conflict.
+    file_id:
+        The file of an artifact.
     """
 
     name: str
     data: bytes
     category: str | None = None
     replace: bool = False
-    kind: Kind = "data"
+    file_id: str | None = None
 
 
 class Provided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -251,11 +276,14 @@ class Provided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ----------
     data:
         Its data, in which references may lead to the job (``job.result``); without, the result of the job.
+    artifact:
+        The artifact of the job that it is, by what it must be like; without, it is data.
     """
 
     name: str
     category: str | None = None
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    artifact: Matching | None = None
 
 
 _read_provided: Final = msgspec.json.Decoder(list[str | Provided]).decode
@@ -300,6 +328,16 @@ def key_of(tenant: str, collection: str, workflow: int | None) -> str:
 def key_of_workflow(workflow: int) -> str:
     """Return under which name the items of a workflow's own collection are kept."""
     return f"{_OF_WORKFLOW}{workflow}"
+
+
+def key_of_job(seq: int) -> str:
+    """Return under which name the artifacts of a job are kept."""
+    return f"{_OF_JOB}{seq}"
+
+
+def is_of_job(key: str) -> bool:
+    """Whether a collection is what a job has brought about."""
+    return key.startswith(_OF_JOB)
 
 
 def is_internal(key: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from ojster.model.channel import Notify
-from ojster.model.collection import INTERNAL, check_collection_name
+from ojster.model.collection import INTERNAL, Matching, check_collection_name
 from ojster.model.duration import DAY, HOUR, MINUTE, WEEK
 from ojster.model.errors import InvalidRequest
 
@@ -54,18 +54,22 @@ class StartWorkflow(msgspec.Struct, frozen=True, tag_field="action", tag="start-
 
 
 class Collect(msgspec.Struct, frozen=True, tag_field="action", tag="collect", forbid_unknown_fields=True):
-    """Put data into a collection (``ojster.model.collection``), in the place of what has the same name there.
+    """Put data, or artifacts, into a collection (``ojster.model.collection``), in the place of what has the same name.
 
     Parameters
     ----------
     name:
-        The item's name; what stands in braces leads to the job: ``build-{job.result.arch}``.
+        The item's name; what stands in braces leads to the job, ``build-{job.result.arch}``, or to the artifact,
+        ``{artifact.name}``.
     collection:
         Which; ``internal`` is that of the job's workflow.
     data:
-        Any JSON, in which references may lead to the job; without, the result of the job.
+        Any JSON, in which references may lead to the job, or the artifact; without, the result of the job, or the data
+        of the artifact.
     replace:
         Whether it takes the place of an item of that name; else the reaction fails if there is one.
+    artifacts:
+        Which artifacts of the job it is about, by what they must be like; without, data is put there.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Collect(msgspec.Struct, frozen=True, tag_field="action", tag="collect", fo
     category: str | None = None
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     replace: bool = True
+    artifacts: Matching | None = None
 
 
 class RetryWithDelays(

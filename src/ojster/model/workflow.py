@@ -1151,7 +1151,7 @@ def _promise(request: Members, provided: Sequence[Provided], path: str) -> None:
     """Let the job of a step put what the step provides into the workflow's collection when it has succeeded."""
     reactions = read_members(request.get(REACTIONS, b"{}"), f"{path}.{REACTIONS}")
     actions: list[Any] = list(_raw_list(reactions.get("on_success", b"[]")))
-    actions += [Collect(one.name, INTERNAL, one.category, one.data) for one in provided]
+    actions += [Collect(one.name, INTERNAL, one.category, one.data, artifacts=one.artifact) for one in provided]
     reactions["on_success"] = msgspec.Raw(_encode(actions))
     request[REACTIONS] = msgspec.Raw(_encode(reactions))
 

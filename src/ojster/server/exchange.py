@@ -78,7 +78,8 @@ class Answer:
 
     def all_headers(self, request_id: str) -> list[Header]:
         """Return the headers of the response, those among them that every response has (section 6.5)."""
-        length = [] if self.stream is not None else [(b"content-length", b"%d" % len(self.body))]
+        has_none = self.stream is not None or self.status == 304
+        length = [] if has_none else [(b"content-length", b"%d" % len(self.body))]
         return [
             (b"content-type", self.content_type),
             (b"x-request-id", request_id.encode("latin-1")),
@@ -244,6 +245,18 @@ class Exchange:
             raise InvalidPayload("The connection was closed before the request body was complete.")
         return b"".join(parts)
 
+    async def pieces(self) -> AsyncGenerator[bytes | None, None]:
+        """Return the request's body as it comes, whatever it is and however long; at last ``None`` if it is cut off."""
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                yield None
+                return
+            if body := message.get("body", b""):
+                yield body
+            more = message.get("more_body", False)
+
     async def members(self) -> Members:
         """Return the members of the JSON object in the body, not yet decoded."""
         return read_members(await self.body())
@@ -342,7 +355,10 @@ class Endpoint:
         answer = await self.answer(exchange)
         headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        if answer.stream is None:
+        if answer.stream is not None and scope["method"] == "HEAD":
+            await answer.stream.aclose()
+            await send({"type": "http.response.body", "body": b""})
+        elif answer.stream is None:
             await send({"type": "http.response.body", "body": answer.body})
         else:
             await self._stream(answer.stream, exchange, send)

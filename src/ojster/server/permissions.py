@@ -18,6 +18,7 @@ _DEQUEUE: Final = (Operation.DEQUEUE,)
 _CANCEL: Final = (Operation.CANCEL,)
 _ADMIN: Final = (Operation.ADMIN,)
 _CANCEL_OR_DEQUEUE: Final = (Operation.CANCEL, Operation.DEQUEUE)
+_MAKE: Final = (Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL)
 
 OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "GET /ping": tuple(Operation),
@@ -51,6 +52,12 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "DELETE /workflows/{id}/items/{item}": _CANCEL_OR_DEQUEUE,
     "POST /collections/{name}/items": _CANCEL_OR_DEQUEUE,
     "DELETE /collections/{name}/items/{item}": _CANCEL_OR_DEQUEUE,
+    "POST /jobs/{job}/items": _DEQUEUE,
+    "DELETE /jobs/{job}/items/{item}": _DEQUEUE,
+    "POST /files": _MAKE,
+    "PUT /files": _MAKE,
+    "PATCH /files/{id}": _MAKE,
+    "GET /files/{id}": (*_MAKE, Operation.INSPECT),
     "PATCH /jobs/{id}": _CANCEL,
     "DELETE /jobs/{id}": _CANCEL,
     "POST /jobs/{id}/cancel": _CANCEL,

@@ -17,6 +17,7 @@ from ojster.database.database import open_database
 from ojster.engine.engine import Engine
 from ojster.engine.settings import Settings
 from ojster.engine.tenant_admin import TenantChange
+from ojster.files.store import store_for
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
 from ojster.server.mail import read_smtp
@@ -81,6 +82,7 @@ def serve(
     tenants: Sequence[TenantChange] = (),
     guarded: bool | None = None,
     smtp: str | None = None,
+    files: str | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -100,6 +102,8 @@ def serve(
         Whether callers need a token; ``None``: only if others than this machine can call.
     smtp:
         Who takes e-mail, such as ``smtps://user:password@mail.example.com:465``.
+    files:
+        Where files are kept (``ojster.files.store.store_for``).
 
     Raises
     ------
@@ -108,7 +112,8 @@ def serve(
     """
     mail_server = None if smtp is None else read_smtp(smtp)
     be_quick()
-    engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate))
+    store = store_for(url, files)
+    engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
     if hooks:
         conformance_hooks.install(engine)
     is_local = _is_loopback(host)

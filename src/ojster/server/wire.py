@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.model.file import OCTETS
 from ojster.model.ml_resources import ResourceLimits
 from ojster.model.workflow_info import WorkflowInfo
 
@@ -227,6 +228,7 @@ class AckJobBody(Struct):
     attempt: Count | None = None
     append: Annotated[list[Raw], Meta(description="steps that the job adds to its workflow")] = []
     properties: ChangesBody | None = None
+    result_file: Annotated[str, Meta(description="the id of the file that is the result, instead of it")] | None = None
 
 
 class AckBody(AckJobBody, kw_only=True):
@@ -551,6 +553,17 @@ class ItemBody(Struct, forbid_unknown_fields=True):
     data: Raw | UnsetType = UNSET
     category: Annotated[str, Meta(max_length=255)] | None = None
     replace: bool = False
+    file: Annotated[str, Meta(description="the id of the file that makes it an artifact")] | None = None
+
+
+class FileBody(Struct, forbid_unknown_fields=True):
+    """A file that is to be uploaded; ``size`` in bytes."""
+
+    size: Annotated[int, Meta(ge=0)] | None = None
+    sha256: str | None = None
+    content_type: str = OCTETS
+    filename: str | None = None
+    job_id: Annotated[str, Meta(description="the job whose it is")] | None = None
 
 
 class ChannelBody(Struct, forbid_unknown_fields=True):
@@ -794,6 +807,7 @@ POOL: Final = msgspec.json.Decoder(PoolBody)
 WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)
 COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
 ITEM: Final = msgspec.json.Decoder(ItemBody)
+FILE: Final = msgspec.json.Decoder(FileBody)
 CHANNEL: Final = msgspec.json.Decoder(ChannelBody)
 ADJUSTMENT: Final = msgspec.json.Decoder(AdjustmentBody)
 PRUNE: Final = msgspec.json.Decoder(PruneBody)

@@ -30,6 +30,9 @@ from ojster.worker.code import CodeRunner
 _NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
 """Whose frames are left out of backtraces: they are the same for every job."""
 
+LARGEST_SAID_RESULT: Final = 1_048_576
+"""Results of more bytes are uploaded as files; of smaller ones the engine decides that."""
+
 Ending = Acknowledgement | FailureReport | Release
 """How an attempt ended, ready to be sent."""
 
@@ -92,8 +95,11 @@ class Executor:
             async with asyncio.timeout(timeout) as limit:
                 result = await self._call(context)
             appended = tuple(context.appended)
-            encoded = _to_json(job.type, result)
-            return Acknowledgement(job.id, encoded, worker_id, job.attempt, appended, context.changes)
+            encoded, file = _to_json(job.type, result), None
+            if encoded is not None and len(encoded) > LARGEST_SAID_RESULT:
+                file = await context.keep_result(encoded)
+                encoded = encoded if file is None else None
+            return Acknowledgement(job.id, encoded, worker_id, job.attempt, appended, context.changes, file)
         except Released as released:
             release = released.release(job.id, worker_id, job.attempt)
             return msgspec.structs.replace(release, changes=context.changes)
@@ -115,7 +121,8 @@ class Executor:
             known = ", ".join(sorted(self._app.handlers)) or "none"
             raise UnknownJobType(f"This worker has no handler for {context.job.type!r}; it has {known}.")
         enter_job(context)
-        args = _args_of(context)
+        await context.restore_parent_results()
+        args = await _args_of(context)
         if self._app.codecs:
             args = self._app.codecs.decode(args, context.meta)
         if handler is not None and handler.takes_context:
@@ -194,9 +201,9 @@ def failure_of(error: BaseException) -> Failure:
     )
 
 
-def _args_of(context: JobContext) -> list[Any]:
+async def _args_of(context: JobContext) -> list[Any]:
     try:
-        return context.job.args
+        return await context.restored_args()
     except msgspec.ValidationError:
         # A number beyond what a double holds: JSON allows it, and Python reads it as infinity.
         args: list[Any] = json.loads(context.job.envelope)["args"]

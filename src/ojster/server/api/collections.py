@@ -37,7 +37,7 @@ async def add_item(exchange: Exchange) -> Answer:
     """Put something into a collection, under a name that nothing else in it has, or in the place of that."""
     body = await exchange.read(wire.ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
-    item = NewItem(body.name, data, body.category, body.replace)
+    item = NewItem(body.name, data, body.category, body.replace, body.file)
     return Answer(encode({"item": await exchange.engine.add_item(_where(exchange), item)}), 201)
 
 
@@ -74,7 +74,8 @@ async def remove_item(exchange: Exchange) -> Answer:
 
 
 def _where(exchange: Exchange) -> Where:
-    return Where(exchange.path.get("name"), exchange.path.get("id"))
+    path = exchange.path
+    return Where(path.get("name"), path.get("id"), path.get("job"))
 
 
 _TAG: Final = "Collections"
@@ -85,7 +86,7 @@ ROUTES: Final = (
     Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, query=("force",)),
     *(
         route
-        for base in (f"{BASE}/collections/{{name}}", f"{BASE}/workflows/{{id}}")
+        for base in (f"{BASE}/collections/{{name}}", f"{BASE}/workflows/{{id}}", f"{BASE}/jobs/{{job}}")
         for route in (
             Route("GET", f"{base}/items", list_items, _TAG, query=ITEM_QUERY),
             Route("POST", f"{base}/items", add_item, _TAG, wire.ItemBody, status=201),

@@ -98,7 +98,8 @@ async def _acknowledge(exchange: Exchange, body: wire.AckBody) -> Answer:
 def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
     result = None if body.result is UNSET else bytes(body.result)
     appended = tuple(map(bytes, body.append))
-    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, appended, changes_of(body.properties))
+    changes = changes_of(body.properties)
+    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, appended, changes, body.result_file)
 
 
 def changes_of(body: wire.ChangesBody | wire.PropertiesBody | None) -> Changes | None:

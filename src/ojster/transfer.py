@@ -1,0 +1,203 @@
+"""How do files get from here to the file store, and back? In pieces, going on where a cut connection left off.
+
+What comes back is verified against its SHA-256 before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import mimetypes
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ojster.client.interface import Client
+from ojster.model.errors import BackendUnavailable, Conflict
+from ojster.model.file import CHUNK, OCTETS, File, FileRef, HashMismatch, NewFile, may_refer, referred_file
+
+PATIENCE: Final = 8
+"""How often in a row a transfer is tried again that gets no further."""
+
+LONGEST_PAUSE: Final = 5.0
+"""How long to wait at most before that, in seconds."""
+
+READ_AT_ONCE: Final = 1 << 20
+
+
+async def upload(
+    client: Client,
+    source: Path | bytes,
+    *,
+    filename: str | None = None,
+    content_type: str | None = None,
+    job_id: str | None = None,
+) -> File:
+    """Upload a file, unless the workspace has it already; return it, complete.
+
+    Parameters
+    ----------
+    source:
+        Where it is, or what is in it.
+    filename, content_type:
+        How it is called, and what it is; by default as the path says.
+    job_id:
+        The job whose it is.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    BackendUnavailable
+        The server or its file store cannot be reached for a long time.
+    HashMismatch
+        It changed meanwhile.
+    """
+    size, sha256 = await asyncio.to_thread(_measure, source)
+    filename = filename or (source.name if isinstance(source, Path) else None)
+    kind = content_type or mimetypes.guess_type(filename or "")[0] or OCTETS
+    file = await client.create_file(NewFile(size, sha256, kind, filename, job_id))
+    failures = 0
+    while not file.complete:
+        try:
+            file = await client.write_file(file.id, file.offset, _pieces_of(source, file.offset))
+        except (BackendUnavailable, Conflict) as error:
+            failures += 1
+            if failures > PATIENCE:
+                raise
+            await _pause(failures)
+            before = file.offset
+            file = await _found(client, file, error)
+            failures = 0 if file.offset > before else failures
+    return file
+
+
+async def _found(client: Client, file: File, error: Exception) -> File:
+    """Return how far an upload has come, if that can be known now."""
+    try:
+        return await client.find_file(file.id)
+    except BackendUnavailable:
+        return file
+    except Exception:
+        raise error from None
+
+
+async def download(client: Client, file: FileRef, target: Path) -> Path:
+    """Download a file to a path, in the place of what is there once all of it has come; return the path.
+
+    In a directory, it is called as it was.
+
+    What has come is in ``NAME.part`` until then, from where another call goes on.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    NotFound
+        There is no such file any more.
+    HashMismatch
+        What has come is not what was uploaded; it was thrown away.
+    BackendUnavailable
+        The server or its file store cannot be reached for a long time.
+    """
+    target = _in(target, file)
+    part = target.with_name(f"{target.name}.part")
+    failures = 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        if before >= file.size and part.exists():
+            break
+        try:
+            with part.open("ab") as sink:
+                async for some in await client.read_file(file.id, before):
+                    await asyncio.to_thread(sink.write, some)
+            break
+        except BackendUnavailable:
+            came = part.stat().st_size > before
+            failures = 1 if came else failures + 1
+            if failures > PATIENCE:
+                raise
+            await _pause(failures)
+    size, sha256 = await asyncio.to_thread(_measure, part)
+    if (size, sha256) != (file.size, file.sha256):
+        part.unlink()
+        raise HashMismatch(
+            f"The file {file.id} should have the SHA-256 {file.sha256}, and what has come has {sha256}; try again.",
+            expected=file.sha256,
+            found=sha256,
+        )
+    return part.replace(target)
+
+
+def _in(target: Path, file: FileRef) -> Path:
+    return target / (file.filename or file.id) if target.is_dir() else target
+
+
+async def fetch(client: Client, file_id: str) -> bytes:
+    """Return what is in a file; raises as ``download`` does."""
+    file = (await client.find_file(file_id)).ref
+    content, failures = bytearray(), 0
+    while True:
+        before = len(content)
+        try:
+            async for some in await client.read_file(file_id, before):
+                content += some
+            break
+        except BackendUnavailable:
+            failures = 1 if len(content) > before else failures + 1
+            if failures > PATIENCE:
+                raise
+            await _pause(failures)
+    found = hashlib.sha256(content).hexdigest()
+    if found != file.sha256:
+        message = f"The file {file_id} should have the SHA-256 {file.sha256}, and what has come has {found}."
+        raise HashMismatch(message, expected=file.sha256, found=found)
+    return bytes(content)
+
+
+async def restore(client: Client, value: Any) -> Any:
+    """Return what JSON says, with the results in it that are files in the place of what refers to them."""
+    file_id = referred_file(value)
+    if file_id is not None:
+        return msgspec.json.decode(await fetch(client, file_id))
+    if isinstance(value, dict):
+        return {name: await restore(client, inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [await restore(client, inner) for inner in value]
+    return value
+
+
+async def restore_json(client: Client, raw: bytes) -> bytes:
+    """Return JSON, with the results in it that are files in the place of what refers to them."""
+    return msgspec.json.encode(await restore(client, msgspec.json.decode(raw))) if may_refer(raw) else raw
+
+
+async def _pause(failures: int) -> None:
+    await asyncio.sleep(min(0.05 * 2**failures, LONGEST_PAUSE))
+
+
+async def _pieces_of(source: Path | bytes, offset: int) -> AsyncIterator[bytes]:
+    if isinstance(source, bytes):
+        for start in range(offset, len(source), READ_AT_ONCE):
+            yield source[start : start + READ_AT_ONCE]
+        return
+    with source.open("rb") as file:
+        file.seek(offset)
+        while some := await asyncio.to_thread(file.read, READ_AT_ONCE):
+            yield some
+
+
+def _measure(source: Path | bytes) -> tuple[int, str]:
+    """Return the size of a file in bytes, and its SHA-256."""
+    whole = hashlib.sha256()
+    if isinstance(source, bytes):
+        whole.update(source)
+        return len(source), whole.hexdigest()
+    size = 0
+    with source.open("rb") as file:
+        while some := file.read(CHUNK):
+            size += len(some)
+            whole.update(some)
+    return size, whole.hexdigest()

@@ -1,0 +1,70 @@
+"""File stores of each kind: directories, and buckets of a server that speaks S3."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from moto.server import ThreadedMotoServer
+
+from ojster.database.database import Database
+from ojster.engine import archive
+from ojster.engine.engine import Engine
+from ojster.files.store import FileStore, open_store
+from ojster.model.ids import new_id
+
+PIECE = 1000
+"""How many bytes a piece of a file has here."""
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The URL of a server that speaks S3."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_url(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket of its own, and all that the environment must say of it."""
+    bucket = f"files-{new_id()}"
+    assert httpx.put(f"{s3_server}/{bucket}").is_success
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{bucket}/some/prefix"
+
+
+@pytest.fixture(params=["directory", "s3"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "directory":
+        return str(tmp_path / "files")
+    return str(request.getfixturevalue("s3_url"))
+
+
+@pytest.fixture
+def store(store_url: str) -> FileStore:
+    return open_store(store_url)
+
+
+@pytest.fixture(params=["file", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+async def engine(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+    """An engine with a file store, whose files have small pieces."""
+    monkeypatch.setattr(archive, "CHUNK", PIECE)
+    made = Engine(database, store=store)
+    yield made
+    await made.stop_chores()

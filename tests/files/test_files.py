@@ -1,0 +1,339 @@
+"""Files come in and go out in pieces; what is damaged is noticed, what nobody wants goes. (seed 003: artifacts)"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojster.engine.archive import CutOffError, range_of
+from ojster.engine.engine import Engine
+from ojster.files.store import DirectoryStore, FileStore, MemoryStore, open_store, store_for
+from ojster.model.collection import NewItem, Where
+from ojster.model.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
+from ojster.model.file import HashMismatch, NewFile
+from tests.conftest import Bench
+from tests.files.conftest import PIECE
+
+pytestmark = pytest.mark.anyio
+
+A_DAY = 86_400.0
+
+
+def content_of(size: int) -> bytes:
+    return bytes(number * 7 % 251 for number in range(size))
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+async def source(*parts: bytes, cut: bool = False) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+    if cut:
+        raise CutOffError
+
+
+async def all_of(content: AsyncIterator[bytes]) -> bytes:
+    return b"".join([part async for part in content])
+
+
+async def collect(content: AsyncIterator[bytes], got: bytearray) -> None:
+    async for part in content:
+        got += part
+
+
+async def put(engine: Engine, content: bytes, **more: Any) -> str:
+    return (await engine.files.keep(content, NewFile(**more))).id
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE, 3 * PIECE + 1])
+async def test_what_comes_out_is_what_went_in(engine: Engine, size: int) -> None:
+    content = content_of(size)
+    file = await engine.create_file(NewFile(size, sha256(content), "text/plain", "a.txt"))
+    assert (file.complete, file.offset, file.size) == (False, 0, size)
+    file = await engine.write_file(file.id, 0, source(content[:10], content[10:]))
+    assert (file.complete, file.offset, file.sha256) == (True, size, sha256(content))
+    assert (file.content_type, file.filename) == ("text/plain", "a.txt")
+    assert await all_of(await engine.read_file(file.id)) == content
+    assert await all_of(await engine.files.read(file.id, PIECE - 1, PIECE + 2)) == content[PIECE - 1 : PIECE + 2]
+
+
+async def test_a_file_of_unknown_size_ends_where_its_bytes_do(engine: Engine) -> None:
+    file = await engine.create_file(NewFile())
+    file = await engine.write_file(file.id, 0, source(b"ab", b"c"))
+    assert (file.complete, file.size, file.sha256) == (True, 3, sha256(b"abc"))
+
+
+async def test_an_upload_that_was_cut_off_goes_on_where_it_was(engine: Engine) -> None:
+    content = content_of(2 * PIECE + 500)
+    file = await engine.create_file(NewFile(len(content), sha256(content)))
+    file = await engine.write_file(file.id, 0, source(content[:1300], cut=True))
+    assert (file.complete, file.offset) == (False, 1300)
+    with pytest.raises(Conflict) as refusal:
+        await engine.write_file(file.id, 1200, source(content[1200:]))
+    assert refusal.value.details["offset"] == 1300
+    with pytest.raises(Conflict, match="not complete"):
+        await engine.read_file(file.id)
+    assert (await engine.find_file(file.id)).offset == 1300
+    file = await engine.write_file(file.id, 1300, source(content[1300:]))
+    assert file.complete
+    assert await all_of(await engine.read_file(file.id)) == content
+    with pytest.raises(Conflict, match="complete"):
+        await engine.write_file(file.id, len(content), source(b"x"))
+
+
+async def test_an_upload_whose_end_was_not_noted_ends_when_somebody_goes_on(engine: Engine) -> None:
+    content = content_of(PIECE + 1)
+    file = await engine.create_file(NewFile(len(content) + 1))
+    await engine.write_file(file.id, 0, source(content, cut=True))
+    await engine.write_file(file.id, len(content), source(b"x", cut=True))
+    file = await engine.find_file(file.id)
+    assert file.complete, "all of it has come, whoever has gone then"
+
+
+async def test_two_who_go_on_at_once_do_not_mix(engine: Engine) -> None:
+    file = await engine.create_file(NewFile(6))
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"abc"
+        await engine.write_file(file.id, 0, source(b"123", cut=True))
+
+    with pytest.raises(Conflict, match="Somebody else"):
+        await engine.write_file(file.id, 0, slow())
+    file = await engine.write_file(file.id, 3, source(b"456"))
+    assert await all_of(await engine.read_file(file.id)) == b"123456"
+
+
+async def test_a_wrong_hash_is_refused_and_the_upload_begins_again(engine: Engine) -> None:
+    content = content_of(PIECE * 2)
+    file = await engine.create_file(NewFile(len(content), sha256(content)))
+    with pytest.raises(HashMismatch) as refusal:
+        await engine.write_file(file.id, 0, source(b"x" * len(content)))
+    assert refusal.value.details["expected"] == sha256(content)
+    assert (await engine.find_file(file.id)).offset == 0
+    file = await engine.write_file(file.id, 0, source(content))
+    assert await all_of(await engine.read_file(file.id)) == content
+
+
+async def test_more_bytes_than_were_said_are_refused(engine: Engine) -> None:
+    file = await engine.create_file(NewFile(3))
+    with pytest.raises(InvalidRequest, match="at most 3 bytes"):
+        await engine.write_file(file.id, 0, source(b"abcd"))
+    assert (await engine.find_file(file.id)).offset == 0
+
+
+async def test_what_a_workspace_has_already_is_kept_once(engine: Engine) -> None:
+    first = await put(engine, b"same")
+    assert await put(engine, b"same") == first
+    known = await engine.create_file(NewFile(4, sha256(b"same")))
+    assert (known.id, known.complete) == (first, True)
+    unknown = await engine.create_file(NewFile())
+    assert (await engine.write_file(unknown.id, 0, source(b"same"))).id == first
+    assert [file.id for file in await engine.list_files()] == [first]
+
+
+async def test_a_hash_alone_does_not_open_the_file_of_another_workspace(engine: Engine) -> None:
+    acme, beta = engine.of("acme"), engine.of("beta")
+    theirs = await put(acme, b"secret")
+    file = await beta.create_file(NewFile(6, sha256(b"secret")))
+    assert not file.complete
+    for attempt in (
+        beta.find_file(theirs),
+        beta.read_file(theirs),
+        beta.write_file(theirs, 0, source(b"")),
+        beta.delete_file(theirs),
+    ):
+        with pytest.raises(NotFound):
+            await attempt
+    await beta.create_collection("c")
+    with pytest.raises(NotFound, match="no file"):
+        await beta.add_item(Where("c"), NewItem("x", b"null", file_id=theirs))
+    assert [one.id for one in await beta.list_files()] == [file.id]
+    assert await all_of(await acme.read_file(theirs)) == b"secret"
+
+
+async def test_a_file_that_is_damaged_in_the_store_is_not_handed_out(engine: Engine, store: FileStore) -> None:
+    from ojster.engine.files import list_pieces
+
+    content = content_of(PIECE * 2)
+    file_id = await put(engine, content)
+    _, second = await engine.look(list_pieces, file_id)
+    await store.put(f"{file_id}/{second.name}", b"x" * PIECE)
+    got = bytearray()
+    with pytest.raises(BackendError, match="damaged"):
+        await collect(await engine.read_file(file_id), got)
+    assert bytes(got) == content[:PIECE], "what is right comes before"
+    with pytest.raises(BackendError, match="damaged"):
+        await engine.read_file(file_id, PIECE + 5)
+    await store.delete(f"{file_id}/{second.name}")
+    with pytest.raises(BackendError, match="missing"):
+        await engine.read_file(file_id, PIECE)
+
+
+async def test_what_nobody_refers_to_is_forgotten_after_a_day(bench: Bench) -> None:
+    engine = bench.engine
+    await engine.create_collection("releases")
+    kept, removed, unused = await put(engine, b"1"), await put(engine, b"2"), await put(engine, b"3")
+    unfinished = (await engine.create_file(NewFile(9))).id
+    await engine.add_item(Where("releases"), NewItem("kept", b"null", file_id=kept))
+    await engine.add_item(Where("releases"), NewItem("removed", b"null", file_id=removed))
+    bench.clock.advance(A_DAY + 1)
+    assert (await engine.prune(dry_run=True))["files"] == 2
+    assert (await engine.prune())["files"] == 2
+    for gone in (unused, unfinished):
+        with pytest.raises(NotFound):
+            await engine.find_file(gone)
+    await engine.remove_item(Where("releases"), "removed")
+    assert (await engine.prune())["files"] == 0, "who has just seen it may still want it"
+    bench.clock.advance(A_DAY + 1)
+    assert (await engine.prune())["files"] == 1
+    assert [file.id for file in await engine.list_files()] == [kept]
+    (item,) = await engine.items(Where("releases"))
+    assert item.file is not None
+    assert await all_of(await engine.read_file(item.file.id)) == b"1"
+
+
+async def test_a_file_is_deleted_only_if_nobody_refers_to_it(engine: Engine, store: FileStore) -> None:
+    from ojster.engine.files import list_pieces
+
+    await engine.create_collection("releases")
+    file_id = await put(engine, b"1")
+    (piece,) = await engine.look(list_pieces, file_id)
+    await engine.add_item(Where("releases"), NewItem("it", b"null", file_id=file_id))
+    with pytest.raises(Conflict, match="'it', refers"):
+        await engine.delete_file(file_id)
+    await engine.add_item(Where("releases"), NewItem("it", b"null", replace=True))
+    await engine.delete_file(file_id)
+    with pytest.raises(NotFound):
+        await engine.find_file(file_id)
+    with pytest.raises(BackendError):
+        await store.get(f"{file_id}/{piece.name}")
+    (now, before) = sorted(await engine.items(Where("releases"), history=True), key=lambda item: -item.id)
+    assert (now.kind, before.kind) == ("data", "artifact")
+    assert before.file is not None, "the history tells which file it was"
+
+
+async def test_an_item_needs_a_file_that_is_complete(engine: Engine) -> None:
+    await engine.create_collection("releases")
+    file = await engine.create_file(NewFile(5))
+    with pytest.raises(Conflict, match="not complete"):
+        await engine.add_item(Where("releases"), NewItem("it", b"null", file_id=file.id))
+    with pytest.raises(NotFound):
+        await engine.add_item(Where("releases"), NewItem("it", b"null", file_id="nonsense"))
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        NewFile(-1),
+        NewFile(1 << 41),
+        NewFile(sha256="abc"),
+        NewFile(sha256="A" * 64),
+        NewFile(content_type="text"),
+        NewFile(content_type="text/plain\r\nX: y"),
+        NewFile(filename=""),
+        NewFile(filename=".."),
+        NewFile(filename="a/b"),
+        NewFile(filename="a\nb"),
+        NewFile(filename="x" * 256),
+    ],
+)
+async def test_what_is_no_file_is_refused(new: NewFile) -> None:
+    with pytest.raises(InvalidRequest):
+        new.check()
+
+
+async def test_a_store_that_is_away_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(MemoryStore):
+        async def put(self, name: str, piece: bytes) -> None:
+            raise BackendUnavailable("The file store is away.")
+
+    bench.engine.store = Away()
+    file = await bench.engine.create_file(NewFile(3))
+    with pytest.raises(BackendUnavailable):
+        await bench.engine.write_file(file.id, 0, source(b"abc"))
+    assert (await bench.engine.find_file(file.id)).offset == 0
+
+
+async def test_without_a_store_there_are_no_files(bench: Bench) -> None:
+    bench.engine.store = None
+    with pytest.raises(Unsupported, match="--files"):
+        await bench.engine.create_file(NewFile())
+
+
+def test_where_files_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OJSTER_FILES", raising=False)
+    assert isinstance(store_for("sqlite:///:memory:"), MemoryStore)
+    beside = store_for(f"sqlite:///{tmp_path}/jobs.db")
+    assert isinstance(beside, DirectoryStore)
+    assert beside._root == tmp_path / "jobs.db-files"
+    assert store_for("postgresql://x") is None
+    monkeypatch.setenv("OJSTER_FILES", str(tmp_path))
+    assert isinstance(store_for("postgresql://x"), DirectoryStore)
+    with pytest.raises(InvalidRequest, match="ftp"):
+        open_store("ftp://x")
+
+
+async def test_an_object_store_that_cannot_be_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ojster.files import objects
+
+    monkeypatch.setattr(objects, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-mine")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    store = open_store("s3://nowhere")
+    for call in (store.put("a/b", b"x"), store.get("a/b"), store.delete("a/b"), store.delete_file("a")):
+        with pytest.raises(BackendUnavailable) as refusal:
+            await call
+        assert "secret-of-mine" not in refusal.value.message
+
+
+PARTS = st.lists(st.binary(max_size=2500), max_size=5)
+
+
+@given(PARTS, st.integers(0, 5))
+async def test_whatever_the_parts_and_wherever_it_is_cut_the_whole_is_the_same(parts: list[bytes], cut: int) -> None:
+    from ojster.database.database import open_database
+
+    whole = b"".join(parts)
+    database = open_database("sqlite:///:memory:")
+    try:
+        engine = Engine(database, store=MemoryStore())
+        file = await engine.create_file(NewFile(len(whole), sha256(whole)))
+        file = await engine.write_file(file.id, 0, source(*parts[:cut], cut=True))
+        if not file.complete:
+            file = await engine.write_file(file.id, file.offset, source(whole[file.offset :]))
+        assert file.complete
+        assert await all_of(await engine.read_file(file.id)) == whole
+    finally:
+        database.close()
+
+
+@given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
+def test_ranges_mean_what_http_says(size: int, first: int, last: int) -> None:
+    content = bytes(range(size))
+
+    def of(text: str) -> bytes | None:
+        try:
+            found = range_of(text, size)
+        except InvalidRequest:
+            return None
+        assert found is not None
+        return content[slice(*found)]
+
+    assert of(f"bytes={first}-") == (content[first:] or None)
+    if first <= last:
+        assert of(f"bytes={first}-{last}") == (content[first : last + 1] or None)
+    assert of(f"bytes=-{last}") == ((content[-last:] if last else b"") or None)
+
+
+@pytest.mark.parametrize("text", [None, "", "bytes=", "bytes=-", "items=0-1", "bytes=0-1,3-4", "bytes=a-b", "0-1"])
+def test_what_is_no_range_means_everything(text: str | None) -> None:
+    assert range_of(text, 10) is None

@@ -1,0 +1,269 @@
+"""Jobs bring about files: artifacts that reactions collect, and results too large to be said. (seed 003; seed 000)"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App, JobContext, chain, group
+from ojster.engine.engine import Engine
+from ojster.engine.outcome import Acknowledgement
+from ojster.model.collection import NewItem, Where
+from ojster.model.envelope import Job
+from ojster.model.errors import Conflict, NotFound, PayloadTooLarge
+from ojster.model.file import NewFile
+from ojster.reactions import collect
+from ojster.transfer import fetch
+from tests.conftest import Bench, Clock, shown
+from tests.server.test_connections import serving
+from tests.worker.test_worker import working
+from tests.workflows.conftest import WorkflowBench
+
+pytestmark = pytest.mark.anyio
+
+LARGE = msgspec.json.encode(["x" * 70_000])
+TOO_LARGE = ["y" * 1_200_000]
+
+
+@pytest.fixture
+def store_url(tmp_path: Any) -> str:
+    return str(tmp_path / "files")
+
+
+@pytest.fixture
+def flow(engine: Engine, clock: Clock) -> WorkflowBench:
+    return WorkflowBench(engine, clock)
+
+
+async def attach(engine: Engine, job: Job, name: str, content: bytes, **more: Any) -> None:
+    """Let a job that runs bring about an artifact."""
+    file = await engine.files.keep(content, NewFile(job_id=job.id))
+    data = msgspec.json.encode(more.pop("data", None))
+    await engine.add_item(Where(job_id=job.id), NewItem(name, data, file_id=file.id, **more))
+
+
+async def content_of(engine: Engine, where: Where, name: str) -> bytes:
+    (item,) = [item for item in await engine.items(where) if item.name == name]
+    assert item.file is not None
+    return await fetch(engine, item.file.id)
+
+
+# Results
+
+
+async def test_a_large_result_becomes_a_file_and_the_job_refers_to_it(bench: Bench) -> None:
+    job = await bench.push()
+    await bench.ack(await bench.fetch_one(), LARGE)
+    result = shown(await bench.find(job))["result"]
+    assert result["result_size_bytes"] == len(LARGE)
+    assert result["result_content_type"] == "application/json"
+    file_id = result["result_ref"].split("/")[-2]
+    assert await fetch(bench.engine, file_id) == LARGE
+    with pytest.raises(Conflict, match="refers"):
+        await bench.engine.delete_file(file_id)
+
+
+async def test_the_file_of_a_result_is_kept_as_long_as_its_job(bench: Bench) -> None:
+    job = await bench.push()
+    await bench.ack(await bench.fetch_one(), LARGE)
+    bench.clock.advance(86_000)
+    assert (await bench.engine.prune())["files"] == 0
+    bench.clock.advance(1_000)
+    assert await bench.engine.prune() == {"jobs": 1, "workflows": 0, "files": 1}
+    assert await bench.engine.list_files() == []
+    with pytest.raises(NotFound):
+        await bench.find(job)
+
+
+async def test_a_result_of_64_kib_stays_in_its_job(bench: Bench) -> None:
+    job = await bench.push()
+    await bench.ack(await bench.fetch_one(), b'"%b"' % (b"x" * 65_534))
+    assert len(shown(await bench.find(job))["result"]) == 65_534
+    assert await bench.engine.list_files() == []
+
+
+async def test_the_results_of_several_jobs_come_in_one_call(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push()
+    jobs = await bench.fetch(count=3)
+    results = [LARGE, b"1", LARGE]
+    acks = [Acknowledgement(job.id, result) for job, result in zip(jobs, results, strict=True)]
+    done = await bench.engine.acknowledge(acks)
+    assert [isinstance(one, Job) and one.state for one in done] == ["completed"] * 3
+    (file,) = await bench.engine.list_files()
+    assert file.size == len(LARGE)
+
+
+async def test_results_beyond_what_a_server_accepts_are_refused_as_before(bench: Bench) -> None:
+    await bench.push()
+    with pytest.raises(PayloadTooLarge):
+        await bench.ack(await bench.fetch_one(), msgspec.json.encode(TOO_LARGE))
+
+
+async def test_a_result_that_is_said_to_be_a_file_must_be_one_of_the_workspace(bench: Bench) -> None:
+    acme = bench.engine.of("acme")
+    theirs = await acme.files.keep(b"secret", NewFile())
+    job = await bench.push()
+    await bench.fetch_one()
+    (refusal,) = await bench.engine.acknowledge([Acknowledgement(job.id, result_file=theirs.id)])
+    assert isinstance(refusal, NotFound)
+    assert (await bench.find(job)).state == "active"
+
+
+async def test_a_result_that_steps_look_into_stays_at_hand(flow: WorkflowBench) -> None:
+    steps = [{"id": "list", "type": "list", "args": []}, {"type": "take", "args": [{"$ref": "steps.list.result.0"}]}]
+    await flow.create({"type": "chain", "steps": steps})
+    await flow.ack((await flow.take())[0], LARGE)
+    await flow.take()
+    assert flow.arguments["take"] == msgspec.json.decode(LARGE)
+
+
+async def test_a_map_is_made_of_a_large_list(flow: WorkflowBench) -> None:
+    doing = {"type": "do", "args": [{"$ref": "item"}]}
+    steps = [
+        {"id": "list", "type": "list", "args": []},
+        {"type": "map", "over": {"$ref": "steps.list.result"}, "do": doing},
+    ]
+    await flow.create({"type": "chain", "steps": steps})
+    await flow.ack((await flow.take())[0], LARGE)
+    await flow.take()
+    assert flow.arguments["do"] == msgspec.json.decode(LARGE)
+
+
+async def test_a_reaction_that_wants_the_result_has_it(bench: Bench) -> None:
+    action = {"action": "enqueue", "job": {"type": "next", "args": [{"$ref": "job.result.0"}]}}
+    body = {"type": "t", "args": [], "event_reactions": {"on_success": [action]}}
+    await bench.engine.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    await bench.ack(await bench.fetch_one(), LARGE)
+    assert (await bench.fetch_one()).args == msgspec.json.decode(LARGE)
+
+
+async def test_other_clients_get_the_reference_of_the_specification(flow: WorkflowBench) -> None:
+    await flow.create({"type": "chain", "steps": [{"type": "a", "args": []}, {"type": "b", "args": []}]})
+    await flow.ack((await flow.take())[0], LARGE)
+    await flow.take()
+    (given,) = flow.given["b"]
+    assert set(given) == {"result_ref", "result_size_bytes", "result_content_type", "result_sha256"}
+
+
+# Artifacts
+
+
+async def test_s56_artifacts_that_match_take_the_place_of_what_has_their_name(bench: Bench) -> None:
+    engine = bench.engine
+    await engine.create_collection("releases")
+    await engine.add_item(Where("releases"), NewItem("app-1.0", b'{"old":true}'))
+    await engine.add_item(Where("releases"), NewItem("other", b"null"))
+    action = collect(
+        "{artifact.data.package}-{artifact.data.version}",
+        collection="releases",
+        data={"of": {"$ref": "job.id"}, "called": {"$ref": "artifact.name"}},
+        artifacts={"category": "tarball"},
+    )
+    body = {"type": "build", "args": [], "event_reactions": {"on_success": [action]}}
+    await engine.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    job = await bench.fetch_one()
+    await attach(engine, job, "app.tar", b"1", category="tarball", data={"package": "app", "version": "1.0"})
+    await attach(engine, job, "lib.tar", b"2", category="tarball", data={"package": "lib", "version": "2"})
+    await attach(engine, job, "log", b"3", category="log")
+    await bench.ack(job)
+    items = {item.name: item for item in await engine.items(Where("releases"))}
+    assert set(items) == {"app-1.0", "lib-2", "other"}
+    assert (items["app-1.0"].kind, items["app-1.0"].category) == ("artifact", "tarball")
+    assert msgspec.json.decode(items["app-1.0"].data) == {"of": job.id, "called": "app.tar"}
+    assert await content_of(engine, Where("releases"), "app-1.0") == b"1"
+    assert await content_of(engine, Where("releases"), "lib-2") == b"2"
+    history = await engine.items(Where("releases"), history=True)
+    assert [item.kind for item in history if item.name == "app-1.0"] == ["data", "artifact"]
+
+
+async def test_s57_artifacts_that_are_not_there_are_noted_and_the_job_still_succeeds(bench: Bench) -> None:
+    await bench.engine.create_collection("releases")
+    action = collect("{artifact.data.nothing}", collection="releases", artifacts={})
+    body = {"type": "build", "args": [], "event_reactions": {"on_success": [action]}}
+    for has_some in (False, True):
+        await bench.engine.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+        job = await bench.fetch_one()
+        if has_some:
+            await attach(bench.engine, job, "log", b"1")
+        assert (await bench.ack(job)).state == "completed"
+        assert "job.reaction_failed" in [entry.type for entry in await bench.engine.history(job.id)]
+    assert await bench.engine.items(Where("releases")) == []
+
+
+async def test_s73_an_artifact_is_promised_provided_and_found(flow: WorkflowBench) -> None:
+    provided = {"name": "build-x", "artifact": {"category": "tarball"}}
+    graph = {
+        "type": "graph",
+        "steps": [
+            {"id": "build", "type": "build", "args": [], "provides": [provided]},
+            {"id": "check", "type": "check", "args": [{"$lookup": "internal/build-x"}]},
+        ],
+    }
+    await flow.create(graph)
+    (promised,) = await flow.engine.items(Where(workflow_id=flow.id))
+    assert promised.kind == "promise"
+    (job,) = await flow.take(2)
+    await attach(flow.engine, job, "x.tar", b"tar", category="tarball", data={"v": 1})
+    await flow.ack(job)
+    (item,) = await flow.engine.items(Where(workflow_id=flow.id))
+    assert (item.name, item.kind, bytes(item.data)) == ("build-x", "artifact", b'{"v":1}')
+    await flow.take()
+    (given,) = flow.arguments["check"]
+    assert given["data"] == {"v": 1}
+    assert await fetch(flow.engine, given["file"]["id"]) == b"tar"
+
+
+# Python programs
+
+
+@pytest.fixture(params=["database", "server"])
+async def app(request: pytest.FixtureRequest, engine: Engine, store_url: str, url: str) -> AsyncIterator[App]:
+    if request.param == "database":
+        made = App(url, files=store_url)
+        yield made
+        await made.aclose()
+        return
+    async with serving(engine) as (_, port):
+        made = App(f"http://127.0.0.1:{port}")
+        yield made
+        await made.aclose()
+
+
+async def test_large_results_come_back_as_they_were(app: App) -> None:
+    seen: dict[str, Any] = {}
+
+    @app.job()
+    async def small_letter() -> dict[str, Any]:
+        return {"text": "x" * 70_000}
+
+    @app.job()
+    async def long_letter() -> list[str]:
+        return TOO_LARGE
+
+    @app.job()
+    async def last(job: JobContext) -> list[str]:
+        seen.update(job.parent_results)
+        return ["last"]
+
+    @app.job()
+    async def report(job: JobContext) -> str:
+        await job.artifacts.aadd_file("report", b"all is well", filename="report.txt", category="text")
+        return "done"
+
+    async with working(app):
+        alone = await (await small_letter.aenqueue()).aresult(20)
+        assert alone == {"text": "x" * 70_000}
+        assert await (await long_letter.aenqueue()).aresult(20) == TOO_LARGE
+        run = await app.astart(chain(group(small_letter.s(), long_letter.s()), last.s()))
+        assert await run.result(20) == ["last"]
+        assert seen["0"] == {"0": {"text": "x" * 70_000}, "1": TOO_LARGE}
+        both = await app.astart(group(small_letter.s(), long_letter.s()))
+        assert await both.result(20) == [{"text": "x" * 70_000}, TOO_LARGE]
+        handle = await report.aenqueue()
+        assert await handle.aresult(20) == "done"
+        items = await app.client().items(Where(job_id=handle.id))
+        assert [(item.name, item.category, item.kind) for item in items] == [("report", "text", "artifact")]

@@ -1,0 +1,295 @@
+"""Files over HTTP: ranges, hashes and headers; connections that are cut; and how Python programs use them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ojster import transfer
+from ojster.client.http import HttpClient
+from ojster.collection import SharedCollection
+from ojster.engine.engine import Engine
+from ojster.engine.files import list_pieces
+from ojster.engine.outcome import Acknowledgement
+from ojster.engine.way import Claim
+from ojster.files.store import FileStore
+from ojster.model.collection import NewItem, Where
+from ojster.model.errors import BackendUnavailable, NotFound
+from ojster.model.file import FileRef, HashMismatch, NewFile
+from ojster.server.app import Application
+from tests.conftest import request
+from tests.files.conftest import PIECE
+from tests.files.test_files import collect
+from tests.server.conftest import Http
+from tests.server.test_connections import serving
+
+pytestmark = pytest.mark.anyio
+
+CONTENT = bytes(number * 7 % 251 for number in range(3 * PIECE + 17))
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+BASE = "/ojs/v1"
+
+
+@pytest.fixture
+async def http(engine: Engine) -> AsyncIterator[Http]:
+    transport = httpx.ASGITransport(app=Application(engine))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield Http(client)
+
+
+async def uploaded(http: Http, content: bytes = CONTENT, **query: str) -> dict[str, Any]:
+    response = await http("PUT", f"{BASE}/files", content, params=query, headers={"Content-Type": "text/csv"})
+    assert response.status_code == 201, response.text
+    file: dict[str, Any] = response.json()["file"]
+    return file
+
+
+async def test_a_file_goes_up_in_one_request_and_comes_down_in_parts(http: Http) -> None:
+    file = await uploaded(http, filename="übung.csv")
+    assert (file["sha256"], file["size"], file["content_type"]) == (SHA256, len(CONTENT), "text/csv")
+    path = f"{BASE}/files/{file['id']}/content"
+    whole = await http("GET", path)
+    assert whole.content == CONTENT
+    assert whole.headers["content-type"] == "text/csv"
+    assert whole.headers["content-length"] == str(len(CONTENT))
+    assert whole.headers["etag"] == f'"{SHA256}"'
+    digest = base64.b64encode(bytes.fromhex(SHA256)).decode()
+    assert whole.headers["repr-digest"] == f"sha-256=:{digest}:"
+    assert "filename*=UTF-8''%C3%BCbung.csv" in whole.headers["content-disposition"]
+    part = await http("GET", path, headers={"Range": f"bytes={PIECE - 3}-{PIECE + 2}"})
+    assert (part.status_code, part.content) == (206, CONTENT[PIECE - 3 : PIECE + 3])
+    assert part.headers["content-range"] == f"bytes {PIECE - 3}-{PIECE + 2}/{len(CONTENT)}"
+    assert (await http("GET", path, headers={"Range": "bytes=-4"})).content == CONTENT[-4:]
+    beyond = await http("GET", path, headers={"Range": f"bytes={len(CONTENT)}-"})
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(CONTENT)}")
+    other = await http("GET", path, headers={"Range": "bytes=-4", "If-Range": '"another"'})
+    assert (other.status_code, other.content) == (200, CONTENT)
+    same = await http("GET", path, headers={"If-None-Match": f'"{SHA256}"'})
+    assert (same.status_code, same.content) == (304, b"")
+    head = await http("HEAD", path)
+    assert (head.headers["content-length"], head.content) == (str(len(CONTENT)), b"")
+
+
+async def test_an_upload_is_taken_up_where_the_answer_says(http: Http) -> None:
+    begun = await http("POST", f"{BASE}/files", {"size": len(CONTENT), "sha256": SHA256})
+    assert begun.status_code == 201
+    file = begun.json()["file"]
+    path = f"{BASE}/files/{file['id']}"
+    assert begun.headers["location"] == path
+    wrong = await http("PATCH", path, CONTENT[5:], headers={"Upload-Offset": "5"})
+    assert (wrong.status_code, wrong.json()["error"]["details"]["offset"]) == (409, 0)
+    missing = await http("PATCH", path, CONTENT)
+    assert missing.status_code == 400
+    done = await http("PATCH", path, CONTENT, headers={"Upload-Offset": "0"})
+    assert (done.status_code, done.json()["file"]["complete"]) == (200, True)
+    again = await http("POST", f"{BASE}/files", {"size": len(CONTENT), "sha256": SHA256})
+    assert (again.status_code, again.json()["file"]["id"]) == (200, file["id"])
+    assert [one["id"] for one in (await http("GET", f"{BASE}/files")).json()["files"]] == [file["id"]]
+    assert (await http("DELETE", path)).status_code == 200
+    assert (await http("GET", path)).status_code == 404
+
+
+async def test_a_wrong_hash_is_refused(http: Http) -> None:
+    refused = await http("PUT", f"{BASE}/files", b"other", params={"sha256": SHA256})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "hash_mismatch")
+
+
+async def test_an_artifact_shows_its_file(http: Http) -> None:
+    file = await uploaded(http)
+    await http("POST", f"{BASE}/collections", {"name": "releases"})
+    body = {"name": "2.0", "data": {"stable": True}, "category": "tarball", "file": file["id"]}
+    added = await http("POST", f"{BASE}/collections/releases/items", body)
+    assert added.status_code == 201, added.text
+    item = added.json()["item"]
+    assert item["kind"] == "artifact"
+    assert item["file"] == {"id": file["id"], "sha256": SHA256, "size": len(CONTENT), "content_type": "text/csv"}
+    nowhere = await http("POST", f"{BASE}/collections/releases/items", body | {"name": "x", "file": "nonsense"})
+    assert nowhere.status_code == 404
+
+
+# Connections that are cut
+
+
+class Cutter:
+    """Stands between a client and a server, and cuts connections after so many bytes: the first ones, not the rest."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.up: list[int] = []
+        """After how many bytes to the server each of the next connections is cut."""
+        self.down: list[int] = []
+        """After how many bytes from the server."""
+        self.cuts = 0
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        async with server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        up = asyncio.create_task(self._pump(reader, back, self.up))
+        down = asyncio.create_task(self._pump(there, writer, self.down))
+        await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+        for task in (up, down):
+            task.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+        for end in (writer, back):
+            end.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, cuts: list[int]) -> None:
+        passed = 0
+        while some := await source.read(256):
+            passed += len(some)
+            if cuts and passed > cuts[0]:
+                cuts.pop(0)
+                self.cuts += 1
+                return
+            sink.write(some)
+            await sink.drain()
+
+
+@pytest.fixture
+async def cutter(engine: Engine) -> AsyncIterator[tuple[Cutter, HttpClient]]:
+    async with serving(engine) as (_, port):
+        cutter = Cutter(port)
+        async with cutter.listening() as url:
+            client = HttpClient(url, patience=5.0)
+            yield cutter, client
+            await client.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait before a transfer is tried again."""
+    monkeypatch.setattr(transfer, "LONGEST_PAUSE", 0.01)
+
+
+async def test_an_upload_whose_connection_is_cut_goes_on(
+    cutter: tuple[Cutter, HttpClient], engine: Engine, tmp_path: Path
+) -> None:
+    proxy, client = cutter
+    (tmp_path / "data.csv").write_bytes(CONTENT)
+    begun = await client.create_file(NewFile(len(CONTENT), SHA256))
+
+    async def sending() -> AsyncIterator[bytes]:
+        yield CONTENT[: PIECE + 100]
+        while (await engine.find_file(begun.id)).offset < PIECE:
+            await asyncio.sleep(0.005)
+        yield CONTENT[PIECE + 100 :]
+
+    proxy.up[:] = [PIECE + 1500]
+    with pytest.raises(BackendUnavailable):
+        await client.write_file(begun.id, 0, sending())
+    assert PIECE <= (await engine.find_file(begun.id)).offset < len(CONTENT)
+    proxy.up[:] = [1500, 1500]
+    file = await transfer.upload(client, tmp_path / "data.csv")
+    assert file.complete
+    assert proxy.cuts == 3
+    assert await transfer.fetch(engine, file.id) == CONTENT
+
+
+async def test_a_download_whose_connection_is_cut_goes_on(
+    cutter: tuple[Cutter, HttpClient], engine: Engine, tmp_path: Path
+) -> None:
+    proxy, client = cutter
+    file = (await engine.files.keep(CONTENT, NewFile(filename="data.csv"))).ref
+    proxy.down[:] = [2000, 1500, 700]
+    path = await transfer.download(client, file, tmp_path)
+    assert path == tmp_path / "data.csv"
+    assert path.read_bytes() == CONTENT
+    assert proxy.cuts == 3
+    assert [one.name for one in tmp_path.glob("*.part")] == []
+    proxy.down[:] = [2000]
+    assert await transfer.fetch(client, file.id) == CONTENT
+
+
+async def test_a_download_goes_on_with_what_another_has_left(engine: Engine, tmp_path: Path) -> None:
+    file = (await engine.files.keep(CONTENT, NewFile())).ref
+    (tmp_path / "x.part").write_bytes(CONTENT[:1234])
+    await transfer.download(engine, file, tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CONTENT
+
+
+async def test_what_has_come_wrong_is_thrown_away(engine: Engine, tmp_path: Path) -> None:
+    file = (await engine.files.keep(CONTENT, NewFile())).ref
+    (tmp_path / "x.part").write_bytes(b"x" * 1234)
+    with pytest.raises(HashMismatch):
+        await transfer.download(engine, file, tmp_path / "x")
+    assert not list(tmp_path.glob("x*"))
+    await transfer.download(engine, file, tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CONTENT
+    with pytest.raises(HashMismatch):
+        await transfer.download(engine, FileRef(file.id, "0" * 64, file.size), tmp_path / "y")
+
+
+async def test_a_damaged_file_ends_before_it_is_wrong(
+    cutter: tuple[Cutter, HttpClient], engine: Engine, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, client = cutter
+    monkeypatch.setattr(transfer, "PATIENCE", 1)
+    file = await engine.files.keep(CONTENT, NewFile())
+    pieces = await engine.look(list_pieces, file.id)
+    await store.put(f"{file.id}/{pieces[-1].name}", b"x" * 17)
+    got = bytearray()
+    with pytest.raises(BackendUnavailable):
+        await collect(await client.read_file(file.id), got)
+    assert bytes(got) == CONTENT[: 3 * PIECE]
+
+
+# Python programs
+
+
+def shared(client: Any, where: Where, job_id: str | None = None) -> SharedCollection:
+    def no_thread(call: Any) -> Any:
+        raise AssertionError("only asynchronous calls here")
+
+    return SharedCollection(lambda: client, where, no_thread, job_id)
+
+
+async def test_a_program_puts_files_into_collections_and_gets_them_back(
+    cutter: tuple[Cutter, HttpClient], engine: Engine, tmp_path: Path
+) -> None:
+    proxy, client = cutter
+    (tmp_path / "app.tar.gz").write_bytes(CONTENT)
+    await client.create_collection("releases")
+    releases = shared(client, Where("releases"))
+    item = await releases.aadd_file("2.0", tmp_path / "app.tar.gz", data={"stable": True}, category="tarball")
+    assert (item.kind, item.category, bytes(item.data)) == ("artifact", "tarball", b'{"stable":true}')
+    assert item.file is not None
+    assert (item.file.filename, item.file.content_type) == ("app.tar.gz", "application/x-tar")
+    assert await releases.aread("2.0") == CONTENT
+    assert await releases.aget("2.0") == {"stable": True}
+    proxy.down[:] = [1500]
+    (tmp_path / "to").mkdir()
+    assert (await releases.adownload("2.0", tmp_path / "to")).read_bytes() == CONTENT
+    await releases.aadd("plain", 1)
+    with pytest.raises(NotFound, match="no file"):
+        await releases.aread("plain")
+
+
+async def test_a_job_of_a_workspace_brings_about_files_of_it(engine: Engine) -> None:
+    acme = engine.of("acme")
+    (pushed,) = await acme.enqueue([request("t")])
+    await engine.fetch(Claim(("default",), worker_id="w"))
+    artifacts = shared(engine, Where(job_id=pushed.job.id), pushed.job.id)
+    await artifacts.aadd_file("log", b"all went well", filename="log.txt")
+    (file,) = await acme.list_files()
+    assert file.filename == "log.txt"
+    assert await shared(acme, Where(job_id=pushed.job.id)).aread("log") == b"all went well"
+    with pytest.raises(NotFound):
+        await shared(engine.of("beta"), Where(job_id=pushed.job.id)).aread("log")
+    await engine.acknowledge([Acknowledgement(pushed.job.id, None, "w", 1)])
+    with pytest.raises(Exception, match="only one that runs"):
+        await engine.add_item(Where(job_id=pushed.job.id), NewItem("late", b"null"))
+    (item,) = await engine.items(Where(job_id=pushed.job.id))
+    assert (item.collection, item.name) == ("artifacts", "log")
