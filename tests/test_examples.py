@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
         ("hello.py", "Hello, Ada!"),
         ("order.py", "{'0': 'told by mail of order 42', '1': 'told by sms of order 42'}"),
         ("release.py", "done again, or at last: ['build-arm64', 'check', 'publish']\nrelease-2.0 {\"files\":"),
+        ("orchestrate.py", "'test-docs-0', 'judge', 'report']\nfailed: test-core-1"),
         pytest.param(
             "gist.py",
             "confirmed by ada\n['gist 1 is created', 'gist 1 is starred'] {'composed': True, 'gist_id': '1'}\n[True]",

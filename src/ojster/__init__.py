@@ -39,6 +39,7 @@ from ojster.model.errors import (
 from ojster.model.properties import PropertyConflict
 from ojster.model.states import JobState
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
+from ojster.orchestrator import Child, Orchestrator
 from ojster.properties import SharedProperties
 from ojster.run import AsyncRun, Run, WorkflowCancelled, WorkflowFailed
 from ojster.version import __version__
@@ -68,6 +69,7 @@ __all__ = [
     "App",
     "AsyncRun",
     "BackendUnavailable",
+    "Child",
     "CodecError",
     "Conflict",
     "DeadLetter",
@@ -89,6 +91,7 @@ __all__ = [
     "NotFound",
     "NotInTransaction",
     "OjsterError",
+    "Orchestrator",
     "PayloadTooLarge",
     "PropertyConflict",
     "RateLimit",

@@ -40,11 +40,14 @@ from ojster.model.errors import Duplicate, InvalidRequest, NotFound
 from ojster.model.expiration import ATTRIBUTE as EXPIRATION
 from ojster.model.ids import new_id
 from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
+from ojster.model.orchestrator import MEMBER as ORCHESTRATOR
+from ojster.model.orchestrator import ORCHESTRATE_TYPE
 from ojster.model.reactions import ATTRIBUTE, BITS
 from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import check_tenant, shown_tenant
 from ojster.model.versions import ANY, Handled, parse_handled
 from ojster.model.workflow_info import WorkflowInfo
+from ojster.orchestrator import Orchestrator, Orchestrators
 from ojster.run import AsyncRun, Run
 from ojster.transfer import restore
 from ojster.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
@@ -55,6 +58,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+O = TypeVar("O", bound=Orchestrator)  # noqa: E741
+
+Startable = Step | str | type[Orchestrator]
+"""What is started as a workflow: its steps, the name of a definition, or an orchestrator that lays it out."""
 
 ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Wraps the execution of every job: gets its context and ``next``, which runs what is inside and returns the result."""
@@ -533,7 +540,11 @@ class JobType(Generic[P, R]):
         }
 
 
-def _kind_of(workflow: Step) -> str:
+def _kind_of(workflow: Startable) -> str:
+    if isinstance(workflow, str):
+        return workflow
+    if isinstance(workflow, type):
+        return workflow.name
     return str(workflow.wire.get("type", "chain")) if isinstance(workflow, Workflow) else "chain"
 
 
@@ -589,6 +600,7 @@ class App:
         self.settings = settings
         self.handlers: dict[str, JobType[Any, Any]] = {}
         self.crons: list[Cron] = []
+        self.orchestrators = Orchestrators()
         self.enqueue_middleware: list[EnqueueMiddleware] = []
         self.execution_middleware: list[ExecutionMiddleware] = []
         self.migrate = migrate
@@ -607,6 +619,11 @@ class App:
             )
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
+
+    def work_on(self, engine: Engine, url: str) -> None:
+        """Let the application work on an engine that is open already, of the database of this URL."""
+        self.url, self._engine = url, engine
+        engine.check_orchestrator = self.orchestrators.check
 
     @property
     def handled(self) -> tuple[Handled, ...]:
@@ -655,6 +672,33 @@ class App:
             declared.handled = parse_handled(name, versions)
             self.handlers[name] = declared
             return declared
+
+        return declare
+
+    def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
+        """Declare a class that lays out workflows while they run (``ojster.orchestrator``).
+
+        It runs in workers of this application, and in servers that are started with it (``ojster serve --app``).
+
+        Parameters
+        ----------
+        name:
+            What it is called; by default as the class, in lower case.
+
+        Raises
+        ------
+        ValueError
+            There is one of that name.
+        """
+
+        def declare(kind: type[O]) -> type[O]:
+            kind.name = name or kind.__name__.lower()
+            if kind.name in self.orchestrators:
+                raise ValueError(f"There is an orchestrator {kind.name!r} already: {self.orchestrators[kind.name]!r}.")
+            if ORCHESTRATE_TYPE not in self.handlers:
+                self.job(ORCHESTRATE_TYPE)(self.orchestrators.run)
+            self.orchestrators[kind.name] = kind
+            return kind
 
         return declare
 
@@ -741,6 +785,7 @@ class App:
                     )
                     engine = self._engine = Engine(database, store=store_for(self.url, self._files))
                     engine.middleware = self.enqueue_middleware
+                    engine.check_orchestrator = self.orchestrators.check
         return engine
 
     def define(self, name: str, workflow: Step, **options: Any) -> Definition:
@@ -781,7 +826,7 @@ class App:
         except Duplicate:  # somebody else has created it meanwhile
             return await client.update_definition(name, members)
 
-    def start(self, workflow: Step | str, **options: Any) -> Run:
+    def start(self, workflow: Startable, **options: Any) -> Run:
         """Start a workflow, or one of the definition of that name; a single step is as good as a chain of one.
 
         Parameters
@@ -810,19 +855,23 @@ class App:
         BackendUnavailable
             The server cannot be reached.
         """
-        with tracing.starting(workflow if isinstance(workflow, str) else _kind_of(workflow)) as carried:
+        with tracing.starting(_kind_of(workflow)) as carried:
             return Run(self, self._portal.call(self._create(workflow, options, carried)))
 
-    async def astart(self, workflow: Step | str, **options: Any) -> AsyncRun:
+    async def astart(self, workflow: Startable, **options: Any) -> AsyncRun:
         """Start a workflow. See ``start``."""
-        with tracing.starting(workflow if isinstance(workflow, str) else _kind_of(workflow)) as carried:
+        with tracing.starting(_kind_of(workflow)) as carried:
             return AsyncRun(self, await self._create(workflow, options, carried))
 
     async def _create(
-        self, workflow: Step | str, options: Mapping[str, Any], carried: Mapping[str, str]
+        self, workflow: Startable, options: Mapping[str, Any], carried: Mapping[str, str]
     ) -> WorkflowInfo:
         if carried:
             options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
+        if isinstance(workflow, type):
+            members = Workflow({}).request(**options)
+            members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
+            return await self.client().create_workflow(members)
         if isinstance(workflow, str):
             return await self.client().create_workflow(start_request(workflow, **options))
         whole = workflow if isinstance(workflow, Workflow) else chain(workflow)

@@ -221,6 +221,11 @@ class JobContext:
         return self.job.id
 
     @property
+    def client(self) -> Client:
+        """What the worker talks to the server with, or the engine of its database."""
+        return self._client
+
+    @property
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
         return self.job.attempt

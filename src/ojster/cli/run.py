@@ -137,6 +137,7 @@ def ends_with_parent(command: Command) -> Command:
     help="Where files and large results are kept: a directory, or s3://bucket/prefix; by default beside the database "
     "if that is a file, else nowhere.",
 )
+@click.option("--app", metavar="MODULE:APP", help="The application whose orchestrators this server runs.")
 @click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
 @ends_with_parent
 def serve(
@@ -160,6 +161,7 @@ def serve(
     trust_webhooks: bool,
     smtp: str | None,
     files: str | None,
+    app: str | None,
     conformance_hooks: bool,
 ) -> None:
     """Serve jobs over HTTP, as Open Job Spec 1.0 says.
@@ -197,6 +199,7 @@ def serve(
         trusting=trust_webhooks,
         smtp=smtp,
         files=files,
+        app=None if app is None else load_app(app),
         tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
 

@@ -111,6 +111,8 @@ from ojster.model.errors import (
 from ojster.model.failure import Failure
 from ojster.model.file import JSON, LARGEST_INLINE_RESULT, File, NewFile
 from ojster.model.job import Members, NewJob, check_queue_name, queue_of, read_job, read_members
+from ojster.model.orchestrator import MEMBER as ORCHESTRATOR
+from ojster.model.orchestrator import expand
 from ojster.model.properties import check_changes
 from ojster.model.reactions import ANY_EVENT
 from ojster.model.states import FINISHED as FINISHED_STATES
@@ -241,6 +243,8 @@ class Engine:
         store: FileStore | None = None,
     ) -> None:
         self.store = store
+        self.check_orchestrator: Callable[[str, Any], None] = _no_orchestrator
+        """Checks the name of an orchestrator, and parameters for it; raises ``InvalidRequest``."""
         self.database = database
         self.middleware = list(middleware)
         self.directives = list(directives)
@@ -848,6 +852,9 @@ class Engine:
         self._need_all_queues("A workflow")
         settings = self.database.settings
         definition, own = None, members
+        if ORCHESTRATOR in members:
+            members, name, params = expand(members)
+            self.check_orchestrator(name, params)
         if "definition" in members:
             members, definition = await self._from_definition(members)
         elif "retry" in members:
@@ -1770,6 +1777,13 @@ async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: M
         chain = _wrap(layer, chain)
     request = await chain(msgspec.json.decode(msgspec.json.encode(members)))
     return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
+
+
+def _no_orchestrator(name: str, params: Any) -> None:
+    raise InvalidRequest(
+        f"There is no orchestrator {name!r:.80} here: ojster serve --app MODULE:APP says where they are.",
+        field=ORCHESTRATOR,
+    )
 
 
 def _answer(tx: Transaction, requests: Sequence[None]) -> list[None]:

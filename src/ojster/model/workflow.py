@@ -507,6 +507,7 @@ class Planner:
         """The ids that ``depends_on`` names, by number."""
         self._pending: list[_Pending] = []
         self._promised: list[tuple[int, str, str | None]] = []
+        self._grown: Node | None = None
         """Which nodes promise items of which names, and categories."""
         self._sought: list[tuple[int, Lookup, str]] = []
         """Which nodes look what up in the workflow's collection, and where that is said."""
@@ -554,6 +555,7 @@ class Planner:
         InvalidWorkflow
             They break a rule.
         """
+        self._grown = container
         self._places[container.id] = place
         self._names[container.id] = dict(known or {})
         self._children[container.id] = []
@@ -1104,8 +1106,8 @@ class Planner:
         while current is not None and 0 <= current - self._first < len(self.plan.nodes):
             line.append(self.plan.nodes[current - self._first])
             current = line[-1].parent
-        if current is not None:  # more steps for a container that is there already
-            line.append(Node(current, None, 0, Kind.GROUP.value))
+        if current is not None and self._grown is not None:  # more steps for a container that is there already
+            line.append(self._grown)
         return line[::-1]
 
     def _label(self, id: int) -> str:

@@ -35,6 +35,7 @@ from ojster.server.metrics import Metrics, Seen
 from ojster.server.route import BASE, Route
 from ojster.server.sockets import follow_by_socket
 from ojster.server.streams import Feed
+from ojster.worker.worker import Worker
 
 EXPOSED_HEADERS: Final = (
     "X-Request-Id",
@@ -49,6 +50,10 @@ EXPOSED_HEADERS: Final = (
 
 ROOM_FOR_OPTIONS: Final = 65_536
 """How many bytes a request may take beside a job or result of the largest size."""
+
+
+LAST_WORD: Final = 5.0
+"""How many seconds an orchestrator that runs has to finish when the server stops."""
 
 
 log = logging.getLogger("ojster")
@@ -81,6 +86,8 @@ class Application:
         Whether only who has a token is let in (``ojster.server.doorkeeper``).
     smtp:
         Who takes the e-mail that jobs want to be sent.
+    worker:
+        Works as long as the application serves: it runs orchestrators.
     """
 
     def __init__(
@@ -93,8 +100,10 @@ class Application:
         tenants: Sequence[TenantChange] = (),
         guarded: bool = False,
         smtp: Smtp | None = None,
+        worker: Worker | None = None,
     ) -> None:
         self.engine = engine
+        self._worker = worker
         self._cors_origins = cors_origins
         self._tenants = tenants
         self.metrics = Metrics()
@@ -194,9 +203,13 @@ class Application:
             log.warning("callers need a token, and there is none yet: ojster tokens create NAME --role owner")
         self.engine.start_chores()
         self.deliverer.start()
+        working = None if self._worker is None else asyncio.create_task(self._worker.run(), name="ojster-orchestrators")
         try:
             yield
         finally:
+            if self._worker is not None and working is not None:
+                self._worker.stop(grace=LAST_WORD)
+                await working
             await self.deliverer.stop()
             await self.engine.close()
 

@@ -13,16 +13,19 @@ from typing import Final
 
 import uvicorn
 
+from ojster.app import App
 from ojster.database.database import open_database
 from ojster.engine.engine import Engine
 from ojster.engine.settings import Settings
 from ojster.engine.tenant_admin import TenantChange
 from ojster.files.store import store_for
+from ojster.model.orchestrator import QUEUE as ORCHESTRATORS
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
 from ojster.server.mail import read_smtp
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.tuning import be_quick
+from ojster.worker.worker import Worker
 
 GRACE: Final = 25
 """How many seconds requests under way have to finish after a signal to stop."""
@@ -83,6 +86,7 @@ def serve(
     guarded: bool | None = None,
     smtp: str | None = None,
     files: str | None = None,
+    app: App | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -104,6 +108,8 @@ def serve(
         Who takes e-mail, such as ``smtps://user:password@mail.example.com:465``.
     files:
         Where files are kept (``ojster.files.store.store_for``).
+    app:
+        The application whose orchestrators this server runs.
 
     Raises
     ------
@@ -116,6 +122,10 @@ def serve(
     engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
     if hooks:
         conformance_hooks.install(engine)
+    worker = None
+    if app is not None:
+        app.work_on(engine, url)
+        worker = Worker(app, queues=(ORCHESTRATORS,))
     is_local = _is_loopback(host)
     guarded = not is_local if guarded is None else guarded
     if not guarded and not is_local:
@@ -127,6 +137,7 @@ def serve(
         tenants=tenants,
         guarded=guarded,
         smtp=mail_server,
+        worker=worker,
     )
     config = uvicorn.Config(
         application,

@@ -1,0 +1,369 @@
+"""Workflows that a program lays out while they run. (seed 003: orchestrators)"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App, Child, JobContext, Orchestrator, WorkflowFailed, found, group
+from ojster.engine.engine import Engine
+from ojster.engine.outcome import Acknowledgement
+from ojster.engine.way import Claim
+from ojster.model.envelope import Job
+from ojster.model.errors import InvalidRequest
+from ojster.model.job import read_members
+from ojster.model.orchestrator import QUEUE
+from tests.server.test_connections import serving
+from tests.worker.test_worker import working
+
+pytestmark = pytest.mark.anyio
+
+
+class Params(msgspec.Struct):
+    archs: list[str]
+    fails: bool = False
+    deep: bool = False
+
+
+def made(url: str) -> App:
+    """An application with handlers, and orchestrators of each kind."""
+    app = App(url)
+    app.seen = []  # type: ignore[attr-defined]
+
+    @app.job("build")
+    async def build(arch: str) -> dict[str, str]:
+        return {"arch": arch}
+
+    @app.job("check")
+    async def check(builds: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"checked": sorted(item["data"]["arch"] for item in builds)}
+
+    @app.job("tell")
+    async def tell(what: Any) -> Any:
+        return what
+
+    all_builds = {"collection": "internal", "name_startswith": "build-"}
+
+    @app.orchestrator()
+    class Release(Orchestrator):
+        params: Params
+
+        def validate(self) -> None:
+            if not self.params.archs:
+                raise ValueError("there is nothing to build")
+
+        def populate(self) -> None:
+            if self.params.fails:
+                raise RuntimeError("Boom")
+            for arch in self.params.archs:
+                self.ensure(f"build-{arch}", build.s(arch), provides=[f"build-{arch}"])
+            done = self.ensure("check", check.s(found(all_builds)))
+            assert self.ensure("check", check.s(found(all_builds))).id == done.id, "saying it twice is no harm"
+            self.callback("judge-it", after=[done])
+
+        async def callback_judge_it(self) -> None:
+            app.seen.append((sorted(self.children), self.children["check"].state))  # type: ignore[attr-defined]
+            self.populate()
+            checked = self.children["check"].result["checked"]
+            self.ensure("tell", tell.s({"good": len(checked)}))
+
+    @app.orchestrator("builds")
+    class Builds(Orchestrator):
+        params: Params
+
+        def populate(self) -> None:
+            for arch in self.params.archs:
+                self.ensure(arch, build.s(arch), provides=[f"build-{arch}"])
+
+    @app.orchestrator("late")
+    class Late(Orchestrator):
+        async def populate(self) -> None:
+            names = [item.name for item in self.find(all_builds) if item.kind == "data"]
+            self.ensure("names", tell.s(sorted(names)))
+            self.callback("more")
+
+        def callback_more(self) -> None:
+            self.ensure("last", group(tell.s(1), tell.s(2)))
+
+    @app.orchestrator("pipeline")
+    class Pipeline(Orchestrator):
+        params: Params
+
+        def populate(self) -> None:
+            builds = self.workflow("build", Builds, {"archs": self.params.archs})
+            check_all = self.ensure("check", check.s(found(all_builds)))
+            self.workflow("late", Late, after=[builds])
+            self.callback("again", after=[check_all])
+
+        def callback_again(self) -> None:
+            self.populate()
+            self.workflow("empty", Builds, {"archs": []})
+
+    return app
+
+
+@pytest.fixture
+async def app(url: str, engine: Engine) -> App:
+    application = made(url)
+    application.work_on(engine, url)
+    return application
+
+
+async def states(app: App, workflow_id: str) -> dict[str, str]:
+    info = await app.client().show_workflow(workflow_id)
+    return {step.path: step.state for step in info.walk()}
+
+
+async def test_s66_what_it_adds_is_done_in_the_order_that_follows(app: App) -> None:
+    async with working(app):
+        run = (
+            await app.astart("release", params={})
+            if False
+            else await app.astart(app.orchestrators["release"], params={"archs": ["arm64", "amd64"]})
+        )
+        assert await run.result(20) == {"tell": {"good": 2}}
+    assert set(await states(app, run.id)) == {
+        "populate", "build-arm64", "build-amd64", "check", "judge-it", "tell",
+    }  # fmt: skip
+    assert set((await states(app, run.id)).values()) == {"completed"}
+    before = ["build-amd64", "build-arm64", "check", "judge-it", "populate"]
+    assert app.seen == [(before, "completed")]  # type: ignore[attr-defined]
+
+
+async def test_s66_after_it_has_run_one_may_start_and_the_other_waits(app: App) -> None:
+    run = await app.astart(app.orchestrators["release"], params={"archs": ["arm64"]})
+    assert await states(app, run.id) == {"populate": "pending"}
+    async with working(app, queues=(QUEUE,)):
+        while len(await states(app, run.id)) == 1:
+            await asyncio.sleep(0.01)
+    assert await states(app, run.id) == {
+        "populate": "completed", "build-arm64": "pending", "check": "waiting", "judge-it": "waiting",
+    }  # fmt: skip
+
+
+async def test_s67_one_that_fails_is_an_error_of_its_workflow(app: App) -> None:
+    async with working(app):
+        run = await app.astart(app.orchestrators["release"], params={"archs": ["x"], "fails": True})
+        with pytest.raises(WorkflowFailed):
+            await run.result(20)
+    (step,) = (await run.refresh()).walk()
+    error = msgspec.json.decode(bytes(step.error))  # type: ignore[arg-type]
+    assert (error["code"], error["message"]) == ("orchestrator_failed", "Orchestrator failed: Boom")
+
+
+async def test_s68_an_unknown_callback_fails_alone(app: App) -> None:
+    release = app.orchestrators["release"]
+    with pytest.raises(ValueError, match="no callback_nothing"):
+        release({"archs": ["x"]}).callback("nothing")
+    run = await app.astart(release, params={"archs": ["x"]})
+    async with working(app):
+        await run.result(20)
+        job = (await app.client().enqueue([_orchestrating("release", "nothing", {"archs": ["x"]})]))[0].job
+        found_job = await app.client().wait_for(job.id, 20)
+        assert found_job.error is not None
+        assert found_job.error["code"] == "configure_failed"
+
+
+async def test_s69_one_outside_of_any_workflow_is_an_error(app: App) -> None:
+    async with working(app):
+        job = (await app.client().enqueue([_orchestrating("release", None, {"archs": ["x"]})]))[0].job
+        found_job = await app.client().wait_for(job.id, 20)
+    assert found_job.error is not None
+    assert (found_job.error["code"], "only in the workflow" in found_job.error["message"]) == ("configure_failed", True)
+
+
+def _orchestrating(name: str, step: str | None, params: Any) -> dict[str, msgspec.Raw]:
+    from ojster.model.orchestrator import orchestrating
+
+    return read_members(msgspec.json.encode(orchestrating(name, step, params)))
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "words"),
+    [
+        ("nobody", {}, "no orchestrator 'nobody'"),
+        ("release", {}, "archs"),
+        ("release", {"archs": "x"}, "archs"),
+        ("release", {"archs": []}, "there is nothing to build"),
+    ],
+)
+async def test_what_it_refuses_is_not_started(app: App, name: str, params: Any, words: str) -> None:
+    request = {"orchestrator": name, "params": params}
+    before = await app.engine().count_workflows()
+    with pytest.raises(InvalidRequest, match=words):
+        await app.engine().create_workflow(read_members(msgspec.json.encode(request)))
+    assert await app.engine().count_workflows() == before
+
+
+@pytest.mark.parametrize("beside", [{"steps": []}, {"definition": "x"}, {"orchestrator": 1}])
+async def test_what_it_lays_out_is_not_said_by_others(app: App, beside: dict[str, Any]) -> None:
+    request = {"orchestrator": "release", "params": {"archs": ["x"]}} | beside
+    with pytest.raises(InvalidRequest):
+        await app.engine().create_workflow(read_members(msgspec.json.encode(request)))
+
+
+async def test_a_server_without_orchestrators_says_so(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="serve --app"):
+        await engine.create_workflow(read_members(b'{"orchestrator": "release"}'))
+
+
+async def test_s72_s84_workflows_inside_are_laid_out_once_and_share_the_collection(app: App) -> None:
+    async with working(app):
+        run = await app.astart(app.orchestrators["pipeline"], params={"archs": ["a", "b"]})
+        await run.result(20)
+    found_states = await states(app, run.id)
+    assert set(found_states.values()) == {"completed"}
+    assert set(found_states) == {
+        "populate", "build", "build.a", "build.b", "check", "late", "late.populate", "late.names", "late.more",
+        "late.last", "late.last.0", "late.last.1", "again", "empty", "empty.populate",
+    }  # fmt: skip
+    info = await run.refresh()
+    results = {
+        step.path: msgspec.json.decode(step.result) for step in info.walk() if isinstance(step.result, msgspec.Raw)
+    }
+    assert results["check"] == {"checked": ["a", "b"]}
+    assert results["late.names"] == ["build-a", "build-b"]
+
+
+async def test_s83_those_of_a_workflow_run_one_at_a_time_and_those_of_others_beside_them(app: App) -> None:
+    engine = app.engine()
+    running: list[str] = []
+    release = asyncio.Event()
+
+    @app.orchestrator("busy")
+    class Busy(Orchestrator):
+        def populate(self) -> None:
+            for name in ("one", "two"):
+                self.callback(name)
+
+        async def wait(self) -> None:
+            assert self.job is not None
+            running.append(str(self.job.workflow_id))
+            await release.wait()
+
+        callback_one = wait
+        callback_two = wait
+
+    async with working(app):
+        runs = [await app.astart(Busy) for _ in range(2)]
+        while len(running) < 2:
+            await asyncio.sleep(0.01)
+        assert sorted(running) == sorted(run.id for run in runs), "one of each"
+        assert await engine.fetch(Claim((QUEUE,))) == [], "the other two must wait"
+        release.set()
+        for run in runs:
+            await run.result(20)
+    assert len(running) == 4
+
+
+async def test_s74_what_is_required_comes_before_whoever_has_promised_it(app: App) -> None:
+    @app.job("slow")
+    async def slow() -> int:
+        return 1
+
+    seen: list[Any] = []
+
+    @app.orchestrator("stages")
+    class Stages(Orchestrator):
+        def populate(self) -> None:
+            self.ensure("first", slow.s(), provides=["x"])
+            self.callback("next", after=[])
+
+        def callback_next(self) -> None:
+            if "user" not in self.children:
+                with pytest.raises(LookupError, match="nobody promises"):
+                    self.ensure("wrong", slow.s(), requires=["internal/nothing"])
+                self.ensure("user", slow.s(), requires=["internal/x"])
+                self.ensure("reader", slow.s().set(allow_failure=True), requires=[{"collection": "internal"}])
+                seen.extend(wire.wire for wire in self.added)
+
+    run = await app.astart(Stages)
+    async with working(app, queues=(QUEUE,)):
+        while len(await states(app, run.id)) < 5:
+            await asyncio.sleep(0.01)
+    assert [wire["depends_on"] for wire in seen] == [["first"], ["first"]]
+    assert (await states(app, run.id))["user"] == "waiting"
+    (job,) = await app.engine().fetch(Claim(("default",), count=5))
+    assert isinstance((await app.engine().acknowledge([Acknowledgement(job.id, b"1")]))[0], Job)
+    assert (await states(app, run.id))["user"] == "pending"
+
+
+async def test_a_failed_one_adds_nothing_and_may_be_retried(app: App) -> None:
+    tries: list[int] = []
+
+    @app.orchestrator("shaky")
+    class Shaky(Orchestrator):
+        def populate(self) -> None:
+            self.ensure("child", app.handlers["tell"].s(1))
+            tries.append(1)
+            if len(tries) == 1:
+                raise RuntimeError("not yet")
+
+    async with working(app):
+        run = await app.astart(Shaky)
+        with pytest.raises(WorkflowFailed):
+            await run.result(20)
+        assert set(await states(app, run.id)) == {"populate"}
+        await run.retry()
+        assert await run.result(20) == {"child": 1}
+
+
+async def test_what_makes_no_sense_is_refused_where_it_is_said(app: App) -> None:
+    tell = app.handlers["tell"]
+    release = app.orchestrators["release"]({"archs": ["x"]})
+    release.ensure("a", tell.s(1))
+    with pytest.raises(ValueError, match="two different steps 'a'"):
+        release.ensure("a", tell.s(2))
+    with pytest.raises(ValueError, match="is async"):
+        release.workflow("w", app.orchestrators["late"])
+    with pytest.raises(ValueError, match="already"):
+        app.orchestrator("release")(type("Other", (Orchestrator,), {}))
+    with pytest.raises(NotImplementedError):
+        Orchestrator({}).populate()
+    assert repr(Child("x")) == "<Child x new>"
+
+
+async def test_a_name_that_another_step_has_is_refused(app: App) -> None:
+    @app.orchestrator("twice")
+    class Twice(Orchestrator):
+        def populate(self) -> None:
+            self.callback("report")
+
+        def callback_report(self) -> None:
+            self.ensure("report", app.handlers["tell"].s("all is well"))
+
+    async with working(app):
+        run = await app.astart(Twice)
+        with pytest.raises(WorkflowFailed):
+            await run.result(20)
+    (error,) = [step.error for step in (await run.refresh()).walk() if step.id == "report"]
+    assert b"call this one otherwise" in bytes(error)  # type: ignore[arg-type]
+
+
+async def test_over_http_the_server_runs_it_and_workers_do_the_rest(app: App, url: str) -> None:
+    """The server has the orchestrators; a worker that only has handlers does what they add."""
+    engine = app.engine()
+    async with serving(engine) as (_, port):
+        client_app = App(f"http://127.0.0.1:{port}")
+
+        @client_app.job("build")
+        async def build(job: JobContext, arch: str) -> dict[str, str]:
+            return {"arch": arch}
+
+        @client_app.job("check")
+        async def check(builds: list[Any]) -> dict[str, Any]:
+            return {"checked": [item["data"]["arch"] for item in builds]}
+
+        @client_app.job("tell")
+        async def tell(what: Any) -> Any:
+            return what
+
+        async with working(app, queues=(QUEUE,)), working(client_app):
+            run = await client_app.astart(app.orchestrators["release"], params={"archs": ["arm64"]})
+            assert await run.result(20) == {"tell": {"good": 1}}
+            with pytest.raises(InvalidRequest, match="nothing to build"):
+                await client_app.astart(app.orchestrators["release"], params={"archs": []})
+        await client_app.aclose()
