@@ -91,6 +91,49 @@ def notify(
     return action | {name: value for name, value in given.items() if value is not None}
 
 
+def record(subject: str = "", context: str = "") -> dict[str, Any]:
+    """Remember how the job has ended, by what it was about: for ``on_success`` and ``on_failure``.
+
+    Parameters
+    ----------
+    subject, context:
+        What it was about, and where it ran; what stands in braces leads to the job: ``"{job.args.0}"``.
+    """
+    return {"action": "record", "subject": subject, "context": context}
+
+
+def skip_if_unchanged(inputs: Any = None, *, subject: str = "", context: str = "") -> dict[str, Any]:
+    """Do not run if the inputs are those of the last success that was recorded: for ``on_assignment``.
+
+    The job is then completed with the result and the artifacts of that.
+
+    Parameters
+    ----------
+    inputs:
+        What is compared: any JSON, with references to the job (``OF_JOB["args"][0]``) and lookups (``found(…)``);
+        ``None``: its arguments.
+    subject, context:
+        As ``record`` has them.
+    """
+    action: dict[str, Any] = {"action": "skip-if-unchanged", "subject": subject, "context": context}
+    return action if inputs is None else action | {"inputs": msgspec.json.decode(to_json(inputs))}
+
+
+def skip_if_changed(lookup: str, item: int | None, *, provides: str | None = None) -> dict[str, Any]:
+    """Do not run if a lookup finds another item than it did, as somebody else was faster: for ``on_assignment``.
+
+    Parameters
+    ----------
+    lookup:
+        ``"COLLECTION/NAME"``.
+    item:
+        The ``id`` of the item that it found before; ``None``: there was none.
+    provides:
+        Under which name what is found now is put into the workflow's collection.
+    """
+    return {"action": "skip-if-changed", "lookup": lookup, "item": item, "provides": provides}
+
+
 def retry_after(*delays: str) -> dict[str, Any]:
     """When all attempts have failed, try again after each of these delays: ``"30m"``, ``"12h"``, ``"1d"``, ``"2w"``.
 

@@ -374,6 +374,8 @@ def wait(
     delay: Seconds | None = None,
     until: datetime | None = None,
     form: Mapping[str, Any] | None = None,
+    remind: Sequence[Seconds] = (),
+    reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     display_name: str | None = None,
 ) -> Step:
     """A step that nobody runs: it waits for a time, or for somebody's answer, which is its result (seed 003).
@@ -385,11 +387,17 @@ def wait(
         unless it was answered.
     form:
         A JSON Schema: what the answer must look like that ``run.resume(answer, step=…)`` gives.
+    remind:
+        After how many seconds, from when its turn comes, somebody is to be reminded that the answer is missing.
+    reactions:
+        What is to happen then, among others: ``{"on_reminder": [notify("ops")]}``.
     """
     given = {
         "delay": None if delay is None else to_duration(delay),
         "until": None if until is None else to_timestamp(until, "until"),
         "form": form,
+        "remind": [to_duration(one) for one in remind] or None,
+        "event_reactions": reactions,
     }
     wire = {"type": "wait"} | {name: value for name, value in given.items() if value is not None}
     return Step(wire).set(id=id, display_name=display_name)

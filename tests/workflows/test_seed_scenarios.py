@@ -609,3 +609,19 @@ async def test_s96_who_has_no_token_registers_no_worker_where_tokens_are_require
     _, shown = await flow.engine.create_token("fleet", [Grant(Role.WORKER)])
     _, access = await door.admit(f"Bearer {shown}", None)
     access.need(Operation.DEQUEUE)
+
+
+async def test_w15_there_is_an_event_for_every_beginning_and_every_end(flow: WorkflowBench) -> None:
+    once = {"on_success": [{"action": "record"}], "on_assignment": [{"action": "skip-if-unchanged"}]}
+    for _ in range(2):
+        await flow.create(chain(job("a", event_reactions=once)))
+        await flow.work()
+    await flow.create(chain(job("b", options={"retry": {"max_attempts": 1}})))
+    await flow.work("b")
+    await flow.create(chain(job("c"), job("d")))
+    await flow.engine.cancel_workflow(flow.id)
+    happened = set(await flow.events())
+    assert happened >= {
+        "job.started", "job.completed", "job.skipped", "job.failed", "job.discarded", "job.cancelled",
+        "workflow.started", "workflow.completed", "workflow.failed", "workflow.cancelled",
+    }  # fmt: skip

@@ -11,8 +11,9 @@ import pytest
 from ojster.engine.holds import WorkflowResumption
 from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, SchemaViolation
 from ojster.model.failure import Failure
+from ojster.reactions import enqueue
+from ojster.workflow import Step, wait
 from ojster.workflow import chain as chain_of
-from ojster.workflow import wait
 from tests.workflows.conftest import WorkflowBench, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -124,11 +125,66 @@ async def test_a_job_that_waits_for_nothing_is_refused(flow: WorkflowBench) -> N
         await flow.push("ojster.wait")
 
 
+async def test_somebody_is_reminded_as_long_as_the_answer_is_missing(flow: WorkflowBench) -> None:
+    remind = {"on_reminder": [{"action": "enqueue", "job": {"type": "nag", "args": [{"$ref": "job.workflow_step"}]}}]}
+    ask = {
+        "type": "wait",
+        "id": "ask",
+        "delay": "PT10H",
+        "form": {"type": "string"},
+        "remind": ["PT4H", "PT1H", "PT12H"],
+    }
+    await flow.create({"type": "chain", "steps": [ask | {"event_reactions": remind}]})
+    await flow.upkeep(3_599)
+    assert await flow.take() == []
+    await flow.upkeep(2)
+    (nag,) = await flow.take(5)
+    assert (nag.type, nag.args) == ("nag", ["ask"])
+    await flow.ack(nag)
+    await flow.upkeep()
+    assert await flow.take() == [], "once each"
+    await flow.upkeep(3 * 3_600)
+    assert len(await flow.take(5)) == 1
+    assert (await flow.step("ask")).state == "pending"
+    await flow.engine.resume_workflow(WorkflowResumption(flow.id, data=b'"yes"'))
+    assert await flow.state() == "completed"
+    await flow.upkeep(10 * 3_600)
+    assert await flow.take() == []
+
+
+async def test_a_deadline_ends_a_wait_whatever_reminders_are_left(flow: WorkflowBench) -> None:
+    ask = {"type": "wait", "id": "ask", "delay": "PT2H", "form": {}, "remind": ["PT1H", "PT3H"]}
+    await flow.create({"type": "chain", "steps": [ask]})
+    await flow.upkeep(3_600)
+    assert await flow.state() == "running"
+    await flow.upkeep(3_600)
+    assert await flow.state() == "failed"
+    assert (await flow.step("ask")).outcome == "error"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"delay": "PT1H", "remind": ["PT1M"]},
+        {"form": {}, "remind": ["soon"]},
+        {"form": {}, "remind": "PT1H"},
+        {"form": {}, "remind": ["PT1H"] * 101},
+        {"type": "t", "args": [], "event_reactions": {"on_reminder": []}},
+    ],
+)
+async def test_what_is_no_reminder_is_refused(flow: WorkflowBench, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidWorkflow):
+        await flow.create({"type": "chain", "steps": [{"type": "wait"} | wrong]})
+
+
 async def test_waits_are_written_in_python(flow: WorkflowBench) -> None:
-    ask = wait("ask", form=FORM, delay=60, display_name="May it go out?")
+    nag = {"on_reminder": [enqueue(Step({"type": "nag", "args": []}))]}
+    ask = wait("ask", form=FORM, delay=60, remind=[30], reactions=nag, display_name="May it go out?")
     whole = chain_of(ask, wait(until=datetime(2001, 1, 1, tzinfo=UTC)))
     flow.id = (await flow.engine.create_workflow(whole.request())).id
     assert (await flow.step("ask")).label == "May it go out?"
+    await flow.upkeep(31)
+    assert [one.type for one in await flow.take()] == ["nag"]
     await answer(flow, {"approved": True}, step="ask")
     await flow.upkeep(0)
     assert await flow.state() == "completed"

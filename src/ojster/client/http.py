@@ -50,6 +50,7 @@ from ojster.model.file import OCTETS, File, NewFile
 from ojster.model.ids import new_id
 from ojster.model.job import Members, read_members
 from ojster.model.limit import parse_limits
+from ojster.model.task_history import TaskFilter, TaskRun, TaskStatistics
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 from ojster.model.worker_rule import WorkerRule, read_rule
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
@@ -495,6 +496,18 @@ class HttpClient:
         """Delete a channel."""
         await self._call("DELETE", f"/channels/{quote(name, safe='')}")
 
+    # Tasks
+
+    async def task_runs(self, chosen: TaskFilter = TaskFilter()) -> list[TaskRun]:  # noqa: B008  (frozen)
+        """Return how jobs have ended that were recorded, the latest first."""
+        answer = await self._call("GET", f"/tasks/runs?{_task_query(chosen)}")
+        return msgspec.json.decode(answer["runs"], type=list[TaskRun])
+
+    async def task_statistics(self, chosen: TaskFilter = TaskFilter()) -> list[TaskStatistics]:  # noqa: B008  (frozen)
+        """Return how often tasks have succeeded and failed, and how long they took."""
+        answer = await self._call("GET", f"/tasks/statistics?{_task_query(chosen)}")
+        return msgspec.json.decode(answer["statistics"], type=list[TaskStatistics])
+
     # Files
 
     async def create_file(self, new: NewFile) -> File:
@@ -848,6 +861,11 @@ def _cron(raw: msgspec.Raw) -> Cron:
 
 def _moment(text: str | None) -> int | None:
     return None if text is None else parse_timestamp(text)
+
+
+def _task_query(chosen: TaskFilter) -> str:
+    given = msgspec.structs.asdict(chosen)
+    return urlencode({name: value for name, value in given.items() if value is not None and name != "tenant"})
 
 
 def _file(answer: Members) -> File:

@@ -38,6 +38,7 @@ from ojster.model.errors import OjsterError
 from ojster.model.failure import Failure
 from ojster.model.file import File, NewFile
 from ojster.model.job import Members
+from ojster.model.task_history import TaskFilter, TaskRun, TaskStatistics
 from ojster.model.worker_rule import WorkerRule
 from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
@@ -226,6 +227,12 @@ class Client(Protocol):
 
     async def delete_channel(self, name: str) -> None:
         """Delete a channel."""
+
+    async def task_runs(self, chosen: TaskFilter = ...) -> list[TaskRun]:
+        """Return how jobs have ended that were recorded, the latest first."""
+
+    async def task_statistics(self, chosen: TaskFilter = ...) -> list[TaskStatistics]:
+        """Return how often tasks have succeeded and failed, and how long they took."""
 
     async def create_file(self, new: NewFile) -> File:
         """Begin to upload a file; one that is there already is complete."""

@@ -94,7 +94,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     if new.wait is not None:
         job.state = "pending"
         job.hold = "delay" if new.wait.is_for_a_time else "complete"
-        job.due_at = new.wait.deadline(now)
+        job.due_at = new.wait.due(now, now)
     elif new.pending:
         job.state = "pending"
         job.due_at = new.expires_at

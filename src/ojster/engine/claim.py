@@ -17,6 +17,7 @@ from ojster.engine.limits import MOST_KEYS, TRY_AGAIN, UNLIMITED, Gate, Head, he
 from ojster.engine.matching import Match
 from ojster.engine.pools import is_starved
 from ojster.engine.results import give_inputs
+from ojster.engine.task_history import without_unneeded
 from ojster.engine.transitions import finish, stop_jobs, write_outcomes
 from ojster.engine.way import Claim, Share, Way
 from ojster.model.envelope import Job
@@ -60,25 +61,37 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
         results |= {index: [] for index in indices}
         if share.sharing.strategy == "least-loaded":
             room = way.spare(claims, room)
-        for jobs in _batches(tx, share, sum(room.values()), way):
-            ready = iter(_without_stopped(tx, jobs) if tx.skip_locked else jobs)
-            started: list[Job] = []
-            for index, most in room.items():
-                some = list(islice(ready, most - len(results[index])))
-                _start(tx, some, claims[index])
-                results[index] += some
-                started += some
-            if started:  # before others look into the same queues
-                tx.start_jobs(started)
-                _begin_workflows(tx, started)
-                give_inputs(tx, started)
-                give_checkpoints(tx, started)
-                give_resumptions(tx, started)
-            if share.pool is not None:
-                way.room[share.pool] -= len(started)
+        left, has_skipped = sum(room.values()), True
+        while left and has_skipped:  # for what need not run, the worker is given something else
+            has_skipped = False
+            for jobs in _batches(tx, share, left, way):
+                found = _without_stopped(tx, jobs) if tx.skip_locked else jobs
+                needed = without_unneeded(tx, found)
+                has_skipped = has_skipped or len(needed) < len(found)
+                ready = iter(needed)
+                started: list[Job] = []
+                for index, most in room.items():
+                    some = list(islice(ready, most - len(results[index])))
+                    _start(tx, some, claims[index])
+                    results[index] += some
+                    started += some
+                if started:  # before others look into the same queues
+                    _hand_out(tx, started)
+                if share.pool is not None:
+                    way.room[share.pool] -= len(started)
+            left = sum(most - len(results[index]) for index, most in room.items())
     for gate in (*way.gates.values(), *way.keys.values()):
         gate.close()
     return [results[index] for index in range(len(claims))]
+
+
+def _hand_out(tx: Transaction, started: list[Job]) -> None:
+    """Write that jobs are active, and give them what they are to know."""
+    tx.start_jobs(started)
+    _begin_workflows(tx, started)
+    give_inputs(tx, started)
+    give_checkpoints(tx, started)
+    give_resumptions(tx, started)
 
 
 def _batches(tx: Transaction, share: Share, wanted: int, way: Way) -> Iterator[list[Job]]:

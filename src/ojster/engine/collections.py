@@ -401,6 +401,16 @@ def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False)
     return [item for item in items if lookup.matches(item.name, item.category, item.data)][: MOST_FOUND + 1]
 
 
+def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
+    """Put what is in the own collection of a job, or of what is remembered of one, into another, which is empty."""
+    tx.execute(
+        "INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by, file_id, file) "
+        "SELECT :target, name, kind, category, data, :now, :by, file_id, file FROM collection_items "
+        "WHERE collection = :source AND removed_at IS NULL",
+        {"target": target, "now": tx.now, "by": by, "source": source},
+    )
+
+
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:
     """Return the artifacts of a job that are like that, in the order in which they were added."""
     return [item for item in _select(tx, key_of_job(job.seq), matching.lookup) if item.name != RESULT]

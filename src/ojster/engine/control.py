@@ -253,7 +253,7 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
     """Delete jobs, given as ``(seq, queue, tenant, state)``, with their payloads, and keep the counts."""
     for _, queue, tenant, state in jobs:
         tx.count(queue, tenant, state, -1)
-    for table in ("jobs", "payloads", "checkpoints", "job_history", "resumptions", "notes"):
+    for table in ("jobs", "payloads", "checkpoints", "job_history", "resumptions", "notes", "job_inputs"):
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, *_ in jobs])
     tx.execute_many("DELETE FROM collection_items WHERE collection = ?", [(key_of_job(seq),) for seq, *_ in jobs])
 

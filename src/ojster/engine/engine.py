@@ -42,6 +42,7 @@ from ojster.engine import (
     queues,
     retention,
     schemas,
+    task_history,
     tenants,
     tokens,
     unrunnable,
@@ -116,6 +117,8 @@ from ojster.model.orchestrator import expand
 from ojster.model.properties import check_changes
 from ojster.model.reactions import ANY_EVENT
 from ojster.model.states import FINISHED as FINISHED_STATES
+from ojster.model.task_history import MOST_SHOWN as MOST_SHOWN_TASKS
+from ojster.model.task_history import TaskFilter, TaskRun, TaskStatistics
 from ojster.model.tenant import DEFAULT_TENANT, NOBODY, called, qualify, split
 from ojster.model.worker_rule import WorkerRule
 from ojster.model.workflow import NewWorkflow, Problem, read_workflow, refusal_of
@@ -1436,6 +1439,19 @@ class Engine:
     async def delete_file(self, file_id: str) -> None:
         """Delete a file. See ``Archive.delete``."""
         await self.files.delete(file_id)
+
+    # Tasks
+
+    async def task_runs(self, chosen: TaskFilter = TaskFilter()) -> list[TaskRun]:  # noqa: B008  (frozen)
+        """Return how jobs have ended that were recorded, the latest first (seed 003: task history)."""
+        return await self.look(task_history.list_runs, self._tasks(chosen))
+
+    async def task_statistics(self, chosen: TaskFilter = TaskFilter()) -> list[TaskStatistics]:  # noqa: B008  (frozen)
+        """Return how often tasks have succeeded and failed, and how long they took."""
+        return await self.look(task_history.list_statistics, self._tasks(chosen))
+
+    def _tasks(self, chosen: TaskFilter) -> TaskFilter:
+        return msgspec.structs.replace(chosen, tenant=self.tenant, limit=min(chosen.limit, MOST_SHOWN_TASKS))
 
     # Collections
 

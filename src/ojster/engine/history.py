@@ -18,6 +18,7 @@ from ojster.engine.inspect import no_job
 from ojster.model.envelope import Job
 from ojster.model.errors import OjsterError
 from ojster.model.node import NUMBER_BITS
+from ojster.model.outcome import SKIPPED
 from ojster.model.states import JobState
 from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp, parse_timestamp
@@ -134,6 +135,9 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
             yield Entry("job.cancelled", at, {"reason": data.get("reason")}, _CLIENT)
         elif type == "job.reaction_failed":
             yield Entry(type, at, {"reaction": data.get("reaction"), "error": data.get("error")})
+        elif type == "job.skipped":
+            yield Entry(type, at, {"reason": data.get("reason"), "adopted_job_id": data.get("adopted_job_id")})
+            yield Entry("job.state_changed", at, {"from": "available", "to": "completed"})
         elif type == "job.resumed":
             yield Entry(type, at, {}, _CLIENT)
         elif type in _ENDS:
@@ -143,7 +147,7 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
 
 def _last_attempt(job: Job, begun: Set[int]) -> Iterator[Entry]:
     """What is known of an attempt that has not failed from the job's row alone."""
-    if job.started_at is None:
+    if job.started_at is None or job.hold == SKIPPED:
         return
     if job.started_at in begun:
         if job.state == JobState.COMPLETED and job.finished_at is not None:  # it was resumed with its result

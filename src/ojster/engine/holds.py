@@ -246,7 +246,12 @@ def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
 
 
 def end_wait(tx: Transaction, job: Job) -> None:
-    """End the wait of a job whose deadline has come: it is done, if it waited for that alone, or has waited in vain."""
+    """End the wait of a job whose deadline has come: it is done, if it waited for that alone, or has waited in vain.
+
+    If its time has not come yet, somebody is to be reminded of it.
+    """
+    if job.type == WAIT_TYPE and _remind(tx, job):
+        return
     hold, job.hold = job.hold, None
     if hold == Hold.DELAY:
         _complete(tx, job, None)
@@ -255,6 +260,20 @@ def end_wait(tx: Transaction, job: Job) -> None:
     final = False if job.type == WAIT_TYPE else None  # there is nobody who could try it again
     message = "Nobody resumed the job before its deadline."
     fail_attempt(tx, job, Failure("WaitTimeout", message, code="wait_timeout", retryable=final))
+
+
+def _remind(tx: Transaction, job: Job) -> bool:
+    """Remind somebody of a wait that goes on; return whether it does."""
+    tx.envelopes([job])
+    wait = read_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
+    if not wait.remind or wait.is_over(job.created_at, tx.now):
+        return False
+    job.due_at = wait.due(job.created_at, tx.now)
+    tx.expect(job.due_at)
+    write_outcomes(tx, [job])
+    tx.emit("job.reminded", job)
+    tx.note_event(job, "on_reminder")
+    return True
 
 
 def give_resumptions(tx: Transaction, jobs: Sequence[Job]) -> None:

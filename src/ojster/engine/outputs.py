@@ -121,7 +121,12 @@ def _items_of(tx: Transaction, job: Job, action: Collect, see: See) -> Iterator[
 
 
 def _name_of(action: Collect, see: See) -> str:
-    return check_item_name(_FIELD.sub(lambda field: _text(see(parse_reference(field[1]))), action.name))
+    return check_item_name(filled(action.name, see))
+
+
+def filled(template: str, see: See) -> str:
+    """Return a text with that in the place of what stands in braces to which it leads."""
+    return _FIELD.sub(lambda field: _text(see(parse_reference(field[1]))), template)
 
 
 def _seer_of_artifact(item: Item, see: See) -> See:

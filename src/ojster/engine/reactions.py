@@ -17,6 +17,7 @@ from ojster.engine.admission import admit
 from ojster.engine.definitions import find
 from ojster.engine.notifications import notify
 from ojster.engine.outputs import carry_out, collect_all, collect_outputs, finder, note_failure, seer
+from ojster.engine.task_history import record_all
 from ojster.engine.workflows import create
 from ojster.model.channel import Notify
 from ojster.model.definition import START_MEMBERS, check_params, read_start
@@ -24,8 +25,9 @@ from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.job import Members, NewJob, read_job
 from ojster.model.node import NUMBER_BITS
-from ojster.model.reactions import Action, Collect, Enqueue, Event, RetryWithDelays, StartWorkflow, reactions_of
+from ojster.model.reactions import Action, Collect, Enqueue, Event, StartWorkflow, reactions_of
 from ojster.model.reference import Unresolvable, resolve
+from ojster.model.task_history import Record
 from ojster.model.tenant import qualify
 from ojster.model.workflow import read_workflow
 
@@ -50,8 +52,9 @@ def react(tx: Transaction) -> None:
         wanted = list(_actions(tx, fired))
         collect_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Collect)])
         _enqueue_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Enqueue)])
+        record_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Record)])
         for job, event, action in wanted:
-            if not isinstance(action, Collect | Enqueue | RetryWithDelays):  # the last was decided before the failure
+            if isinstance(action, StartWorkflow | Notify):  # others were decided before
                 carry_out(tx, job, event, partial(_act, tx, job, event, action))
     for job, event in tx.effects.reactions:
         note_failure(tx, job, event, f"More than {MOST_ROUNDS} reactions follow each other.")
@@ -104,7 +107,7 @@ def _push(tx: Transaction, new: NewJob) -> None:
     _accept(pushed)
 
 
-def _act(tx: Transaction, job: Job, event: Event, action: Action) -> None:
+def _act(tx: Transaction, job: Job, event: Event, action: StartWorkflow | Notify) -> None:
     match action:
         case StartWorkflow():
             _start(tx, job, _resolved(tx, action.workflow, _OF_WORKFLOW, job))

@@ -24,6 +24,7 @@ from ojster.engine.selection import JobFilter
 from ojster.engine.settings import Retention
 from ojster.engine.statistics import sum_up
 from ojster.engine.system import FORGOTTEN, note, recall
+from ojster.engine.task_history import forget_runs
 from ojster.engine.workflows import forget_workflows, forgettable_workflows
 from ojster.model.duration import HOUR
 from ojster.model.states import FINISHED
@@ -69,6 +70,8 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:
     done += _prune_dead_letters(tx, None, queues, tx.settings.retention.most_dead_letters, BATCH - done["rows"])
     if done["rows"] < BATCH:
         done += forget_workflows(tx, BATCH - done["rows"])
+    if done["rows"] < BATCH:
+        done["rows"] += forget_runs(tx, BATCH - done["rows"])
     tx.forget_events()
     forget_replies(tx)
     sum_up(tx)

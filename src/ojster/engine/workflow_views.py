@@ -15,6 +15,7 @@ from ojster.model.duration import HOUR
 from ojster.model.expiration import shown_expiration_delay
 from ojster.model.ids import is_job_id
 from ojster.model.node import ENDED, MOST_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.model.outcome import SKIPPED, Outcome, outcome_of
 from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp
 from ojster.model.workflow import read_spec
@@ -302,6 +303,10 @@ class _View:
             shown.result = msgspec.Raw(node.result)
         if node.error is not None:
             shown.error = msgspec.Raw(node.error)
+        if shown.outcome is None:
+            unknown = None if node.kind == Kind.JOB else b"{}"
+            error = shown.error if isinstance(shown.error, msgspec.Raw) else unknown
+            shown.outcome = outcome_of(shown.state, error)
         return shown
 
     def _show_job(self, shown: StepInfo, node: Node) -> None:
@@ -324,6 +329,8 @@ class _View:
         if node.state == NodeState.STARTED:
             shown.state = "active" if state == "active" else "pending"
             shown.on_hold = state == "pending" and hold in ("complete", "again")
+        if hold == SKIPPED and node.state == NodeState.COMPLETED:
+            shown.outcome = Outcome.SKIPPED
         if progress is not None and node.state == NodeState.STARTED:
             shown.progress = msgspec.Raw(progress)
         if result is not None:

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.model.agents import decode_state
+from ojster.model.outcome import SKIPPED, Outcome, outcome_of
 from ojster.model.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
-from ojster.model.states import JobState
+from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import called
 from ojster.model.timestamps import format_timestamp, parse_timestamp
 
@@ -94,6 +95,7 @@ class Job(msgspec.Struct, gc=False):
             result=_bytes(seen.result),
             errors=_bytes(seen.errors),
             superseded_by=seen.superseded_by,
+            hold=SKIPPED if seen.outcome == Outcome.SKIPPED else None,
             envelope=raw,
             parent_results=_bytes(seen.parent_results),
             checkpoint=_bytes(seen.checkpoint),
@@ -107,6 +109,14 @@ class Job(msgspec.Struct, gc=False):
             return None
         last: dict[str, Any] = msgspec.json.decode(_raw_list(self.errors)[-1])
         return last
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it has ended, in one word; ``None``: it has not, or was cancelled."""
+        if self.finished_at is None and self.state not in FINISHED:
+            return None
+        error = bytes(_raw_list(self.errors)[-1]) if self.errors else None
+        return outcome_of(self.state, error, skipped=self.hold == SKIPPED)
 
     @property
     def args(self) -> list[Any]:
@@ -153,6 +163,8 @@ class Job(msgspec.Struct, gc=False):
                 body += b',"error":' + bytes(_raw_list(self.errors)[-1])
         if self.result is not None:
             body += b',"result":' + self.result
+        if (outcome := self.outcome) is not None:
+            body += b',"outcome":"%b"' % outcome.encode()
         if self.superseded_by is not None:
             body += b',"superseded_by":"%b"' % self.superseded_by.encode()
         if self.parent_results is not None:
@@ -210,6 +222,7 @@ class _Seen(msgspec.Struct):
     result: msgspec.Raw | UnsetType = UNSET
     errors: msgspec.Raw | UnsetType = UNSET
     superseded_by: str | None = None
+    outcome: str | None = None
     parent_results: msgspec.Raw | UnsetType = UNSET
     checkpoint: msgspec.Raw | UnsetType = UNSET
     resumed: msgspec.Raw | UnsetType = UNSET

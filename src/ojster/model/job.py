@@ -392,6 +392,8 @@ def read_job(
     if REACTIONS in members:
         reactions = read_reactions(members[REACTIONS])
         reacts = bits_of(reactions)
+        if "on_reminder" in reactions and type != WAIT_TYPE:
+            raise InvalidRequest("Only steps that wait remind somebody.", field=f"{REACTIONS}.on_reminder")
         everything = [action for actions in reactions.values() for action in actions]
         notices = tuple(action for action in everything if isinstance(action, Notify))
         for action in everything:

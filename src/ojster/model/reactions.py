@@ -14,15 +14,18 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from ojster.model.channel import Notify
-from ojster.model.collection import INTERNAL, Matching, check_collection_name
+from ojster.model.collection import INTERNAL, Matching, check_collection_name, check_item_name, read_lookup
 from ojster.model.duration import DAY, HOUR, MINUTE, WEEK
 from ojster.model.errors import InvalidRequest
+from ojster.model.task_history import Record, Skip, SkipIfChanged, SkipIfUnchanged
 
 ATTRIBUTE: Final = "event_reactions"
 """The attribute of the job in which they stand."""
 
-Event = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "on_failure"]
-"""What may happen to a job: it is pushed, may run at last, is given to a worker, has succeeded, has failed for good."""
+Event = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "on_failure", "on_reminder"]
+"""What may happen to a job: it is pushed, may run at last, is given to a worker, has succeeded, has failed for good,
+still waits for an answer.
+"""
 
 BITS: Final[dict[Event, int]] = {event: 1 << place for place, event in enumerate(get_args(Event))}
 """How a job's row says to which events there are reactions."""
@@ -31,6 +34,9 @@ ANY_EVENT: Final = sum(BITS.values())
 
 COLLECTS: Final = 1 << 17
 """How a job's row says that it puts something into a collection when it has succeeded, before others may see that."""
+
+SKIPS: Final = 1 << 18
+"""How a job's row says that it may turn out, when it is about to be handed out, that it need not run."""
 
 MOST_ACTIONS: Final = 20
 """How many actions an event may have."""
@@ -91,7 +97,7 @@ class RetryWithDelays(
     delays: tuple[str, ...]
 
 
-Action = Enqueue | StartWorkflow | Collect | Notify | RetryWithDelays
+Action = Enqueue | StartWorkflow | Collect | Notify | RetryWithDelays | Record | SkipIfUnchanged | SkipIfChanged
 Reactions = dict[Event, tuple[Action, ...]]
 
 _decode: Final = msgspec.json.Decoder(Reactions).decode
@@ -129,7 +135,25 @@ def _read_reactions(raw: bytes) -> Reactions:
                 check_collection_name(collect.collection)
         for notice in (action for action in actions if isinstance(action, Notify)):
             notice.check()
+        _check_places(event, actions)
     return reactions
+
+
+def _check_places(event: Event, actions: Sequence[Action]) -> None:
+    """Refuse actions that make no sense when something happens."""
+    for action in actions:
+        if isinstance(action, Record) and event not in ("on_success", "on_failure"):
+            message = "'record' can stand in 'on_success' and 'on_failure'."
+            raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
+        if not isinstance(action, Skip):
+            continue
+        if event != "on_assignment":
+            message = "'skip-if-unchanged' and 'skip-if-changed' can stand in 'on_assignment'."
+            raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
+        if isinstance(action, SkipIfChanged):
+            read_lookup(msgspec.json.encode(action.lookup))
+            if action.provides is not None:
+                check_item_name(action.provides)
 
 
 class _Envelope(msgspec.Struct):
@@ -162,4 +186,5 @@ def bits_of(reactions: Mapping[Event, Sequence[Any]]) -> int:
     """Return how a job's row says to which events there are reactions."""
     bits = sum(bit for event, bit in BITS.items() if reactions.get(event))
     collects = any(isinstance(action, Collect) for action in reactions.get("on_success", ()))
-    return bits | COLLECTS * collects
+    skips = any(isinstance(action, Skip) for action in reactions.get("on_assignment", ()))
+    return bits | COLLECTS * collects | SKIPS * skips

@@ -19,6 +19,10 @@ ATTRIBUTE: Final = "ojster_wait"
 """The attribute of the job that says for what."""
 
 
+MOST_REMINDERS: Final = 100
+"""How often somebody can be reminded of one wait."""
+
+
 class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For what a job waits.
 
@@ -29,11 +33,15 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         is done then; with one it fails then, unless it was answered.
     form:
         A JSON Schema: what an answer must look like. With a form, or without a time, it waits for an answer.
+    remind:
+        After which times, ISO 8601 durations from when it begins, somebody is to be reminded that an answer is missing:
+        then the reactions of ``on_reminder`` are carried out.
     """
 
     delay: str | None = None
     until: str | None = None
     form: dict[str, msgspec.Raw] | None = None
+    remind: tuple[str, ...] = ()
 
     @property
     def is_for_a_time(self) -> bool:
@@ -45,6 +53,19 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.until is not None:
             return parse_timestamp(self.until)
         return None if self.delay is None else now + parse_duration(self.delay)
+
+    def due(self, begun: int, now: int) -> int | None:
+        """Return when something is to happen next: a reminder, or the end of the wait; all in microseconds."""
+        deadline = self.deadline(begun)
+        moments = [moment for delay in self.remind if (moment := begun + parse_duration(delay)) > now]
+        if deadline is not None:
+            moments = [*(moment for moment in moments if moment < deadline), deadline]
+        return min(moments, default=None)
+
+    def is_over(self, begun: int, now: int) -> bool:
+        """Whether nobody needs to be reminded any more, as the time is up."""
+        deadline = self.deadline(begun)
+        return deadline is not None and deadline <= now
 
     def check(self, answer: bytes | None) -> SchemaViolation | None:
         """Return what is wrong with an answer, if it is not what the form asks for."""
@@ -73,10 +94,15 @@ def read_wait(raw: bytes | msgspec.Raw) -> Wait:
     try:
         wait = msgspec.json.decode(raw, type=Wait)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"A wait can have 'delay' or 'until', and 'form': {error}.", field=ATTRIBUTE) from None
+        message = f"A wait can have 'delay' or 'until', 'form', and 'remind': {error}."
+        raise InvalidRequest(message, field=ATTRIBUTE) from None
     if wait.delay is not None and wait.until is not None:
         raise InvalidRequest("A wait has a 'delay' or an 'until', not both.", field=ATTRIBUTE)
-    wait.deadline(0)
+    if wait.remind and wait.is_for_a_time:
+        raise InvalidRequest("Nobody needs to be reminded of a wait that ends by itself.", field=ATTRIBUTE)
+    if len(wait.remind) > MOST_REMINDERS:
+        raise InvalidRequest(f"A wait has at most {MOST_REMINDERS} reminders.", field=ATTRIBUTE)
+    wait.due(0, 0)
     if wait.form is not None:
         read_value(msgspec.json.encode(wait.form), "form")
         compile_schema(_decode_any(msgspec.json.encode(wait.form)))

@@ -1143,7 +1143,7 @@ def _carry_code(request: Members) -> None:
 
 def _wait(request: Members) -> None:
     """Make a step of the type ``wait`` a job that waits (seed 003)."""
-    wait = {name: request.pop(name) for name in ("delay", "until", "form") if name in request}
+    wait = {name: request.pop(name) for name in ("delay", "until", "form", "remind") if name in request}
     request["type"] = msgspec.Raw(_encode(WAIT_TYPE))
     request[WAITS_FOR] = msgspec.Raw(_encode(wait))
     request.setdefault("args", msgspec.Raw(b"[]"))

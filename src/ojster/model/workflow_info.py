@@ -8,6 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ojster.model.outcome import Outcome
+
 
 class ReviewInfo(msgspec.Struct, omit_defaults=True):
     """What somebody said of a step that waits for an approval."""
@@ -36,6 +38,8 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         What it has brought about, or why it failed.
     on_hold:
         Whether its job waits until somebody resumes it.
+    outcome:
+        How it has ended, in one word: ``success``, ``failure``, ``error`` or ``skipped``.
     superseded_job_ids:
         The jobs that it had before it was retried, the oldest first.
     """
@@ -66,6 +70,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     on_hold: bool = False
     reviews: list[ReviewInfo] = []
     superseded_job_ids: list[str] = []
+    outcome: Outcome | None = None
     steps_total: int | None = None
     steps_completed: int | None = None
     jobs_total: int | None = None
