@@ -28,7 +28,7 @@ class Figure:
     @property
     def more_is_better(self) -> bool:
         """Whether a larger value is better."""
-        return self.unit == "/s"
+        return self.unit.endswith("/s")
 
     @property
     def misses(self) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import mimetypes
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -105,22 +105,21 @@ async def download(client: Client, file: FileRef, target: Path) -> Path:
     target = _in(target, file)
     part = target.with_name(f"{target.name}.part")
     failures = 0
-    while True:
-        before = part.stat().st_size if part.exists() else 0
-        if before >= file.size and part.exists():
-            break
-        try:
-            with part.open("ab") as sink:
-                async for some in await client.read_file(file.id, before):
-                    await asyncio.to_thread(sink.write, some)
-            break
-        except BackendUnavailable:
-            came = part.stat().st_size > before
-            failures = 1 if came else failures + 1
-            if failures > PATIENCE:
-                raise
-            await _pause(failures)
-    size, sha256 = await asyncio.to_thread(_measure, part)
+    with part.open("ab+") as sink:
+        size, whole = await asyncio.to_thread(_hash_of, sink)
+        while size < file.size:
+            before = size
+            try:
+                async for some in _gathered(await client.read_file(file.id, size)):
+                    await asyncio.to_thread(_append, sink, whole, some)
+                    size += len(some)
+                break
+            except BackendUnavailable:
+                failures = 1 if size > before else failures + 1
+                if failures > PATIENCE:
+                    raise
+                await _pause(failures)
+    sha256 = whole.hexdigest()
     if (size, sha256) != (file.size, file.sha256):
         part.unlink()
         raise HashMismatch(
@@ -178,6 +177,23 @@ async def _pause(failures: int) -> None:
     await asyncio.sleep(min(0.05 * 2**failures, LONGEST_PAUSE))
 
 
+async def _gathered(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Put small pieces together, and lose none if the content breaks off."""
+    buffer = bytearray()
+    try:
+        async for some in content:
+            buffer += some
+            if len(buffer) >= READ_AT_ONCE:
+                yield bytes(buffer)
+                buffer.clear()
+    except BackendUnavailable:
+        if buffer:
+            yield bytes(buffer)
+        raise
+    if buffer:
+        yield bytes(buffer)
+
+
 async def _pieces_of(source: Path | bytes, offset: int) -> AsyncIterator[bytes]:
     if isinstance(source, bytes):
         for start in range(offset, len(source), READ_AT_ONCE):
@@ -191,13 +207,23 @@ async def _pieces_of(source: Path | bytes, offset: int) -> AsyncIterator[bytes]:
 
 def _measure(source: Path | bytes) -> tuple[int, str]:
     """Return the size of a file in bytes, and its SHA-256."""
-    whole = hashlib.sha256()
     if isinstance(source, bytes):
-        whole.update(source)
-        return len(source), whole.hexdigest()
-    size = 0
+        return len(source), hashlib.sha256(source).hexdigest()
     with source.open("rb") as file:
-        while some := file.read(CHUNK):
-            size += len(some)
-            whole.update(some)
-    return size, whole.hexdigest()
+        size, whole = _hash_of(file)
+    return size, str(whole.hexdigest())
+
+
+def _hash_of(file: BinaryIO) -> tuple[int, Any]:
+    """Return the size of a file, from its beginning to its end, and the hash of what is in it."""
+    size, whole = 0, hashlib.sha256()
+    file.seek(0)
+    while some := file.read(CHUNK):
+        size += len(some)
+        whole.update(some)
+    return size, whole
+
+
+def _append(sink: BinaryIO, whole: Any, some: bytes) -> None:
+    sink.write(some)
+    whole.update(some)

@@ -194,9 +194,11 @@ class Archive:
 
     async def _append(self, file: File, content: bytes, whole: Any) -> File:
         """Store a piece, and note that it is there."""
-        digest = await asyncio.to_thread(_digest, content, whole)
-        piece = files.Piece(file.id, file.offset, len(content), digest, new_id())
-        await self._store.put(f"{file.id}/{piece.name}", content)
+        name = new_id()
+        digest, _ = await asyncio.gather(
+            asyncio.to_thread(_digest, content, whole), self._store.put(f"{file.id}/{name}", content)
+        )
+        piece = files.Piece(file.id, file.offset, len(content), digest, name)
         try:
             return await self._engine.do(files.add_pieces, piece)
         except OjsterError as refusal:

@@ -1,0 +1,88 @@
+"""How fast do files come in and go out? Beside what the disk and one hash of each byte take."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.figure import Figure
+from benchmarks.servers import ojster
+from ojster import App
+from ojster.client.interface import Client
+from ojster.model.file import CHUNK, File
+from ojster.transfer import download, upload
+
+SIZE = 256
+"""How many MiB the file has."""
+
+
+def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
+    """Measure uploads and downloads, kept in a directory."""
+    if chosen.only and chosen.only not in "files upload download":
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        place = Path(name)
+        source = place / "source"
+        with source.open("wb") as file:
+            for _ in range(SIZE * 2**20 // CHUNK):
+                file.write(os.urandom(CHUNK))
+        up = _rate(lambda: _copy(source, place / "raw", durably=True))
+        down = _rate(lambda: _copy(source, place / "raw", durably=False))
+        yield Figure("floor: read, hash and write a file durably, in pieces of 8 MiB", up, "MiB/s")
+        yield Figure("floor: read, hash and write a file", down, "MiB/s")
+        url = f"sqlite:///{place}/jobs.db"
+        yield from _both("in process", url, source, place, up, down)
+        with ojster(f"sqlite:///{place}/other.db") as server:
+            yield from _both("over HTTP", f"http://127.0.0.1:{server.port}", source, place, up, down)
+            yield Figure("files: memory of the server afterwards", server.megabytes, "MiB")
+
+
+def _both(how: str, url: str, source: Path, place: Path, up: float, down: float) -> Iterator[Figure]:
+    file: list[File] = []
+
+    async def send(client: Client) -> None:
+        file.append(await upload(client, source))
+
+    async def fetch(client: Client) -> None:
+        await download(client, file[0].ref, place / "target")
+
+    rate = _rate(lambda: uvloop.run(_with(url, send)))
+    yield Figure(f"files: upload of {SIZE} MiB {how}", rate, "MiB/s", floor=up, floor_name="raw")
+    rate = _rate(lambda: uvloop.run(_with(url, fetch)))
+    yield Figure(f"files: download of {SIZE} MiB {how}", rate, "MiB/s", floor=down, floor_name="raw")
+
+
+async def _with(url: str, act: Callable[[Client], Awaitable[None]]) -> None:
+    app = App(url)
+    try:
+        await act(app.client())
+    finally:
+        await app.aclose()
+
+
+def _copy(source: Path, target: Path, *, durably: bool) -> None:
+    whole = hashlib.sha256()
+    with source.open("rb") as file:
+        number = 0
+        while piece := file.read(CHUNK):
+            whole.update(piece)
+            with target.with_suffix(f".{number}").open("wb") as sink:
+                sink.write(piece)
+                if durably:
+                    sink.flush()
+                    os.fsync(sink.fileno())
+            number += 1
+
+
+def _rate(act: Callable[[], object]) -> float:
+    """MiB in a second."""
+    started = time.perf_counter()
+    act()
+    return SIZE / (time.perf_counter() - started)
