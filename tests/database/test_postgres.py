@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from ojster import App, Unique
-from ojster.database import postgres
+from ojster.database import herald, postgres
 from ojster.database.database import migrate_database, open_database, without_password
 from ojster.database.pipeline import translate
 from ojster.database.postgres import PostgresDatabase
@@ -160,6 +160,24 @@ class TestManyServers:
             (pushed,) = await there.enqueue([request()])
             assert [job.id for job in await waiting] == [pushed.job.id]
             assert time.monotonic() - started < 5
+
+    async def test_a_process_that_ends_at_once_is_heard_before_anybody_looks(
+        self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has had no time to hear that somebody else is there."""
+        monkeypatch.setattr(herald, "HEARTBEAT", 1_000.0)
+        here = Engine(open_database(postgres_url))
+        assert isinstance(here.database, PostgresDatabase)
+        ear, hear = here.database._herald, herald.Herald._hear
+        monkeypatch.setattr(herald.Herald, "_hear", lambda self, message: self is ear and hear(self, message))
+        for _ in range(10):
+            waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=50))
+            await asyncio.sleep(0.05)
+            there = Engine(open_database(postgres_url))
+            (pushed,) = await there.enqueue([request()])
+            await there.close()
+            assert [job.id for job in await asyncio.wait_for(waiting, 20)] == [pushed.job.id]
+        await here.close()
 
     async def test_a_result_that_is_waited_for_is_heard_of(self, engines: list[Engine]) -> None:
         from ojster.engine.outcome import Acknowledgement

@@ -31,6 +31,9 @@ HEARTBEAT_WITHOUT_EARS: Final = 1.0
 ALONE_AFTER: Final = 3 * HEARTBEAT
 """For how long nobody else must have been heard, in seconds, until there is nobody to tell anything."""
 
+INTRODUCTION: Final = 2.0
+"""For how long a new process cannot know whether it is alone, and tells whoever there may be, in seconds."""
+
 PAUSE: Final = 0.001
 """How long to collect topics after some were sent, in seconds."""
 
@@ -84,6 +87,7 @@ class Herald:
         self._lock = threading.Lock()
         self._topics: dict[str, None] = {}
         self._heard_at = float("-inf")
+        self._new_until = time.monotonic() + INTRODUCTION
         self._met_somebody = False
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._bell, False)
@@ -96,8 +100,9 @@ class Herald:
 
     @property
     def has_company(self) -> bool:
-        """Whether somebody else was heard of lately."""
-        return time.monotonic() - self._heard_at < ALONE_AFTER
+        """Whether somebody else was heard of lately, or has had no time yet to answer."""
+        now = time.monotonic()
+        return now - self._heard_at < ALONE_AFTER or now < self._new_until
 
     def ring(self, topics: Sequence[str]) -> None:
         """Tell every other process of these topics. Costs nothing when there is none."""
@@ -125,7 +130,7 @@ class Herald:
 
     def _run(self) -> None:
         failures = 0
-        while not self._closing:
+        while not self._closing or (self._topics and not failures):
             pause = LONGEST_PAUSE
             try:
                 with self._connect() as connection:
@@ -155,7 +160,7 @@ class Herald:
             if (now := time.monotonic()) >= next_beat:
                 self._on_gap(connection)
                 next_beat = now + self._interval
-                if self.has_company:
+                if now - self._heard_at < ALONE_AFTER:
                     self._say([_HERE])
             self._send(connection)
             if self._closing:
