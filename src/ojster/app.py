@@ -328,7 +328,7 @@ class JobHandle:
             left = LONGEST_POLL if deadline is None else max(0.0, deadline - time.monotonic())
             job = self._job = await client.wait_for(self.id, min(left, LONGEST_POLL))
             if job.state in FINISHED:
-                return await restore(client, _result_of(job))
+                return await restore(client, _result_of(job), self.id)
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"The job {self.id} is {job.state}, not finished, after {timeout} s.")
 

@@ -17,6 +17,10 @@ from ojster.transfer import download, fetch, upload
 from ojster.values import to_json
 
 
+def _name_of(source: Path | bytes) -> str | None:
+    return source.name if isinstance(source, Path) else None
+
+
 class SharedCollection:
     """Items with names: what JSON can say, at most 64 KiB each, and files of any size.
 
@@ -58,7 +62,7 @@ class SharedCollection:
         *,
         data: Any = None,
         category: str | None = None,
-        replace: bool = False,
+        replace: bool | None = None,
         filename: str | None = None,
         content_type: str | None = None,
     ) -> Item:
@@ -72,6 +76,9 @@ class SharedCollection:
             The path of the file, or what is in it.
         data:
             What else is to be known of it.
+        replace:
+            Whether it takes the place of what has the same name; by default only among the artifacts of a job, which
+            may have been tried before.
         filename, content_type:
             How it is called, and what it is; by default as its path says.
 
@@ -88,7 +95,9 @@ class SharedCollection:
         """
         given = source if isinstance(source, bytes) else Path(source)
         file = await upload(self._client(), given, filename=filename, content_type=content_type, job_id=self._job_id)
-        return await self._client().add_item(self._where, NewItem(name, to_json(data), category, replace, file.id))
+        replaces = self._where.job_id is not None if replace is None else replace
+        item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(given), content_type)
+        return await self._client().add_item(self._where, item)
 
     async def adownload(self, name: str, target: str | PathLike[str] = ".") -> Path:
         """Download the file of an artifact, verify it, and return its path.

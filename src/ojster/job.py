@@ -319,12 +319,14 @@ class JobContext:
     async def restored_args(self) -> list[Any]:
         """Return the arguments of the job; results of others in them that are kept as files are fetched."""
         args: list[Any] = self.job.args
-        return [await restore(self._client, arg) for arg in args] if may_refer(self.job.envelope) else args
+        if not may_refer(self.job.envelope):
+            return args
+        return [await restore(self._client, arg, self.job.id) for arg in args]
 
     async def restore_parent_results(self) -> None:
         """Fetch what the steps before this one have brought about that is kept as files."""
         if self.job.parent_results is not None:
-            self.job.parent_results = await restore_json(self._client, self.job.parent_results)
+            self.job.parent_results = await restore_json(self._client, self.job.parent_results, self.job.id)
 
     @property
     def resumed(self) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import mimetypes
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,8 +16,19 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from ojster.client.interface import Client
-from ojster.model.errors import BackendUnavailable, Conflict
-from ojster.model.file import CHUNK, OCTETS, File, FileRef, HashMismatch, NewFile, may_refer, referred_file
+from ojster.model.errors import BackendUnavailable, Conflict, NotFound
+from ojster.model.file import (
+    CHUNK,
+    JSON,
+    LARGEST_RESTORED,
+    OCTETS,
+    File,
+    FileRef,
+    HashMismatch,
+    NewFile,
+    may_refer,
+    referred_file,
+)
 
 PATIENCE: Final = 8
 """How often in a row a transfer is tried again that gets no further."""
@@ -25,6 +37,9 @@ LONGEST_PAUSE: Final = 5.0
 """How long to wait at most before that, in seconds."""
 
 READ_AT_ONCE: Final = 1 << 20
+
+SENT_AT_ONCE: Final = 64 * 1024 * 1024
+"""How many bytes are sent before the server answers."""
 
 
 async def upload(
@@ -58,30 +73,33 @@ async def upload(
     size, sha256 = await asyncio.to_thread(_measure, source)
     filename = filename or (source.name if isinstance(source, Path) else None)
     kind = content_type or mimetypes.guess_type(filename or "")[0] or OCTETS
-    file = await client.create_file(NewFile(size, sha256, kind, filename, job_id))
+    new = NewFile(size, sha256, kind, filename, job_id)
+    file = await client.create_file(new)
     failures = 0
     while not file.complete:
         try:
-            file = await client.write_file(file.id, file.offset, _pieces_of(source, file.offset))
-        except (BackendUnavailable, Conflict) as error:
+            before = file.offset
+            file = await client.write_file(file.id, before, _pieces_of(source, before, SENT_AT_ONCE))
+            if not file.complete and file.offset == before:
+                raise HashMismatch("The file has become shorter while it was uploaded.", expected=sha256)
+        except (BackendUnavailable, Conflict):
             failures += 1
             if failures > PATIENCE:
                 raise
             await _pause(failures)
-            before = file.offset
-            file = await _found(client, file, error)
+            file = await _found(client, file, new)
             failures = 0 if file.offset > before else failures
     return file
 
 
-async def _found(client: Client, file: File, error: Exception) -> File:
-    """Return how far an upload has come, if that can be known now."""
+async def _found(client: Client, file: File, new: NewFile) -> File:
+    """Return how far an upload has come, if that can be known now; where it has vanished, it begins again."""
     try:
         return await client.find_file(file.id)
     except BackendUnavailable:
         return file
-    except Exception:
-        raise error from None
+    except NotFound:  # somebody has uploaded the same meanwhile
+        return await client.create_file(new)
 
 
 async def download(client: Client, file: FileRef, target: Path) -> Path:
@@ -89,7 +107,7 @@ async def download(client: Client, file: FileRef, target: Path) -> Path:
 
     In a directory, it is called as it was.
 
-    What has come is in ``NAME.part`` until then, from where another call goes on.
+    What has come is in a hidden file beside it until then, from where another call goes on.
 
     Raises
     ------
@@ -103,7 +121,7 @@ async def download(client: Client, file: FileRef, target: Path) -> Path:
         The server or its file store cannot be reached for a long time.
     """
     target = _in(target, file)
-    part = target.with_name(f"{target.name}.part")
+    part = target.with_name(f".{target.name}.{file.sha256[:16]}.part")
     failures = 0
     with part.open("ab+") as sink:
         size, whole = await asyncio.to_thread(_hash_of, sink)
@@ -156,21 +174,44 @@ async def fetch(client: Client, file_id: str) -> bytes:
     return bytes(content)
 
 
-async def restore(client: Client, value: Any) -> Any:
-    """Return what JSON says, with the results in it that are files in the place of what refers to them."""
+async def restore(client: Client, value: Any, job_id: str | None = None) -> Any:
+    """Return what JSON says, with the results in it that are files in the place of what refers to them.
+
+    Parameters
+    ----------
+    job_id:
+        Whose JSON it is: files of other workspaces than that of this job stay what they are, references.
+    """
     file_id = referred_file(value)
     if file_id is not None:
-        return msgspec.json.decode(await fetch(client, file_id))
+        return await _restored(client, file_id, job_id, value)
     if isinstance(value, dict):
-        return {name: await restore(client, inner) for name, inner in value.items()}
+        return {name: await restore(client, inner, job_id) for name, inner in value.items()}
     if isinstance(value, list):
-        return [await restore(client, inner) for inner in value]
+        return [await restore(client, inner, job_id) for inner in value]
     return value
 
 
-async def restore_json(client: Client, raw: bytes) -> bytes:
+async def _restored(client: Client, file_id: str, job_id: str | None, reference: Any) -> Any:
+    try:
+        file = await client.find_file(file_id, job_id)
+    except NotFound:
+        return reference
+    if not file.complete or file.content_type != JSON or file.offset > LARGEST_RESTORED:
+        return reference
+    return _decoded(await fetch(client, file_id))
+
+
+async def restore_json(client: Client, raw: bytes, job_id: str) -> bytes:
     """Return JSON, with the results in it that are files in the place of what refers to them."""
-    return msgspec.json.encode(await restore(client, msgspec.json.decode(raw))) if may_refer(raw) else raw
+    return msgspec.json.encode(await restore(client, _decoded(raw), job_id)) if may_refer(raw) else raw
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.ValidationError:
+        return json.loads(raw)  # a number beyond what a double holds
 
 
 async def _pause(failures: int) -> None:
@@ -194,14 +235,19 @@ async def _gathered(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield bytes(buffer)
 
 
-async def _pieces_of(source: Path | bytes, offset: int) -> AsyncIterator[bytes]:
+async def _pieces_of(source: Path | bytes, offset: int, most: int) -> AsyncIterator[bytes]:
+    """The next bytes of a file, so many at most: a refusal is heard of only when they are sent."""
+    end = offset + most
     if isinstance(source, bytes):
-        for start in range(offset, len(source), READ_AT_ONCE):
-            yield source[start : start + READ_AT_ONCE]
+        for start in range(offset, min(end, len(source)), READ_AT_ONCE):
+            yield source[start : min(end, start + READ_AT_ONCE)]
         return
     with source.open("rb") as file:
         file.seek(offset)
-        while some := await asyncio.to_thread(file.read, READ_AT_ONCE):
+        while left := end - file.tell():
+            some = await asyncio.to_thread(file.read, min(left, READ_AT_ONCE))
+            if not some:
+                return
             yield some
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from ojster.engine.archive import CutOffError, range_of
 from ojster.engine.engine import Engine
+from ojster.engine.files import Finish, finish_files, start_over
 from ojster.files.store import DirectoryStore, FileStore, MemoryStore, open_store, store_for
 from ojster.model.collection import NewItem, Where
 from ojster.model.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
@@ -259,6 +261,74 @@ async def test_a_store_that_is_away_says_so(bench: Bench, monkeypatch: pytest.Mo
     with pytest.raises(BackendUnavailable):
         await bench.engine.write_file(file.id, 0, source(b"abc"))
     assert (await bench.engine.find_file(file.id)).offset == 0
+
+
+async def test_a_bucket_that_is_not_there_keeps_nothing(s3_url: str) -> None:
+    store = open_store(s3_url.replace("files-", "nothing-"))
+    with pytest.raises(BackendUnavailable):
+        await store.put("a/b", b"x")
+    await store.delete("a/b")
+
+
+async def test_a_late_end_of_an_upload_destroys_nothing(engine: Engine) -> None:
+    """Two have sent the end: one finds the hash wrong, and the bytes are sent again before the other one does."""
+    right, wrong = b"right", b"wrong"
+    file = await engine.create_file(NewFile(5, sha256(right)))
+    with pytest.raises(HashMismatch):
+        await engine.write_file(file.id, 0, source(wrong))
+    file = await engine.write_file(file.id, 0, source(right))
+    with pytest.raises(Conflict):
+        await engine.do(start_over, Finish(file.id, 5, sha256(wrong)))
+    assert await all_of(await engine.read_file(file.id)) == right
+
+
+async def test_a_file_is_complete_only_with_the_hash_of_all_of_it(engine: Engine) -> None:
+    file = await engine.create_file(NewFile())
+    file = await engine.write_file(file.id, 0, source(b"abc", cut=True))
+    await engine.write_file(file.id, 3, source(b"MORE", cut=True))
+    with pytest.raises(Conflict, match="Somebody else"):
+        await engine.do(finish_files, Finish(file.id, 3, sha256(b"abc")))
+    file = await engine.write_file(file.id, 7, source())
+    assert file.sha256 == sha256(b"abcMORE")
+
+
+async def test_what_is_damaged_is_not_taken_for_what_somebody_uploads(engine: Engine, store: FileStore) -> None:
+    first = await put(engine, b"same")
+    await store.delete_file(first)
+    with pytest.raises(BackendError):
+        await engine.read_file(first)
+    second = await put(engine, b"same")
+    assert second != first
+    assert await all_of(await engine.read_file(second)) == b"same"
+
+
+async def test_one_file_that_cannot_be_deleted_does_not_keep_the_others(bench: Bench) -> None:
+    class Stubborn(MemoryStore):
+        bad = ""
+
+        async def delete_file(self, file_id: str) -> None:
+            if file_id == self.bad:
+                raise BackendUnavailable("The file store is away.")
+            await super().delete_file(file_id)
+
+    bench.engine.store = store = Stubborn()
+    ids = [await put(bench.engine, b"%d" % number) for number in range(5)]
+    store.bad = ids[2]
+    bench.clock.advance(A_DAY + 1)
+    with pytest.raises(BackendUnavailable):
+        await bench.engine.prune()
+    store.bad = ""
+    assert (await bench.engine.prune())["files"] == 1
+
+
+async def test_two_may_delete_the_same_at_once(tmp_path: Any) -> None:
+    store = DirectoryStore(tmp_path / "files")
+    for _ in range(20):
+        for piece in range(10):
+            await store.put(f"f/{piece}", b"x")
+        await asyncio.gather(*(store.delete_file("f") for _ in range(4)))
+        with pytest.raises(BackendError):
+            await store.get("f/1")
 
 
 async def test_without_a_store_there_are_no_files(bench: Bench) -> None:

@@ -14,9 +14,9 @@ from ojster.engine.outcome import Acknowledgement
 from ojster.model.collection import NewItem, Where
 from ojster.model.envelope import Job
 from ojster.model.errors import Conflict, NotFound, PayloadTooLarge
-from ojster.model.file import NewFile
+from ojster.model.file import NewFile, reference_to
 from ojster.reactions import collect
-from ojster.transfer import fetch
+from ojster.transfer import fetch, restore
 from tests.conftest import Bench, Clock, shown
 from tests.server.test_connections import serving
 from tests.worker.test_worker import working
@@ -72,10 +72,12 @@ async def test_the_file_of_a_result_is_kept_as_long_as_its_job(bench: Bench) -> 
     bench.clock.advance(86_000)
     assert (await bench.engine.prune())["files"] == 0
     bench.clock.advance(1_000)
-    assert await bench.engine.prune() == {"jobs": 1, "workflows": 0, "files": 1}
-    assert await bench.engine.list_files() == []
+    assert await bench.engine.prune() == {"jobs": 1, "workflows": 0, "files": 0}
     with pytest.raises(NotFound):
         await bench.find(job)
+    bench.clock.advance(86_401)
+    assert (await bench.engine.prune())["files"] == 1, "who has just seen it may still want it"
+    assert await bench.engine.list_files() == []
 
 
 async def test_a_result_of_64_kib_stays_in_its_job(bench: Bench) -> None:
@@ -149,7 +151,71 @@ async def test_other_clients_get_the_reference_of_the_specification(flow: Workfl
     assert set(given) == {"result_ref", "result_size_bytes", "result_content_type", "result_sha256"}
 
 
+async def test_a_result_that_is_a_file_is_refused_where_something_looks_into_it(flow: WorkflowBench) -> None:
+    steps = [{"id": "a", "type": "a", "args": []}, {"type": "b", "args": [{"$ref": "steps.a.result.n"}]}]
+    await flow.create({"type": "chain", "steps": steps})
+    (job,) = await flow.take()
+    file = await flow.engine.files.keep(b'{"n":1}', NewFile(job_id=job.id))
+    (refusal,) = await flow.engine.acknowledge([Acknowledgement(job.id, result_file=file.id)])
+    assert isinstance(refusal, PayloadTooLarge)
+    await flow.ack(job, b'{"n":1}')
+
+
+async def test_a_result_that_is_collected_is_no_file(bench: Bench) -> None:
+    await bench.engine.create_collection("c")
+    body = {"type": "t", "args": [], "event_reactions": {"on_success": [collect("x", collection="c")]}}
+    await bench.engine.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    job = await bench.ack(await bench.fetch_one(), LARGE)
+    assert shown(await bench.find(job))["result"] == msgspec.json.decode(LARGE)
+    assert await bench.engine.items(Where("c")) == [], "it is too large for an item, which is noted"
+
+
+async def test_what_somebody_appends_may_look_into_a_large_result(flow: WorkflowBench) -> None:
+    await flow.create({"type": "chain", "steps": [{"id": "a", "type": "a", "args": []}]})
+    (job,) = await flow.take()
+    step = msgspec.json.encode({"type": "b", "args": [{"$ref": "steps.a.result.0"}]})
+    await flow.engine.acknowledge([Acknowledgement(job.id, LARGE, append=(step,))])
+    await flow.take()
+    assert flow.arguments["b"] == msgspec.json.decode(LARGE)
+
+
+async def test_a_job_opens_no_file_of_another_workspace(engine: Engine) -> None:
+    """Although its worker works for all of them, and somebody has written the reference into the arguments."""
+    acme, beta = engine.of("acme"), engine.of("beta")
+    theirs = await acme.files.keep(b'"secret"', NewFile(content_type="application/json"))
+    own = await beta.files.keep(b'"mine"', NewFile(content_type="application/json"))
+    (pushed,) = await beta.enqueue([{"type": msgspec.Raw(b'"t"'), "args": msgspec.Raw(b"[]")}])
+    for file, opened in ((theirs, None), (own, "mine")):
+        reference = msgspec.json.decode(reference_to(file.ref))
+        found = await restore(engine, {"x": [reference]}, pushed.job.id)
+        assert found == {"x": [opened or reference]}
+
+
 # Artifacts
+
+
+async def test_what_a_failed_attempt_has_brought_about_is_not_that_of_the_next(bench: Bench) -> None:
+    await bench.engine.create_collection("c")
+    reactions = {"on_success": [collect("{artifact.name}", collection="c", artifacts={})]}
+    body = {"type": "t", "args": [], "event_reactions": reactions, "options": {"retry": {"jitter": False}}}
+    await bench.engine.enqueue([{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}])
+    job = await bench.fetch_one()
+    await attach(bench.engine, job, "first", b"1")
+    await bench.fail(job)
+    await bench.upkeep(after=60)
+    job = await bench.fetch_one()
+    await attach(bench.engine, job, "second", b"2")
+    await bench.ack(job)
+    assert [item.name for item in await bench.engine.items(Where("c"))] == ["second"]
+
+
+async def test_an_artifact_has_the_name_and_type_that_it_was_given_although_the_content_is_known(bench: Bench) -> None:
+    await bench.engine.create_collection("c")
+    file = await bench.engine.files.keep(b"same", NewFile(filename="a.txt", content_type="text/plain"))
+    item = NewItem("b", b"null", file_id=file.id, filename="b.html", content_type="text/html")
+    added = await bench.engine.add_item(Where("c"), item)
+    assert added.file is not None
+    assert (added.file.filename, added.file.content_type) == ("b.html", "text/html")
 
 
 async def test_s56_artifacts_that_match_take_the_place_of_what_has_their_name(bench: Bench) -> None:

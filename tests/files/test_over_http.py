@@ -208,24 +208,24 @@ async def test_a_download_whose_connection_is_cut_goes_on(
     assert path == tmp_path / "data.csv"
     assert path.read_bytes() == CONTENT
     assert proxy.cuts == 3
-    assert [one.name for one in tmp_path.glob("*.part")] == []
+    assert [one.name for one in tmp_path.glob(".*.part")] == []
     proxy.down[:] = [2000]
     assert await transfer.fetch(client, file.id) == CONTENT
 
 
 async def test_a_download_goes_on_with_what_another_has_left(engine: Engine, tmp_path: Path) -> None:
     file = (await engine.files.keep(CONTENT, NewFile())).ref
-    (tmp_path / "x.part").write_bytes(CONTENT[:1234])
+    (tmp_path / f".x.{SHA256[:16]}.part").write_bytes(CONTENT[:1234])
     await transfer.download(engine, file, tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 
 async def test_what_has_come_wrong_is_thrown_away(engine: Engine, tmp_path: Path) -> None:
     file = (await engine.files.keep(CONTENT, NewFile())).ref
-    (tmp_path / "x.part").write_bytes(b"x" * 1234)
+    (tmp_path / f".x.{SHA256[:16]}.part").write_bytes(b"x" * 1234)
     with pytest.raises(HashMismatch):
         await transfer.download(engine, file, tmp_path / "x")
-    assert not list(tmp_path.glob("x*"))
+    assert not list(tmp_path.glob(".x*"))
     await transfer.download(engine, file, tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == CONTENT
     with pytest.raises(HashMismatch):
@@ -244,6 +244,42 @@ async def test_a_damaged_file_ends_before_it_is_wrong(
     with pytest.raises(BackendUnavailable):
         await collect(await client.read_file(file.id), got)
     assert bytes(got) == CONTENT[: 3 * PIECE]
+
+
+async def test_a_file_that_gets_shorter_while_it_is_uploaded_is_noticed(engine: Engine, tmp_path: Path) -> None:
+    source = tmp_path / "log"
+    source.write_bytes(CONTENT)
+    creates = engine.create_file
+
+    async def create(new: NewFile) -> Any:
+        source.write_bytes(CONTENT[:100])
+        return await creates(new)
+
+    engine.create_file = create  # type: ignore[method-assign]
+    with pytest.raises(HashMismatch, match="shorter"):
+        await transfer.upload(engine, source)
+
+
+async def test_a_large_file_is_sent_in_several_requests(
+    cutter: tuple[Cutter, HttpClient], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, client = cutter
+    monkeypatch.setattr(transfer, "SENT_AT_ONCE", 700)
+    monkeypatch.setattr(transfer, "READ_AT_ONCE", 300)
+    (tmp_path / "data").write_bytes(CONTENT)
+    for source in (tmp_path / "data", CONTENT[:-1]):
+        file = await transfer.upload(client, source)
+        assert await transfer.fetch(client, file.id) == CONTENT[: file.offset]
+
+
+async def test_an_unfinished_file_is_a_conflict_and_no_error_of_the_server(http: Http) -> None:
+    file = (await http("POST", f"{BASE}/files", {"size": 5})).json()["file"]
+    assert (await http("GET", f"{BASE}/files/{file['id']}/content")).status_code == 409
+    odd = await uploaded(http)
+    answer = await http("GET", f"{BASE}/files/{odd['id']}/content", headers={"Range": "bytes=5-2"})
+    assert (answer.status_code, answer.content) == (200, CONTENT)
+    several = {"If-None-Match": f'"x", W/"{SHA256}"'}
+    assert (await http("GET", f"{BASE}/files/{odd['id']}/content", headers=several)).status_code == 304
 
 
 # Python programs

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from ojster.cli.common import Command, ask, done, examples, with_json, with_url
 from ojster.cli.jobs import _argument
@@ -147,8 +148,10 @@ def add_item(
     value: Any = _argument(data)
 
     async def add(client: Client) -> Item:
-        file_id = None if file is None else (await upload(client, file)).id
-        return await client.add_item(Where(collection), NewItem(name, to_json(value), category, replace, file_id))
+        item = NewItem(name, to_json(value), category, replace)
+        if file is not None:
+            item = msgspec.structs.replace(item, file_id=(await upload(client, file)).id, filename=file.name)
+        return await client.add_item(Where(collection), item)
 
     made = ask(url, add)
     done(f"{collection} has {name} now.", as_json, made)

@@ -63,8 +63,8 @@ LONGEST_SWEEP: Final = 3_600.0
 DEFAULT_PATIENCE: Final = 10.0
 """For how many seconds a call is tried again while the server cannot be reached."""
 
-_TRANSFER: Final = httpx.Timeout(60.0, connect=5.0)
-"""How long a piece of a file may take."""
+_TRANSFER: Final = httpx.Timeout(60.0, connect=5.0, read=600.0)
+"""How long a piece of a file may take, and the answer at the end, for which the server may read all of it."""
 
 _HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
 _encode: Final = msgspec.json.Encoder().encode
@@ -514,9 +514,10 @@ class HttpClient:
         """Begin to upload a file."""
         return _file(await self._call("POST", "/files", new))
 
-    async def find_file(self, file_id: str) -> File:
-        """Return a file, or as much of it as has come."""
-        return _file(await self._call("GET", f"/files/{quote(file_id, safe='')}"))
+    async def find_file(self, file_id: str, job_id: str | None = None) -> File:
+        """Return a file, or as much of it as has come; with a job, only one of its workspace."""
+        query = "" if job_id is None else f"?{urlencode({'job_id': job_id})}"
+        return _file(await self._call("GET", f"/files/{quote(file_id, safe='')}{query}"))
 
     async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
         """Return files, the latest first."""
@@ -579,6 +580,8 @@ class HttpClient:
             "category": item.category,
             "replace": item.replace,
             "file": item.file_id,
+            "filename": item.filename,
+            "content_type": item.content_type,
         }
         return msgspec.json.decode((await self._call("POST", _items_of(where), body))["item"], type=Item)
 

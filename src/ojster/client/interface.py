@@ -240,8 +240,8 @@ class Client(Protocol):
     async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
         """Go on with an upload."""
 
-    async def find_file(self, file_id: str) -> File:
-        """Return a file, or as much of it as has come."""
+    async def find_file(self, file_id: str, job_id: str | None = None) -> File:
+        """Return a file, or as much of it as has come; with a job, only one of its workspace."""
 
     async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
         """Return files, the latest first."""

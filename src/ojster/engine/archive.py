@@ -8,6 +8,7 @@ hash, so that a file is verified while it is read, wherever one begins.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ojster.engine import files
 from ojster.files.store import FileStore
-from ojster.model.errors import BackendError, Conflict, InvalidRequest, OjsterError
+from ojster.model.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, OjsterError
 from ojster.model.file import CHUNK, LARGEST_FILE, File, HashMismatch, NewFile
 from ojster.model.ids import new_id
 
@@ -29,6 +30,10 @@ LONGEST_PAGE: Final = 200
 
 
 _NO_CONTENT: Final[tuple[bytes, ...]] = ()
+
+
+MOST_HASHES: Final = 1_000
+"""Of how many uploads a process remembers the hash."""
 
 
 class CutOffError(Exception):
@@ -63,8 +68,13 @@ class Archive:
         creation = files.Creation(new.check(), self._engine.tenant, self._engine.who)
         return await self._engine.do(files.create_files, creation)
 
-    async def find(self, file_id: str) -> File:
+    async def find(self, file_id: str, job_id: str | None = None) -> File:
         """Return a file, or as much of it as has come.
+
+        Parameters
+        ----------
+        job_id:
+            A job: the file must be of its workspace.
 
         Raises
         ------
@@ -72,7 +82,8 @@ class Archive:
             There is none.
         """
         known = await self._engine.look(files.find_files, file_id)
-        if not self._engine.sees(known.tenant):
+        is_theirs = job_id is None or (await self._engine.find(job_id)).tenant == known.tenant
+        if not is_theirs or not self._engine.sees(known.tenant):
             raise files.no_file(file_id)
         return known.file
 
@@ -110,8 +121,8 @@ class Archive:
         if offset != file.offset:
             message = f"Of the file {file_id} {file.offset} bytes have come; go on there, not at {offset}."
             raise Conflict(message, offset=file.offset)
+        whole = self._engine.hashes.take(file_id, offset)
         most = LARGEST_FILE if file.size is None else file.size
-        whole = hashlib.sha256() if offset == 0 else None
         buffer = bytearray()
         is_cut = False
         try:
@@ -127,7 +138,10 @@ class Archive:
         if buffer:
             file = await self._append(file, bytes(buffer), whole)
         is_all = not is_cut if file.size is None else file.offset == file.size
-        return await self._finish(file, whole) if is_all else file
+        if is_all:
+            return await self._finish(file, whole)
+        self._engine.hashes.keep(file_id, file.offset, whole)
+        return file
 
     async def keep(self, content: bytes, new: NewFile) -> File:
         """Keep something that is in memory already; raises as ``create`` and ``write`` do."""
@@ -151,8 +165,7 @@ class Archive:
             It is damaged, or the file store cannot be used now; also from the iterator.
         """
         file = await self.find(file_id)
-        if not file.complete:
-            raise Conflict(f"The upload of the file {file_id} is not complete.", offset=file.offset)
+        _ = file.ref
         content = self._read(file, start, file.offset if end is None else min(end, file.offset))
         try:
             first = await anext(content)
@@ -183,9 +196,16 @@ class Archive:
         """
         deleted = 0
         while doomed := await self._engine.do(files.forget_files, None):
+            erased = 0
             for file_id in doomed:
-                await self._erase(file_id)
-            deleted += len(doomed)
+                try:
+                    await self._erase(file_id)
+                    erased += 1
+                except BackendUnavailable as error:
+                    log.warning("the file %s cannot be deleted now: %s", file_id, error)
+            if not erased:
+                raise BackendUnavailable("The file store lets nothing be deleted.")
+            deleted += erased
         return deleted
 
     async def _erase(self, file_id: str) -> None:
@@ -213,14 +233,16 @@ class Archive:
             async for content in self._read(file, 0, file.offset):
                 await asyncio.to_thread(whole.update, content)
         sha256: str = whole.hexdigest()
+        finish = files.Finish(file.id, file.offset, sha256)
         if file.sha256 not in (None, sha256):
-            for piece in await self._engine.do(files.start_over, file.id):
+            for piece in await self._engine.do(files.start_over, finish):
                 await self._store.delete(f"{file.id}/{piece}")
             message = f"The file {file.id} should have the SHA-256 {file.sha256}, and has {sha256}; send it again."
             raise HashMismatch(message, expected=file.sha256, found=sha256)
-        finished = await self._engine.do(files.finish_files, files.Finish(file.id, sha256))
+        finished = await self._engine.do(files.finish_files, finish)
         if finished.id != file.id:
-            await self._erase(file.id)
+            with contextlib.suppress(BackendUnavailable):  # it is doomed, and goes sooner or later
+                await self._erase(file.id)
         return finished
 
     async def _read(self, file: File, start: int, end: int) -> AsyncIterator[bytes]:
@@ -229,11 +251,44 @@ class Archive:
                 continue
             if piece.start >= end:
                 return
-            content = await self._store.get(f"{file.id}/{piece.name}")
-            if await asyncio.to_thread(_digest, content) != piece.sha256:
-                log.error("the piece %s of the file %s is damaged in the file store", piece.name, file.id)
-                raise BackendError(f"The file {file.id} is damaged in the file store.", file_id=file.id)
+            content = await self._piece(file, piece)
             yield content[max(0, start - piece.start) : end - piece.start]
+
+    async def _piece(self, file: File, piece: files.Piece) -> bytes:
+        """Return a piece of a file, verified."""
+        try:
+            content = await self._store.get(f"{file.id}/{piece.name}")
+            if await asyncio.to_thread(_digest, content) == piece.sha256:
+                return content
+            damage = BackendError(f"The file {file.id} is damaged in the file store.", file_id=file.id)
+        except BackendUnavailable:
+            raise
+        except BackendError as missing:
+            damage = missing
+        log.error("the piece %s of the file %s: %s", piece.name, file.id, damage)
+        await self._engine.do(files.distrust, file.id)
+        raise damage
+
+
+class Hashes:
+    """How far the hashes of uploads under way have come in this process, so that it need not begin anew each time."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, Any]] = {}
+
+    def take(self, file_id: str, offset: int) -> Any:
+        """Return the hash of the first ``offset`` bytes of a file, if it is known here, and forget it."""
+        known = self._known.pop(file_id, None)
+        if offset == 0:
+            return hashlib.sha256()
+        return known[1] if known is not None and known[0] == offset else None
+
+    def keep(self, file_id: str, offset: int, whole: Any) -> None:
+        """Remember the hash of the first ``offset`` bytes of a file."""
+        if whole is not None:
+            self._known[file_id] = (offset, whole)
+            while len(self._known) > MOST_HASHES:
+                del self._known[next(iter(self._known))]
 
 
 def _digest(content: bytes, whole: Any = None) -> bytes:
@@ -272,6 +327,8 @@ def range_of(text: str | None, size: int) -> tuple[int, int] | None:
     if not (begin.isdigit() or not begin) or not (end.isdigit() or not end) or not begin + end:
         return None
     if len(begin) > 18 or len(end) > 18:
+        return None
+    if begin and end and int(begin) > int(end):
         return None
     if not begin:
         first, last = max(0, size - int(end)), size

@@ -10,6 +10,7 @@ from typing import Final
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance, emit
 from ojster.engine.checkpoints import give_checkpoints
+from ojster.engine.collections import empty
 from ojster.engine.configuration import Abilities
 from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
 from ojster.engine.holds import give_resumptions
@@ -20,6 +21,7 @@ from ojster.engine.results import give_inputs
 from ojster.engine.task_history import without_unneeded
 from ojster.engine.transitions import finish, stop_jobs, write_outcomes
 from ojster.engine.way import Claim, Share, Way
+from ojster.model.collection import key_of_job
 from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
 from ojster.model.states import JobState
@@ -92,6 +94,9 @@ def _hand_out(tx: Transaction, started: list[Job]) -> None:
     give_inputs(tx, started)
     give_checkpoints(tx, started)
     give_resumptions(tx, started)
+    again = [job.seq for job in started if job.attempt > 1 and not job.checkpoint_number and job.hold is None]
+    if again:  # what the attempts before have brought about is nothing that this one has
+        empty(tx, [key_of_job(seq) for seq in again])
 
 
 def _batches(tx: Transaction, share: Share, wanted: int, way: Way) -> Iterator[list[Job]]:

@@ -265,7 +265,7 @@ def put(tx: Transaction, key: str, tenant: str, new: NewItem, *, job: Job | None
     NotFound
         There is no such file.
     """
-    file = None if new.file_id is None else refer(tx, new.file_id, tenant)
+    file = _file_of(tx, new, tenant)
     replaced = _remove(tx, key, new.name, by) if new.replace else None
     if not new.replace and tx.execute(f"{_ACTIVE} AND name = :name", {"key": key, "name": new.name}):
         message = f"The collection {_called(key)!r} has an item {new.name!r}; remove it, or replace it."
@@ -287,7 +287,7 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
     NotFound
         There is no such file.
     """
-    files = [None if new.file_id is None else refer(tx, new.file_id, job.tenant) for _, new, job in items]
+    files = [_file_of(tx, new, job.tenant) for _, new, job in items]
     names: dict[str, list[str]] = {}
     for key, new, _ in items:
         names.setdefault(key, []).append(new.name)
@@ -305,6 +305,15 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
         _check_room(tx, key, len(wanted) - replaced)
     rows = [_row(tx, key, new, file, job, None) for (key, new, job), file in zip(items, files, strict=True)]
     tx.insert_rows("collection_items", _TYPES, rows)
+
+
+def _file_of(tx: Transaction, new: NewItem, tenant: str) -> FileRef | None:
+    """Return the file of an artifact, called as whoever adds it calls it."""
+    if new.file_id is None:
+        return None
+    file = refer(tx, new.file_id, tenant)
+    filename, content_type = new.filename or file.filename, new.content_type or file.content_type
+    return msgspec.structs.replace(file, filename=filename, content_type=content_type)
 
 
 _TYPES: Final[dict[str, ColumnType]] = {
@@ -402,13 +411,36 @@ def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False)
 
 
 def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
-    """Put what is in the own collection of a job, or of what is remembered of one, into another, which is empty."""
-    tx.execute(
+    """Put what is in the own collection of a job, or of one that is remembered, into another, in place of all there."""
+    empty(tx, [target])
+    copied = tx.execute(
         "INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by, file_id, file) "
         "SELECT :target, name, kind, category, data, :now, :by, file_id, file FROM collection_items "
-        "WHERE collection = :source AND removed_at IS NULL",
+        "WHERE collection = :source AND removed_at IS NULL RETURNING file_id",
         {"target": target, "now": tx.now, "by": by, "source": source},
     )
+    let_go(tx, [file_id for (file_id,) in copied if file_id is not None])  # they are of interest, from now on
+
+
+def empty(tx: Transaction, keys: Sequence[str]) -> None:
+    """Remove all that is in collections; their history keeps it."""
+    for first in range(0, len(keys), AT_ONCE):
+        some = keys[first : first + AT_ONCE]
+        rows = tx.execute(
+            f"UPDATE collection_items SET removed_at = ? WHERE collection IN ({', '.join('?' * len(some))}) "
+            "AND removed_at IS NULL RETURNING job_id, file_id",
+            (tx.now, *some),
+        )
+        _let_go(tx, rows)
+
+
+def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
+    """Delete all that was ever in collections that belong to something which is deleted."""
+    for first in range(0, len(keys), AT_ONCE):
+        some = keys[first : first + AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        rows = tx.execute(f"DELETE FROM collection_items WHERE collection IN ({marks}) RETURNING job_id, file_id", some)
+        _let_go(tx, [(None, file_id) for _, file_id in rows])
 
 
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:

@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.database.transaction import Transaction
 from ojster.engine.advance import advance
+from ojster.engine.collections import delete_items
 from ojster.engine.inspect import no_job
 from ojster.engine.transitions import Steered, cancel_jobs, lock_workflows, make_available
 from ojster.model.collection import key_of_job
@@ -255,7 +256,7 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
         tx.count(queue, tenant, state, -1)
     for table in ("jobs", "payloads", "checkpoints", "job_history", "resumptions", "notes", "job_inputs"):
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, *_ in jobs])
-    tx.execute_many("DELETE FROM collection_items WHERE collection = ?", [(key_of_job(seq),) for seq, *_ in jobs])
+    delete_items(tx, [key_of_job(seq) for seq, *_ in jobs])
 
 
 def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:

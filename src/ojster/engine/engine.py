@@ -55,7 +55,7 @@ from ojster.engine import (
 from ojster.engine import bulk as bulks
 from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
-from ojster.engine.archive import Archive
+from ojster.engine.archive import Archive, Hashes
 from ojster.engine.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.engine.checkpoints import Checkpoint, NewCheckpoint
 from ojster.engine.claim import Nobody, claim
@@ -93,8 +93,6 @@ from ojster.model.collection import (
     NewItem,
     Where,
     check_collection_name,
-    check_data,
-    check_item_name,
 )
 from ojster.model.definition import START_MEMBERS, Definition, Start, check_params, read_definition, read_start
 from ojster.model.envelope import Job
@@ -212,6 +210,7 @@ class _Life:
         self.draining = False
         self.catalogue: tuple[int, Catalogue | None] = (0, None)
         self.followed_at = 0
+        self.hashes = Hashes()
 
 
 class Engine:
@@ -495,6 +494,8 @@ class Engine:
 
     async def _with_file(self, item: Acknowledgement) -> Acknowledgement:
         """Keep the result of a job as a file if it is a large one."""
+        if item.append:
+            return item  # what is added may look into it
         if item.result is None or not LARGEST_INLINE_RESULT < len(item.result) <= self.database.settings.largest_job:
             return item
         if not await self.database.read(outcome.may_be_files, item.job_id):
@@ -1416,6 +1417,11 @@ class Engine:
             raise Unsupported("No file store is configured: ojster serve --files DIRECTORY, or s3://BUCKET.")
         return Archive(self, self.store)
 
+    @property
+    def hashes(self) -> Hashes:
+        """How far the hashes of uploads have come in this process."""
+        return self._life.hashes
+
     async def create_file(self, new: NewFile) -> File:
         """Begin to upload a file. See ``Archive.create``."""
         return await self.files.create(new)
@@ -1424,9 +1430,9 @@ class Engine:
         """Go on with an upload. See ``Archive.write``."""
         return await self.files.write(file_id, offset, source)
 
-    async def find_file(self, file_id: str) -> File:
+    async def find_file(self, file_id: str, job_id: str | None = None) -> File:
         """Return a file. See ``Archive.find``."""
-        return await self.files.find(file_id)
+        return await self.files.find(file_id, job_id)
 
     async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
         """Return files. See ``Archive.list``."""
@@ -1498,9 +1504,7 @@ class Engine:
             There is an item of the name, and it is not to be replaced; or there are too many; or its file is not
             complete; or the job whose collection it is does not run.
         """
-        check_item_name(item.name)
-        check_data(item.data)
-        return await self.do(collections.add, collections.Addition(self._place(where), item, self.who))
+        return await self.do(collections.add, collections.Addition(self._place(where), item.check(), self.who))
 
     async def remove_item(self, where: Where, name: str) -> Item:
         """Remove something from a collection; its history keeps it. Return it.

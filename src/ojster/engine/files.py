@@ -155,7 +155,7 @@ def add_pieces(tx: Transaction, pieces: Sequence[Piece]) -> list[File | OjsterEr
             {"size": piece.size, "now": tx.now, "id": piece.file_id, "start": piece.start},
         )
         if not rows:
-            results.append(Conflict(f"Somebody else has gone on with the upload of the file {piece.file_id}."))
+            results.append(_gone_on(piece.file_id))
             continue
         tx.execute(
             "INSERT INTO file_pieces (file, start, size, sha256, piece) VALUES (:id, :start, :size, :sha256, :piece)",
@@ -185,9 +185,10 @@ def list_pieces(tx: Transaction, ids: Sequence[str]) -> list[list[Piece]]:
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """All of a file has come; ``sha256`` is its hash."""
+    """All of a file has come: so many bytes, with this hash."""
 
     file_id: str
+    size: int
     sha256: str
 
 
@@ -201,6 +202,9 @@ def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | Ojs
         if not rows:
             (found,) = find_files(tx, [one.file_id])  # somebody else was faster
             results.append(found if isinstance(found, OjsterError) else found.file)
+            continue
+        if _known(rows[0]).file.offset != one.size:
+            results.append(_gone_on(one.file_id))
             continue
         known = _complete(tx, _known(rows[0]).tenant, one.sha256)
         if known is not None:
@@ -216,14 +220,31 @@ def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | Ojs
     return results
 
 
-def start_over(tx: Transaction, ids: Sequence[str]) -> list[list[str]]:
-    """Forget what has come of uploads; return the names of the pieces, which are to be deleted."""
-    results = []
-    for id in ids:
-        rows = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": id})
-        tx.execute("UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading'", {"id": id})
-        results.append([piece for (piece,) in rows])
+def start_over(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] | OjsterError]:
+    """Forget what has come of uploads whose hash is wrong; return the names of the pieces, which are to be deleted."""
+    results: list[list[str] | OjsterError] = []
+    for one in refused:
+        rows = tx.execute(
+            "UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading' AND stored = :size RETURNING id",
+            {"id": one.file_id, "size": one.size},
+        )
+        if not rows:
+            results.append(_gone_on(one.file_id))
+            continue
+        pieces = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": one.file_id})
+        results.append([piece for (piece,) in pieces])
     return results
+
+
+def distrust(tx: Transaction, ids: Sequence[str]) -> list[None]:
+    """Let nobody have damaged files in the place of what they would upload; what refers to them is not changed."""
+    for id in ids:
+        tx.execute("UPDATE files SET state = 'damaged' WHERE id = :id AND state = 'complete'", {"id": id})
+    return [None for _ in ids]
+
+
+def _gone_on(file_id: str) -> Conflict:
+    return Conflict(f"Somebody else has gone on with the upload of the file {file_id}.")
 
 
 # Who refers to them
@@ -246,10 +267,7 @@ def refer(tx: Transaction, file_id: str, tenant: str) -> FileRef:
     )
     if not rows:
         raise no_file(file_id)
-    file = _known(rows[0]).file
-    if not file.complete:
-        raise Conflict(f"The upload of the file {file_id} is not complete.", offset=file.offset)
-    return file.ref
+    return _known(rows[0]).file.ref
 
 
 def let_go(tx: Transaction, file_ids: Sequence[str]) -> None:
@@ -329,6 +347,6 @@ def too_long(file: File, most: int) -> InvalidRequest:
 def _known(row: Row) -> Known:
     tenant, state, id, stored, created_at, size, sha256, content_type, filename, created_by = row
     created = format_timestamp(created_at)
-    is_complete = state == "complete"
+    is_complete = state in ("complete", "damaged")
     file = File(id, stored, is_complete, created, size, sha256, content_type, filename, created_by)
     return Known(tenant, file)

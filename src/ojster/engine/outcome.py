@@ -37,6 +37,7 @@ from ojster.model.failure import Failure
 from ojster.model.file import RESULT, reference_to
 from ojster.model.node import NUMBER_BITS
 from ojster.model.properties import Changes
+from ojster.model.reactions import COLLECTS, Collect, reactions_of
 from ojster.model.states import JobState
 from ojster.model.timestamps import format_timestamp
 
@@ -130,7 +131,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         if refusal := _too_large(ack.result, largest):
             results.append(refusal)
             continue
-        if job.agent is not None and (refused := _check_output(tx, job, ack.result)):
+        if job.agent is not None and ack.result_file is None and (refused := _check_output(tx, job, ack.result)):
             results.append(refused)
             continue
         result = ack.result
@@ -154,9 +155,21 @@ def _keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | Non
     """Return the result of a job; of one that is a file, what refers to that (ojs-workflows.md section 7.5)."""
     if ack.result_file is None:
         return ack.result
+    if refusal := _must_be_at_hand(tx, job):
+        raise refusal
     item = put(tx, key_of_job(job.seq), job.tenant, NewItem(RESULT, b"null", None, True, ack.result_file), job=job)
     assert item.file is not None
     return reference_to(item.file)
+
+
+def _must_be_at_hand(tx: Transaction, job: Job) -> PayloadTooLarge | None:
+    """Return why the result of a job may not be a file, if something looks into it."""
+    tx.envelopes([job])
+    if not _is_looked_into(tx, job):
+        return None
+    largest = tx.settings.largest_job
+    message = f"Something looks into the result of the job, so it cannot be a file, and has at most {largest} bytes."
+    return PayloadTooLarge(message, limit=largest)
 
 
 def may_be_files(tx: Transaction, ids: Sequence[str]) -> list[bool]:
@@ -171,7 +184,7 @@ _LOOKS_INTO_RESULTS: Final = re.compile(rb'"(names|condition|over)":')
 
 def _is_looked_into(tx: Transaction, job: Job) -> bool:
     """Whether something that happens in a transaction looks into the result of a job, so that it must be at hand."""
-    if job.agent is not None or b"job.result" in job.envelope:
+    if job.agent is not None or b"job.result" in job.envelope or _is_collected(job):
         return True
     if job.node is None:
         return False
@@ -181,6 +194,14 @@ def _is_looked_into(tx: Transaction, job: Job) -> bool:
         {"low": low, "high": low + (1 << NUMBER_BITS) - 1},
     )
     return any(_LOOKS_INTO_RESULTS.search(spec) for (spec,) in specs)
+
+
+def _is_collected(job: Job) -> bool:
+    """Whether the result of a job is put into a collection."""
+    return bool(job.reacts & COLLECTS) and any(
+        isinstance(action, Collect) and action.data is msgspec.UNSET and action.artifacts is None
+        for action in reactions_of(job.envelope).get("on_success", ())
+    )
 
 
 def _change_workflow(tx: Transaction, job: Job, ack: Acknowledgement) -> None:

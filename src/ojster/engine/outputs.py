@@ -116,8 +116,11 @@ def _items_of(tx: Transaction, job: Job, action: Collect, see: See) -> Iterator[
         see_item = _seer_of_artifact(item, see)
         data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, see_item)
         category = action.category or item.category
-        file_id = None if item.file is None else item.file.id
-        yield NewItem(_name_of(action, see_item), check_data(data), category, action.replace, file_id)
+        new = NewItem(_name_of(action, see_item), check_data(data), category, action.replace)
+        if item.file is not None:
+            of_file = {"file_id": item.file.id, "filename": item.file.filename, "content_type": item.file.content_type}
+            new = msgspec.structs.replace(new, **of_file)
+        yield new
 
 
 def _name_of(action: Collect, see: See) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from ojster.database.transaction import Row, Transaction
 from ojster.engine.advance import advance
-from ojster.engine.collections import copy_items, look_up, put
+from ojster.engine.collections import copy_items, delete_items, look_up, put
 from ojster.engine.outputs import filled, finder, note_failure, seer
 from ojster.engine.transitions import complete_job, write_completed
 from ojster.model.collection import INTERNAL, Item, NewItem, key_of, key_of_job, read_lookup
@@ -179,7 +179,7 @@ def _forget_older(tx: Transaction, key: Key) -> None:
 
 def _delete(tx: Transaction, runs: Sequence[int]) -> None:
     tx.execute_many("DELETE FROM task_runs WHERE id = ?", [(run,) for run in runs])
-    tx.execute_many("DELETE FROM collection_items WHERE collection = ?", [(_artifacts_of(run),) for run in runs])
+    delete_items(tx, [_artifacts_of(run) for run in runs])
 
 
 def forget_runs(tx: Transaction, room: int) -> int:

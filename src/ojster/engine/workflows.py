@@ -15,7 +15,7 @@ import msgspec
 
 from ojster.database.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 from ojster.engine.advance import Advance, emit
-from ojster.engine.collections import promise
+from ojster.engine.collections import delete_items, promise
 from ojster.engine.control import delete_jobs
 from ojster.engine.graph import (
     FINAL_STATES,
@@ -820,7 +820,7 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     if left > 0:
         for table in ("workflow_properties", "notes"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
-        tx.execute("DELETE FROM collection_items WHERE collection = :key", {"key": key_of_workflow(workflow.seq)})
+        delete_items(tx, [key_of_workflow(workflow.seq)])
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
     rows = len(jobs) + len(nodes) + (left > 0)
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))

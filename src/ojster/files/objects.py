@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -39,7 +38,10 @@ class ObjectStore:
 
     async def put(self, name: str, piece: bytes) -> None:
         """Keep a piece."""
-        await self._try(obstore.put_async(self._store, name, piece, use_multipart=False))
+        try:
+            await obstore.put_async(self._store, name, piece, use_multipart=False)
+        except (BaseError, FileNotFoundError) as error:  # there is no such bucket
+            raise _unavailable(error) from None
 
     async def get(self, name: str) -> bytes:
         """Return a piece."""
@@ -53,22 +55,19 @@ class ObjectStore:
 
     async def delete(self, name: str) -> None:
         """Delete a piece."""
-        await self._try(obstore.delete_async(self._store, name))
+        try:
+            await obstore.delete_async(self._store, name)
+        except FileNotFoundError:
+            return
+        except BaseError as error:
+            raise _unavailable(error) from None
 
     async def delete_file(self, file_id: str) -> None:
         """Delete all pieces of a file."""
         try:
             async for pieces in obstore.list(self._store, file_id):
                 await obstore.delete_async(self._store, [piece["path"] for piece in pieces])
-        except BaseError as error:
-            raise _unavailable(error) from None
-
-    async def _try(self, call: Awaitable[object]) -> None:
-        try:
-            await call
-        except FileNotFoundError:
-            return  # what is to be deleted is gone already
-        except BaseError as error:
+        except (BaseError, FileNotFoundError) as error:
             raise _unavailable(error) from None
 
 

@@ -11,8 +11,9 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from ojster.model.errors import BackendError, BackendUnavailable, InvalidRequest
@@ -108,8 +109,7 @@ class DirectoryStore:
     async def delete_file(self, file_id: str) -> None:
         """Delete all pieces of a file."""
         directory = self._root / file_id
-        if directory.exists():
-            await self._try(shutil.rmtree, directory)
+        await self._try(partial(shutil.rmtree, directory, onerror=_unless_gone))
 
     async def _try(self, action: Callable[..., object], *args: object) -> None:
         try:
@@ -130,6 +130,12 @@ class DirectoryStore:
             os.fsync(file.fileno())
         unfinished.replace(path)
         _sync(path.parent)
+
+
+def _unless_gone(function: object, path: str, found: Any) -> None:
+    """Go on with deleting if what is to be deleted is gone already: another server may be at it."""
+    if not isinstance(found[1], FileNotFoundError):
+        raise found[1]
 
 
 def _sync(directory: Path) -> None:

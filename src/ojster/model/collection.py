@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.model.errors import InvalidRequest, PayloadTooLarge
-from ojster.model.file import FileRef
+from ojster.model.file import OCTETS, FileRef, NewFile
 from ojster.model.reading import read_value
 from ojster.model.tenant import qualify
 
@@ -260,6 +260,8 @@ class NewItem(msgspec.Struct, frozen=True):
         Whether it takes the place of an item of the same name; else such a one is a conflict.
     file_id:
         The file of an artifact.
+    filename, content_type:
+        How that is called here, and what it is; by default as it was uploaded.
     """
 
     name: str
@@ -267,6 +269,21 @@ class NewItem(msgspec.Struct, frozen=True):
     category: str | None = None
     replace: bool = False
     file_id: str | None = None
+    filename: str | None = None
+    content_type: str | None = None
+
+    def check(self) -> NewItem:
+        """Return it, if it may be.
+
+        Raises
+        ------
+        InvalidRequest, PayloadTooLarge
+            The name, the data, or what the file is called are none.
+        """
+        check_item_name(self.name)
+        check_data(self.data)
+        NewFile(content_type=self.content_type or OCTETS, filename=self.filename).check()
+        return self
 
 
 class Provided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.model.errors import InvalidRequest, OjsterError
+from ojster.model.errors import Conflict, InvalidRequest, OjsterError
 
 CHUNK: Final = 8 * 1024 * 1024
 """In pieces of how many bytes files are stored, and at most held in memory."""
@@ -23,8 +23,11 @@ LARGEST_INLINE_RESULT: Final = 65_536
 
 OCTETS: Final = "application/octet-stream"
 JSON: Final = "application/json"
-RESULT: Final = "result"
-"""What the item of a job is called that holds its result."""
+RESULT: Final = "/result"
+"""What the item of a job is called that holds its result: nobody else can call one so."""
+
+LARGEST_RESTORED: Final = 256 * 1024 * 1024
+"""Results of more bytes stay references also for Python programs."""
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]{1,64}/[A-Za-z0-9!#$&^_.+\-]{1,64}(; ?[!-~ ]{1,100})?")
@@ -112,9 +115,15 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def ref(self) -> FileRef:
-        """The file, which is complete, as those show it that refer to it."""
-        assert self.complete
-        assert self.sha256 is not None
+        """The file as those show it that refer to it.
+
+        Raises
+        ------
+        Conflict
+            It is not complete.
+        """
+        if not self.complete or self.sha256 is None:
+            raise Conflict(f"The upload of the file {self.id} is not complete.", offset=self.offset)
         return FileRef(self.id, self.sha256, self.offset, self.content_type, self.filename)
 
 
@@ -141,6 +150,8 @@ def may_refer(raw: bytes | None) -> bool:
 def referred_file(value: Any) -> str | None:
     """Return the id of the file that stands for a result, if the value is such a reference."""
     if not isinstance(value, dict) or value.keys() != _MEMBERS or not isinstance(value["result_ref"], str):
+        return None
+    if value["result_content_type"] != JSON:
         return None
     id = value["result_ref"].removeprefix(_AT).removesuffix("/content")
     return id if value["result_ref"] == f"{_AT}{id}/content" and "/" not in id else None

@@ -554,6 +554,8 @@ class ItemBody(Struct, forbid_unknown_fields=True):
     category: Annotated[str, Meta(max_length=255)] | None = None
     replace: bool = False
     file: Annotated[str, Meta(description="the id of the file that makes it an artifact")] | None = None
+    filename: Annotated[str, Meta(description="how that is called here")] | None = None
+    content_type: Annotated[str, Meta(description="and what it is")] | None = None
 
 
 class FileBody(Struct, forbid_unknown_fields=True):

@@ -37,7 +37,7 @@ async def add_item(exchange: Exchange) -> Answer:
     """Put something into a collection, under a name that nothing else in it has, or in the place of that."""
     body = await exchange.read(wire.ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
-    item = NewItem(body.name, data, body.category, body.replace, body.file)
+    item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
     return Answer(encode({"item": await exchange.engine.add_item(_where(exchange), item)}), 201)
 
 

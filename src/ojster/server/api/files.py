@@ -47,7 +47,8 @@ async def put_file(exchange: Exchange) -> Answer:
     file = await exchange.engine.create_file(new)
     if not file.complete:
         file = await exchange.engine.write_file(file.id, 0, _pieces(exchange))
-    return _answer(file, 201)
+        return _answer(file, 201)
+    return _answer(file)
 
 
 async def write_file(exchange: Exchange) -> Answer:
@@ -64,8 +65,8 @@ async def write_file(exchange: Exchange) -> Answer:
 
 
 async def show_file(exchange: Exchange) -> Answer:
-    """Show a file, or how much of it has come."""
-    return _answer(await exchange.engine.find_file(exchange.path["id"]))
+    """Show a file, or how much of it has come; with ``job_id``, only one of the workspace of that job."""
+    return _answer(await exchange.engine.find_file(exchange.path["id"], exchange.query.get("job_id")))
 
 
 async def list_files(exchange: Exchange) -> Answer:
@@ -86,7 +87,8 @@ async def read_file(exchange: Exchange) -> Answer:
         (b"x-content-type-options", b"nosniff"),
         (b"content-disposition", f"attachment; filename*=UTF-8''{quote(file.filename or file.id)}".encode()),
     ]
-    if exchange.header(b"if-none-match") == tag:
+    known = (exchange.header(b"if-none-match") or "").replace("W/", "").split(",")
+    if tag in map(str.strip, known):
         return Answer(b"", 304, headers)
     wanted = None
     if exchange.header(b"if-range") in (None, tag):
@@ -138,7 +140,7 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/files", create_file, _TAG, wire.FileBody, status=201),
     Route("PUT", f"{BASE}/files", put_file, _TAG, status=201, query=("filename", "sha256", "job_id")),
     Route("GET", f"{BASE}/files", list_files, _TAG, query=("limit", "before")),
-    Route("GET", f"{BASE}/files/{{id}}", show_file, _TAG),
+    Route("GET", f"{BASE}/files/{{id}}", show_file, _TAG, query=("job_id",)),
     Route("PATCH", f"{BASE}/files/{{id}}", write_file, _TAG),
     Route("GET", f"{BASE}/files/{{id}}/content", read_file, _TAG),
     Route("DELETE", f"{BASE}/files/{{id}}", delete_file, _TAG),

@@ -2,7 +2,7 @@
 CREATE TABLE files (
     id           TEXT COLLATE "C" PRIMARY KEY,
     tenant       TEXT COLLATE "C" NOT NULL,
-    state        TEXT    NOT NULL,   -- uploading, complete, or doomed: its pieces are to be deleted
+    state        TEXT    NOT NULL,   -- uploading, complete, damaged, or doomed: its pieces are to be deleted
     sha256       TEXT COLLATE "C",
     size         BIGINT,             -- how many bytes it has, if that is known
     stored       BIGINT NOT NULL,   -- how many of them have come

@@ -2,7 +2,7 @@
 CREATE TABLE files (
     id           TEXT    PRIMARY KEY,
     tenant       TEXT    NOT NULL,
-    state        TEXT    NOT NULL,   -- uploading, complete, or doomed: its pieces are to be deleted
+    state        TEXT    NOT NULL,   -- uploading, complete, damaged, or doomed: its pieces are to be deleted
     sha256       TEXT,
     size         INTEGER,            -- how many bytes it has, if that is known
     stored       INTEGER NOT NULL,   -- how many of them have come
