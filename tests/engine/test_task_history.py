@@ -175,6 +175,7 @@ async def test_a_subject_that_is_none_is_noted_and_nothing_is_undone(bench: Benc
         {"on_assignment": [skip_if_changed("nothing", None)]},
         {"on_assignment": [skip_if_changed("c/x", None, provides="a/b")]},
         {"on_assignment": [SKIPS | {"inptus": 1}]},
+        {"on_assignment": [SKIPS, SKIPS]},
     ],
 )
 async def test_actions_in_the_wrong_place_are_refused(bench: Bench, reactions: dict[str, Any]) -> None:
@@ -322,6 +323,89 @@ async def test_what_was_skipped_is_forgotten_like_all_others(bench: Bench) -> No
     assert (await bench.engine.prune())["jobs"] == 2
     with pytest.raises(NotFound):
         await bench.find(job)
+
+
+async def test_a_number_that_is_none_stops_nobody(bench: Bench) -> None:
+    """A number beyond what a double holds can be kept, and not be looked at."""
+    odd = {"on_success": [record("{job.args.0}")], "on_assignment": [skip_if_unchanged()]}
+    body = b'{"type":"t","args":[1e400],"event_reactions":%b}' % msgspec.json.encode(odd)
+    await bench.engine.enqueue([read_members(body)])
+    await bench.push("plain")
+    jobs = await bench.fetch(count=2)
+    assert [job.type for job in jobs] == ["t", "plain"]
+    done = await bench.ack(jobs[0])
+    assert [entry.type for entry in await bench.engine.history(done.id)].count("job.reaction_failed") == 2
+
+
+async def test_what_an_attempt_has_brought_about_gives_way_to_what_is_adopted(bench: Bench) -> None:
+    bench.engine.store = MemoryStore()
+    both = {"on_success": [record()], "on_assignment": [skip_if_unchanged()]}
+
+    async def attach(job: Job, content: bytes) -> None:
+        file = await bench.engine.files.keep(content, NewFile(job_id=job.id))
+        await bench.engine.add_item(Where(job_id=job.id), NewItem("out", b"null", file_id=file.id))
+
+    slow = await push(bench, 1, reactions=both, options={"retry": {"jitter": False}})
+    taken = await bench.fetch_one()
+    await attach(taken, b"half")
+    quick = await push(bench, 1, reactions=both)
+    other = await bench.fetch_one()
+    await attach(other, b"whole")
+    await bench.ack(other, b"1")
+    await bench.fail(taken)
+    await bench.upkeep(after=60)
+    assert await bench.fetch() == []
+    assert (await bench.find(slow)).outcome is Outcome.SKIPPED
+    (item,) = await bench.engine.items(Where(job_id=slow.id))
+    assert item.file is not None
+    assert await fetch(bench.engine, item.file.id) == b"whole"
+    assert quick.id == other.id
+
+
+async def test_the_inputs_of_an_attempt_that_failed_are_not_those_of_the_next(bench: Bench) -> None:
+    await bench.engine.create_collection("c")
+    await bench.engine.add_item(Where("c"), NewItem("x", b"1"))
+    both = {"on_success": [record()], "on_assignment": [skip_if_unchanged(found("c/x"))]}
+    await push(bench, reactions=both, options={"retry": {"jitter": False}})
+    await bench.fail(await bench.fetch_one())
+    await bench.engine.remove_item(Where("c"), "x")
+    await bench.upkeep(after=60)
+    await bench.ack(await bench.fetch_one(), b'"without x"')
+    await bench.engine.add_item(Where("c"), NewItem("x", b"1"))
+    await push(bench, reactions=both)
+    assert len(await bench.fetch()) == 1, "nothing has succeeded with this x"
+
+
+async def test_what_is_skipped_uses_nothing_of_a_limit(bench: Bench) -> None:
+    both = {"on_success": [record("{job.args.0}")], "on_assignment": [skip_if_unchanged(subject="{job.args.0}")]}
+    limited = {"rate_limit": {"key": "k", "rate": {"limit": 2, "period": "PT1H"}}}
+    await run(bench, "a", reactions=both)
+    for _ in range(5):
+        await push(bench, "a", reactions=both, options=limited)
+    needed = [await push(bench, name, reactions=both, options=limited) for name in "bcd"]
+    first = await bench.fetch(count=1)
+    assert [job.id for job in first] == [needed[0].id]
+    assert [job.id for job in await bench.fetch(count=5)] == [needed[1].id]
+
+
+async def test_a_claim_completes_a_bounded_number_of_jobs(bench: Bench) -> None:
+    both = {"on_success": [record()], "on_assignment": [skip_if_unchanged()]}
+    await run(bench, 1, reactions=both)
+    for _ in range(150):
+        await push(bench, 1, reactions=both)
+    last = await bench.push("plain")
+    fetched = [*await bench.fetch(), *await bench.fetch()]
+    assert [job.id for job in fetched] == [last.id]
+
+
+async def test_a_workflow_of_which_all_is_skipped_has_begun_and_ended(flow: WorkflowBench) -> None:
+    both = {"on_success": [record()], "on_assignment": [skip_if_unchanged()]}
+    for _ in range(2):
+        await flow.create({"type": "chain", "steps": [{"type": "a", "args": [], "event_reactions": both}]})
+        await flow.work()
+    info = await flow.look()
+    assert (info.state, info.metadata["started_at"] is not None) == ("completed", True)
+    assert (await flow.events()).count("workflow.started") == 2
 
 
 async def test_many_that_need_not_run_are_passed_in_one_fetch(bench: Bench) -> None:

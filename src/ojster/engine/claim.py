@@ -18,12 +18,13 @@ from ojster.engine.limits import MOST_KEYS, TRY_AGAIN, UNLIMITED, Gate, Head, he
 from ojster.engine.matching import Match
 from ojster.engine.pools import is_starved
 from ojster.engine.results import give_inputs
-from ojster.engine.task_history import without_unneeded
-from ojster.engine.transitions import finish, stop_jobs, write_outcomes
+from ojster.engine.task_history import adoption_of, skip
+from ojster.engine.transitions import finish, given_up_nodes, stop_jobs, write_outcomes
 from ojster.engine.way import Claim, Share, Way
 from ojster.model.collection import key_of_job
 from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
+from ojster.model.reactions import SKIPS
 from ojster.model.states import JobState
 from ojster.model.tenant import NOBODY, called
 
@@ -32,6 +33,9 @@ MOST_CLAIMED: Final = 1_000
 
 MOST_WINDOWS: Final = 20
 """How often a claim looks at some more of the keys of a queue, as long as there is no room in those before."""
+
+MOST_SKIPPED: Final = 100
+"""How many jobs that need not run a claim completes; those behind them are the next one's."""
 
 MOST_TURNED_AWAY: Final = 100
 """How many jobs that are not to wait a claim drops, or puts off, of each key."""
@@ -63,25 +67,18 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
         results |= {index: [] for index in indices}
         if share.sharing.strategy == "least-loaded":
             room = way.spare(claims, room)
-        left, has_skipped = sum(room.values()), True
-        while left and has_skipped:  # for what need not run, the worker is given something else
-            has_skipped = False
-            for jobs in _batches(tx, share, left, way):
-                found = _without_stopped(tx, jobs) if tx.skip_locked else jobs
-                needed = without_unneeded(tx, found)
-                has_skipped = has_skipped or len(needed) < len(found)
-                ready = iter(needed)
-                started: list[Job] = []
-                for index, most in room.items():
-                    some = list(islice(ready, most - len(results[index])))
-                    _start(tx, some, claims[index])
-                    results[index] += some
-                    started += some
-                if started:  # before others look into the same queues
-                    _hand_out(tx, started)
-                if share.pool is not None:
-                    way.room[share.pool] -= len(started)
-            left = sum(most - len(results[index]) for index, most in room.items())
+        for jobs in _batches(tx, share, sum(room.values()), way):
+            ready = iter(_without_stopped(tx, jobs) if tx.skip_locked else jobs)
+            started: list[Job] = []
+            for index, most in room.items():
+                some = list(islice(ready, most - len(results[index])))
+                _start(tx, some, claims[index])
+                results[index] += some
+                started += some
+            if started:  # before others look into the same queues
+                _hand_out(tx, started)
+            if share.pool is not None:
+                way.room[share.pool] -= len(started)
     for gate in (*way.gates.values(), *way.keys.values()):
         gate.close()
     return [results[index] for index in range(len(claims))]
@@ -183,11 +180,20 @@ def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, sha
     if not room:
         return []
     match = way.match(share) if way.has_needs else None
-    jobs = _available(tx, queue, tenant, room, share.abilities)
-    if match is not None:
-        jobs = _with_needing(tx, queue, tenant, room, jobs, match, share)
-    if way.has_keys:
-        jobs = _with_limited(tx, queue, tenant, room, jobs, way, share)
+    while True:
+        jobs = _available(tx, queue, tenant, room, share.abilities)
+        if match is not None:
+            jobs = _with_needing(tx, queue, tenant, room, jobs, match, share)
+        if way.has_keys:
+            jobs = _with_limited(tx, queue, tenant, room, jobs, way, share)
+        if not any(job.reacts & SKIPS for job in jobs):
+            break
+        before = way.skipped
+        jobs = _needed(tx, queue, jobs, way)
+        if way.skipped > before:
+            advance(tx)  # what comes after them may be what the worker gets
+        if way.skipped in (before, MOST_SKIPPED):
+            break
     if match is not None:
         jobs = _that_fit_together(tx, queue, jobs, match)
     for job in jobs:
@@ -196,6 +202,36 @@ def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, sha
     if tenant in way.tenants_room:
         way.tenants_room[tenant] -= len(jobs)
     return jobs
+
+
+def _needed(tx: Transaction, queue: str, jobs: list[Job], way: Way) -> list[Job]:
+    """Complete those of the jobs about to be handed out that say that they need not run; return the others.
+
+    A job whose workflow somebody else is changing is left for later.
+    """
+    needed = []
+    for job in jobs:
+        if not job.reacts & SKIPS:
+            needed.append(job)
+        elif way.skipped >= MOST_SKIPPED or not _is_free(tx, job):
+            tx.effects.opened.add(queue)  # it, or what is behind it, is looked at again, in another transaction
+        elif (adopted := adoption_of(tx, job)) is None:
+            needed.append(job)
+        else:
+            _begin_workflows(tx, [job])
+            skip(tx, job, adopted)
+            way.skipped += 1
+    return needed
+
+
+def _is_free(tx: Transaction, job: Job) -> bool:
+    """Whether the workflow of a job, if it has one, can be changed now, and lets it run."""
+    if job.node is None:
+        return True
+    rows = tx.execute(
+        f"SELECT held_at FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": job.node >> NUMBER_BITS}
+    )
+    return bool(rows) and rows[0][0] is None and not given_up_nodes(tx, [job.node])
 
 
 def _available(tx: Transaction, queue: str, tenant: str, limit: int, abilities: Abilities) -> list[Job]:

@@ -1457,7 +1457,7 @@ class Engine:
         return await self.look(task_history.list_statistics, self._tasks(chosen))
 
     def _tasks(self, chosen: TaskFilter) -> TaskFilter:
-        return msgspec.structs.replace(chosen, tenant=self.tenant, limit=min(chosen.limit, MOST_SHOWN_TASKS))
+        return msgspec.structs.replace(chosen, tenant=self.tenant, limit=max(1, min(chosen.limit, MOST_SHOWN_TASKS)))
 
     # Collections
 

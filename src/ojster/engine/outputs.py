@@ -180,7 +180,10 @@ def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[byte
 
 
 def _text(raw: bytes) -> str:
-    value = msgspec.json.decode(raw)
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.MsgspecError as error:  # a number beyond what a double holds
+        raise Unresolvable(f"A name cannot be made of {raw[:40].decode(errors='replace')}: {error}") from None
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):

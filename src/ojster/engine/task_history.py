@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from ojster.database.transaction import Row, Transaction
-from ojster.engine.advance import advance
 from ojster.engine.collections import copy_items, delete_items, look_up, put
-from ojster.engine.outputs import filled, finder, note_failure, seer
+from ojster.engine.outputs import carry_out, filled, finder, note_failure, seer
 from ojster.engine.transitions import complete_job, write_completed
 from ojster.model.collection import INTERNAL, Item, NewItem, key_of, key_of_job, read_lookup
 from ojster.model.duration import DAY
@@ -19,7 +19,7 @@ from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.node import NUMBER_BITS
 from ojster.model.outcome import SKIPPED, Outcome, outcome_of
-from ojster.model.reactions import SKIPS, Event, reactions_of
+from ojster.model.reactions import Event, reactions_of
 from ojster.model.reference import Unresolvable, parse_reference, resolve
 from ojster.model.task_history import (
     NEWEST,
@@ -77,8 +77,8 @@ def record_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Record]]) -> 
             found.append((_key_of(job, action), job, event))
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))
-    for key, job, event in sorted(found, key=lambda one: one[0]):  # so that nobody waits in a circle
-        _record(tx, key, job, event)
+    for key, job, event in sorted(found, key=lambda one: one[0]):  # so that few wait for each other in a circle
+        carry_out(tx, job, event, partial(_record, tx, key, job, event))
 
 
 def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
@@ -191,8 +191,8 @@ def forget_runs(tx: Transaction, room: int) -> int:
         "SELECT tenant, type, subject, context FROM task_statistics WHERE changed_at < ? ORDER BY changed_at LIMIT ?",
         (before, room),
     )
-    condition = "tenant = ? AND type = ? AND subject = ? AND context = ?"
-    tx.execute_many(f"DELETE FROM task_statistics WHERE {condition}", [tuple(row) for row in tasks])
+    condition = "tenant = ? AND type = ? AND subject = ? AND context = ? AND changed_at < ?"
+    tx.execute_many(f"DELETE FROM task_statistics WHERE {condition}", [(*row, before) for row in tasks])
     return len(runs) + len(tasks)
 
 
@@ -280,50 +280,38 @@ def _statistics(row: Row) -> TaskStatistics:
 # What need not run
 
 
-class _Adopted(msgspec.Struct):
-    """Why a job is skipped, and what is its result in place of its own."""
+class Adoption(msgspec.Struct):
+    """Why a job need not run, and what is its result in place of its own."""
 
     reason: str
     result: bytes | None
     job_id: str | None = None
 
 
-def without_unneeded(tx: Transaction, jobs: list[Job]) -> list[Job]:
-    """Complete those of the jobs about to be handed out that say that they need not run; return the others."""
-    if not any(job.reacts & SKIPS for job in jobs):
-        return jobs
-    needed = []
-    for job in jobs:
-        adopted = _adoption(tx, job) if job.reacts & SKIPS else None
-        if adopted is None:
-            needed.append(job)
-            continue
-        job.hold = SKIPPED
-        tx.emit("job.skipped", job, reason=adopted.reason, adopted_job_id=adopted.job_id)
-        complete_job(tx, job, adopted.result, 0)
-        write_completed(tx, [job])
-        tx.execute("UPDATE jobs SET hold = ? WHERE seq = ?", (SKIPPED, job.seq))
-    if len(needed) < len(jobs):
-        advance(tx)
-    return needed
-
-
-def _adoption(tx: Transaction, job: Job) -> _Adopted | None:
+def adoption_of(tx: Transaction, job: Job) -> Adoption | None:
+    """Return why a job that is about to be handed out need not run, if it says so; its workflow is locked."""
+    tx.execute("DELETE FROM job_inputs WHERE seq = :seq", {"seq": job.seq})
     for action in reactions_of(job.envelope).get("on_assignment", ()):
         if not isinstance(action, Skip):
             continue
-        try:
-            decide = _if_unchanged if isinstance(action, SkipIfUnchanged) else _if_changed
-            adopted = decide(tx, job, action)  # type: ignore[arg-type]
-        except (OjsterError, Unresolvable) as error:
-            note_failure(tx, job, "on_assignment", str(error))
-            continue
-        if adopted is not None:
-            return adopted
+        found: list[Adoption | None] = []
+        decide = _if_unchanged if isinstance(action, SkipIfUnchanged) else _if_changed
+        carry_out(tx, job, "on_assignment", lambda: found.append(decide(tx, job, action)))  # type: ignore[arg-type]  # noqa: B023
+        if found and found[0] is not None:
+            return found[0]
     return None
 
 
-def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> _Adopted | None:
+def skip(tx: Transaction, job: Job, adopted: Adoption) -> None:
+    """Complete a job that need not run."""
+    job.hold = SKIPPED
+    tx.emit("job.skipped", job, reason=adopted.reason, adopted_job_id=adopted.job_id)
+    complete_job(tx, job, adopted.result, 0)
+    write_completed(tx, [job])
+    tx.execute("UPDATE jobs SET hold = :hold WHERE seq = :seq", {"hold": SKIPPED, "seq": job.seq})
+
+
+def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoption | None:
     see = seer(job)
     if action.inputs is msgspec.UNSET:
         inputs = see(parse_reference("job.args"))
@@ -340,7 +328,7 @@ def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> _Adopte
     if last and last[0][1] == digest:
         run, _, result, job_id = last[0]
         copy_items(tx, _artifacts_of(run), key_of_job(job.seq), f"job {job_id}")
-        return _Adopted(f"Its inputs are those of the job {job_id}.", result, job_id)
+        return Adoption(f"Its inputs are those of the job {job_id}.", result, job_id)
     tx.execute(
         "INSERT INTO job_inputs (seq, inputs) VALUES (:seq, :inputs) "
         "ON CONFLICT (seq) DO UPDATE SET inputs = excluded.inputs",
@@ -349,13 +337,13 @@ def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> _Adopte
     return None
 
 
-def _if_changed(tx: Transaction, job: Job, action: SkipIfChanged) -> _Adopted | None:
+def _if_changed(tx: Transaction, job: Job, action: SkipIfChanged) -> Adoption | None:
     found = _found_now(tx, job, action)
     if (None if found is None else found.id) == action.item:
         return None
     reason = f"Result of lookup {action.lookup!r} changed"
     if found is None:
-        return _Adopted(reason, None)
+        return Adoption(reason, None)
     file_id = None if found.file is None else found.file.id
     new = NewItem(found.name, bytes(found.data), found.category, True, file_id)
     if file_id is not None:
@@ -363,7 +351,7 @@ def _if_changed(tx: Transaction, job: Job, action: SkipIfChanged) -> _Adopted | 
     if action.provides is not None:
         key = key_of(job.tenant, INTERNAL, _workflow_of(job))
         put(tx, key, job.tenant, msgspec.structs.replace(new, name=action.provides), job=job)
-    return _Adopted(reason, bytes(found.data), found.job_id)
+    return Adoption(reason, bytes(found.data), found.job_id)
 
 
 def _found_now(tx: Transaction, job: Job, action: SkipIfChanged) -> Item | None:

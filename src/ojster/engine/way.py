@@ -96,6 +96,8 @@ class Way:
         How many more jobs may run of each tenant of which that is limited.
     exhausted:
         Tenants whose jobs in a queue were all looked at.
+    skipped:
+        How many jobs need not run that were about to be handed out.
     """
 
     def __init__(self, tx: Transaction) -> None:
@@ -104,6 +106,7 @@ class Way:
         self.limited: set[str] = set()
         self.idle: set[str | None] = set()
         self.is_closed = False
+        self.skipped = 0
         self.has_needs = False
         self.has_keys = False
         self.gates: dict[str, Gate] = {}

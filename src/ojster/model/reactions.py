@@ -141,6 +141,8 @@ def _read_reactions(raw: bytes) -> Reactions:
 
 def _check_places(event: Event, actions: Sequence[Action]) -> None:
     """Refuse actions that make no sense when something happens."""
+    if sum(isinstance(action, SkipIfUnchanged) for action in actions) > 1:
+        raise InvalidRequest("'skip-if-unchanged' can stand once.", field=f"{ATTRIBUTE}.{event}")
     for action in actions:
         if isinstance(action, Record) and event not in ("on_success", "on_failure"):
             message = "'record' can stand in 'on_success' and 'on_failure'."
