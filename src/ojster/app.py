@@ -39,9 +39,9 @@ from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, InvalidRequest, NotFound
 from ojster.model.expiration import ATTRIBUTE as EXPIRATION
 from ojster.model.ids import new_id
-from ojster.model.job import DEFAULT_QUEUE, Members, read_job, read_options, read_type
+from ojster.model.job import DEFAULT_QUEUE, Members, check_queue_name, read_job, read_options, read_type
 from ojster.model.orchestrator import MEMBER as ORCHESTRATOR
-from ojster.model.orchestrator import ORCHESTRATE_TYPE
+from ojster.model.orchestrator import ORCHESTRATE_TYPE, queue_of
 from ojster.model.reactions import ATTRIBUTE, BITS
 from ojster.model.states import FINISHED, JobState
 from ojster.model.tenant import check_tenant, shown_tenant
@@ -688,11 +688,16 @@ class App:
         Raises
         ------
         ValueError
-            There is one of that name.
+            There is one of that name; or its ``validate`` is asynchronous.
+        InvalidRequest
+            It is no such name.
         """
 
         def declare(kind: type[O]) -> type[O]:
             kind.name = name or kind.__name__.lower()
+            check_queue_name(queue_of(kind.name))
+            if inspect.iscoroutinefunction(kind.validate):
+                raise ValueError(f"{kind.__name__}.validate must be a plain method: a request waits for it.")
             if kind.name in self.orchestrators:
                 raise ValueError(f"There is an orchestrator {kind.name!r} already: {self.orchestrators[kind.name]!r}.")
             if ORCHESTRATE_TYPE not in self.handlers:

@@ -55,6 +55,7 @@ class Outcome(Exception):
     """Raised by a handler to say what is to become of its job (ojs-retry.md section 7)."""
 
     code: str = "RETRY"
+    retryable: bool | None = None
 
 
 class Discard(Outcome):

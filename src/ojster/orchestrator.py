@@ -21,6 +21,7 @@ together with its end, or, if it fails, not at all. (Seed 003: orchestrators; W1
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from ojster.job import JobContext, Outcome
 from ojster.model.collection import INTERNAL, Item, Lookup, Where, read_lookup
 from ojster.model.errors import InvalidRequest, OjsterError
 from ojster.model.orchestrator import CONFIGURE_FAILED, FIRST, MEMBER, ORCHESTRATOR_FAILED, orchestrating
+from ojster.model.reference import lookups_in, may_hold_references
 from ojster.model.workflow_info import StepInfo, WorkflowInfo
 from ojster.workflow import Step
 
@@ -41,6 +43,8 @@ _PROMISED_BY: Final = "step "
 
 class OrchestratorError(Outcome):
     """A job in which an orchestrator ran fails with this; ``code`` says whether it could run at all."""
+
+    retryable = False
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -86,8 +90,9 @@ class Child:
 class Orchestrator:
     """The base of classes that lay out workflows.
 
-    A subclass may say by an annotation what its ``params`` are; they are checked before ``validate`` is called. All its
-    methods may be ``async``. Those of one workflow never run at the same time.
+    A subclass may say by an annotation what its ``params`` are; they are checked before ``validate`` is called.
+    ``populate`` and callbacks may be ``async``; plain ones run in a thread. Those of one workflow never run at the same
+    time.
 
     Attributes
     ----------
@@ -116,6 +121,9 @@ class Orchestrator:
         self.job: JobContext | None = None
         self._path: tuple[str, ...] = ()
         self._own: str | None = None
+        self._queue: str | None = None
+        self._outer: Orchestrator | None = None
+        self._needed_outside: dict[str, None] = {}
         self._new: dict[str, dict[str, Any]] = {}
 
     def validate(self) -> Any:
@@ -167,7 +175,7 @@ class Orchestrator:
             Another step has this name; or what is required is promised outside of here.
         """
         wire = step.set(id=id, provides=list(provides) or None, **said).wire
-        return self._add(id, wire, after, requires)
+        return self._add(id, wire, {_id_of(one): None for one in after} | self._required(requires))
 
     def callback(
         self,
@@ -185,8 +193,8 @@ class Orchestrator:
             There is no such method.
         """
         self.method_of(step)
-        wire = Step(orchestrating(self.name, step, self.given)).set(id=step, step=step, **said).wire
-        return self._add(step, wire, after, requires)
+        wire = Step(orchestrating(self.name, step, self.given, self._queue)).set(id=step, step=step, **said).wire
+        return self._add(step, wire, {_id_of(one): None for one in after} | self._required(requires))
 
     def workflow(
         self,
@@ -203,80 +211,88 @@ class Orchestrator:
         If it comes after nothing, it is laid out at once, so that others can require what its steps promise; else
         when those before it have succeeded.
         """
+        if id in self.children or id in self._new:
+            return Child(id, self.children[id].info if id in self.children else None)
         inner = kind({} if params is None else params)
         inner.validate()
-        if id in self.children or id in self._new:
-            return self._add(id, {}, (), ())
+        before = {_id_of(one): None for one in after} | self._required(requires)
         steps: list[dict[str, Any]] = []
-        if not after and not requires:
-            inner.items = self.items
+        if not before:
+            inner.items, inner._path, inner._outer = self.items, (*self._path, id), self
+            inner._queue = self._queue
             laid_out = inner.populate()
             if inspect.isawaitable(laid_out):
                 if inspect.iscoroutine(laid_out):
                     laid_out.close()
                 raise ValueError(f"{kind.__name__}.populate is async: let it come after something, such as itself.")
             steps = list(inner._new.values())
-        first = {"id": FIRST, **orchestrating(kind.name, None, inner.given)}
+        first = {"id": FIRST, **orchestrating(kind.name, None, inner.given, self._queue)}
         wire = Step({"type": "graph", "steps": steps or [first]}).set(id=id, **said).wire
-        return self._add(id, wire, after, requires)
+        return self._add(id, wire, before | inner._needed_outside)
 
     def find(self, lookup: str | Mapping[str, Any] | Sequence[Any]) -> list[Item]:
         """Return the items and promises of the workflow's collection that a lookup means."""
-        lookups, _ = read_lookup(_encode(lookup))
-        internal = [one for one in lookups if one.collection == INTERNAL]
+        internal = _internal(_encode(lookup))
         return [item for item in self.items if any(_means(one, item) for one in internal)]
 
     # Inside
 
-    def _add(
-        self,
-        id: str,
-        wire: dict[str, Any],
-        after: Iterable[Child | str],
-        requires: Sequence[str | Mapping[str, Any]],
-    ) -> Child:
-        before = {one.id if isinstance(one, Child) else one: None for one in after}
-        for lookup in requires:
-            self._need(lookup)
-            before |= dict.fromkeys(self._promisers(lookup))
+    def _add(self, id: str, wire: dict[str, Any], before: dict[str, None]) -> Child:
+        """Add a step that comes after others; one that is there already must be of the same type."""
+        if id == FIRST:
+            raise ValueError(f"{FIRST!r} is what the step is called that lays out the workflow.")
         if id in self.children:
             known = self.children[id]
-            if known.info is not None and "fallback" not in wire and wire.get("type") not in (None, known.info.type):
+            if known.info is not None and "fallback" not in wire and wire.get("type") != _type_of(known.info):
                 raise ValueError(f"There is a step {id!r} of the type {known.info.type!r}; call this one otherwise.")
             return known
-        for lookup in _lookups_in(wire):
-            before |= dict.fromkeys(self._promisers(lookup))
+        for raw in lookups_in(_encode(wire)):
+            before |= dict.fromkeys(self._promisers(raw))
+        before.pop(id, None)  # what is inside of it may promise what others inside look up
         if self._own is not None and not before:
             before[self._own] = None
         if before:
             wire = wire | {"depends_on": list(before)}
-        if self._new.setdefault(id, wire) != wire:
+        if _encode(self._new.setdefault(id, wire)) != _encode(wire):
             raise ValueError(f"There are two different steps {id!r}.")
         return Child(id)
 
-    def _need(self, lookup: Any) -> None:
-        lookups, _ = read_lookup(_encode(lookup))
-        for one in lookups:
-            promised = any(
-                one.may_match(_name_of(provided), None)
-                for wire in self._new.values()
-                for provided in wire.get("provides", ())
-            )
-            if one.single and not promised and not any(_means(one, item) for item in self.items):
-                raise LookupError(f"The workflow's collection has no item {one.name!r}, and nobody promises it.")
+    def _required(self, requires: Sequence[str | Mapping[str, Any]]) -> dict[str, None]:
+        """The steps that have promised what lookups find, or promise it now."""
+        found: dict[str, None] = {}
+        for lookup in requires:
+            raw = _encode(lookup)
+            found |= dict.fromkeys([*self._promisers(raw), *self._new_promisers(raw)])
+            outside = list(self._outer._new_promisers(raw)) if self._outer is not None else []
+            self._needed_outside |= dict.fromkeys(outside)
+            for one in _internal(raw):
+                is_there = any(_means(one, item) for item in self.items) or found or outside
+                if one.single and not is_there:
+                    raise LookupError(f"The workflow's collection has no item {one.name!r}, and nobody promises it.")
+        return found
 
-    def _promisers(self, lookup: Any) -> Iterator[str]:
+    def _new_promisers(self, raw: bytes | msgspec.Raw) -> Iterator[str]:
+        """The steps that are being added and promise what a lookup finds."""
+        for id, wire in self._new.items():
+            promises = [(str(name), category) for name, category in _promises_in(wire)]
+            if any(one.may_match(name, category) for one in _internal(raw) for name, category in promises):
+                yield id
+
+    def _promisers(self, raw: bytes | msgspec.Raw) -> Iterator[str]:
         """The steps of this orchestrator that have promised before what a lookup finds."""
-        for item in self.find(lookup):
-            if item.kind != "promise":
+        for item in self.items:
+            if item.kind != "promise" or not any(_means(one, item) for one in _internal(raw)):
                 continue
             place = tuple((item.created_by or "").removeprefix(_PROMISED_BY).split("."))
-            if place[: len(self._path)] != self._path or len(place) == len(self._path):
+            if place[: len(self._path)] == self._path and len(place) > len(self._path):
+                yield place[len(self._path)]
+            elif self._outer is not None:
+                self._needed_outside |= dict.fromkeys(self._outer._promisers(raw))
+            else:
                 raise ValueError(
                     f"What {'.'.join(self._path)!r} requires, {item.name!r}, is promised by the step "
                     f"{'.'.join(place)!r} outside of it: let the whole come after that."
                 )
-            yield place[len(self._path)]
 
     def method_of(self, step: str) -> Callable[[], Any]:
         """Return the method of a callback.
@@ -295,7 +311,7 @@ class Orchestrator:
         """Let it know how the workflow stands in which it runs; ``place`` is that of its job."""
         *path, self._own = place.split(".")
         self._path = tuple(path)
-        self.job, self.items = job, items
+        self.job, self.items, self._queue = job, items, job.job.queue
         for step in info.walk():
             *container, name = step.path.split(".")
             if tuple(container) == self._path:
@@ -311,20 +327,29 @@ def _means(lookup: Lookup, item: Item) -> bool:
     return lookup.matches(item.name, item.category, None if item.kind == "promise" else item.data)
 
 
-def _name_of(provided: str | Mapping[str, Any]) -> str:
-    return provided if isinstance(provided, str) else str(provided.get("name", ""))
+def _id_of(child: Child | str) -> str:
+    return child.id if isinstance(child, Child) else child
 
 
-def _lookups_in(value: Any) -> Iterator[Any]:
-    """The lookups of the workflow's own collection that stand somewhere in a step."""
-    if isinstance(value, Mapping):
-        if value.keys() == {"$lookup"}:
-            yield value["$lookup"]
-        for inner in value.values():
-            yield from _lookups_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _lookups_in(inner)
+def _type_of(info: StepInfo) -> str:
+    return info.type
+
+
+def _internal(raw: bytes | msgspec.Raw) -> list[Lookup]:
+    """What a lookup says of the workflow's own collection; one that is known only later says nothing."""
+    if may_hold_references(raw):
+        return []
+    lookups, _ = read_lookup(raw)
+    return [one for one in lookups if one.collection == INTERNAL]
+
+
+def _promises_in(wire: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """What a step promises, or those inside it: names and categories."""
+    for one in wire.get("provides") or ():
+        yield (one, None) if isinstance(one, str) else (one.get("name", ""), one.get("category"))
+    for inner in [*wire.get("steps", ()), *wire.get("jobs", ())]:
+        if isinstance(inner, Mapping):
+            yield from _promises_in(inner)
 
 
 class Orchestrators(dict[str, type[Orchestrator]]):
@@ -364,10 +389,12 @@ class Orchestrators(dict[str, type[Orchestrator]]):
         except (OjsterError, ValueError) as error:
             raise OrchestratorError(CONFIGURE_FAILED, str(error)) from error
         info = await job.client.show_workflow(shown.workflow_id)
+        if not any(step.path == shown.workflow_step and step.job_id == job.id for step in info.walk()):
+            raise OrchestratorError(CONFIGURE_FAILED, "An orchestrator runs only in the workflow that it lays out.")
         items = await job.client.items(Where(workflow_id=shown.workflow_id))
         orchestrator.see(job, shown.workflow_step, info, items)
         try:
-            done = method()
+            done = method() if inspect.iscoroutinefunction(method) else await asyncio.to_thread(method)
             if inspect.isawaitable(done):
                 await done
         except Exception as error:

@@ -11,11 +11,12 @@ import pytest
 from ojster import App, Child, JobContext, Orchestrator, WorkflowFailed, found, group
 from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement
+from ojster.engine.upkeep import upkeep
 from ojster.engine.way import Claim
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest
 from ojster.model.job import read_members
-from ojster.model.orchestrator import QUEUE
+from ojster.model.orchestrator import queue_of
 from tests.server.test_connections import serving
 from tests.worker.test_worker import working
 
@@ -136,7 +137,7 @@ async def test_s66_what_it_adds_is_done_in_the_order_that_follows(app: App) -> N
 async def test_s66_after_it_has_run_one_may_start_and_the_other_waits(app: App) -> None:
     run = await app.astart(app.orchestrators["release"], params={"archs": ["arm64"]})
     assert await states(app, run.id) == {"populate": "pending"}
-    async with working(app, queues=(QUEUE,)):
+    async with working(app, queues=(queue_of("release"),)):
         while len(await states(app, run.id)) == 1:
             await asyncio.sleep(0.01)
     assert await states(app, run.id) == {
@@ -252,7 +253,7 @@ async def test_s83_those_of_a_workflow_run_one_at_a_time_and_those_of_others_bes
         while len(running) < 2:
             await asyncio.sleep(0.01)
         assert sorted(running) == sorted(run.id for run in runs), "one of each"
-        assert await engine.fetch(Claim((QUEUE,))) == [], "the other two must wait"
+        assert await engine.fetch(Claim((queue_of("busy"),))) == [], "the other two must wait"
         release.set()
         for run in runs:
             await run.result(20)
@@ -281,7 +282,7 @@ async def test_s74_what_is_required_comes_before_whoever_has_promised_it(app: Ap
                 seen.extend(wire.wire for wire in self.added)
 
     run = await app.astart(Stages)
-    async with working(app, queues=(QUEUE,)):
+    async with working(app, queues=(queue_of("release"),)):
         while len(await states(app, run.id)) < 5:
             await asyncio.sleep(0.01)
     assert [wire["depends_on"] for wire in seen] == [["first"], ["first"]]
@@ -289,6 +290,122 @@ async def test_s74_what_is_required_comes_before_whoever_has_promised_it(app: Ap
     (job,) = await app.engine().fetch(Claim(("default",), count=5))
     assert isinstance((await app.engine().acknowledge([Acknowledgement(job.id, b"1")]))[0], Job)
     assert (await states(app, run.id))["user"] == "pending"
+
+
+async def test_what_a_step_looks_up_comes_before_it_whoever_promised_it_and_when(app: App) -> None:
+    tell = app.handlers["tell"]
+    seen: dict[str, Any] = {}
+
+    @app.orchestrator("inner")
+    class Inner(Orchestrator):
+        def populate(self) -> None:
+            self.ensure("reader", tell.s(found("internal/early")))
+            self.ensure("needy", tell.s(1), requires=["internal/early"])
+            self.ensure("needier", tell.s(1), requires=["internal/fresh"], provides=["inside"])
+
+    @app.orchestrator("outer")
+    class Outer(Orchestrator):
+        def populate(self) -> None:
+            self.ensure("early", tell.s(1).set(manual=True), provides=["early"])
+            self.callback("go")
+
+        def callback_go(self) -> None:
+            self.ensure("fresh", tell.s(2), provides=["fresh"])
+            self.ensure("by-lookup", tell.s(found("internal/early")))
+            self.ensure("by-need", tell.s(3), requires=["internal/fresh"])
+            for _ in range(2):
+                self.workflow("inside", Inner)
+            self.ensure("after-inside", tell.s(4), requires=["internal/inside"])
+            self.ensure("named", tell.s(5), requires=["releases/anything"])
+            seen.update({wire.wire["id"]: wire.wire.get("depends_on") for wire in self.added})
+
+    run = await app.astart(Outer)
+    async with working(app):
+        while "named" not in await states(app, run.id):
+            await asyncio.sleep(0.01)
+        assert seen["by-lookup"] == ["early"]
+        assert seen["by-need"] == ["fresh"]
+        assert seen["inside"] == ["early", "fresh"]
+        assert seen["after-inside"] == ["inside"]
+        assert seen["named"] == ["go"]
+        await run.approve("early")
+        await run.result(20)
+
+
+async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App) -> None:
+    """Also if the step that looks it up is added while the other has not run yet."""
+    tell = app.handlers["tell"]
+
+    @app.orchestrator("later")
+    class Later(Orchestrator):
+        def populate(self) -> None:
+            self.ensure("build", tell.s({"v": 1}).set(manual=True), provides=["build"])
+            self.callback("more")
+
+        def callback_more(self) -> None:
+            self.ensure("use", tell.s(found("internal/build")))
+
+    run = await app.astart(Later)
+    async with working(app):
+        while "use" not in await states(app, run.id):
+            await asyncio.sleep(0.01)
+        assert (await states(app, run.id))["use"] == "waiting"
+        await run.approve("build")
+        assert (await run.result(20))["use"]["data"] == {"v": 1}
+
+
+async def test_a_lost_worker_does_not_fail_the_workflow(app: App, clock: Any) -> None:
+    run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
+    engine = app.engine()
+    (job,) = await engine.fetch(Claim((queue_of("release"),), worker_id="lost", lease=30_000_000))
+    clock.advance(31)
+    await engine.database.run(upkeep, None)
+    async with working(app):
+        await run.result(20)
+    assert (await engine.find(job.id)).attempt == 2
+
+
+async def test_an_orchestrator_sees_only_the_workflow_that_it_is_a_step_of(app: App) -> None:
+    """Whatever somebody has written into a job that is no step."""
+    run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
+    engine = app.engine()
+    forged = _orchestrating("release", None, {"archs": ["x"]})
+    forged |= {"workflow_id": msgspec.Raw(msgspec.json.encode(run.id)), "workflow_step": msgspec.Raw(b'"populate"')}
+    (pushed,) = await engine.enqueue([forged])
+    assert pushed.job.exclusive_key is None
+    async with working(app):
+        ended = await engine.wait_for(pushed.job.id, 20)
+        assert ended.error is not None
+        assert ended.error["code"] == "configure_failed"
+        await run.result(20)
+
+
+async def test_a_worker_is_given_only_those_that_it_knows(app: App, engine: Engine, url: str) -> None:
+    other = App(url)
+    other.work_on(engine, url)
+
+    @other.orchestrator("other")
+    class Other(Orchestrator):
+        def populate(self) -> None:
+            pass
+
+    app.work_on(engine, url)
+    run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
+    async with working(other, queues=(queue_of("other"),)), working(app):
+        await run.result(20)
+
+
+async def test_one_whose_checks_nobody_could_wait_for_is_refused(app: App) -> None:
+    class Waits(Orchestrator):
+        async def validate(self) -> None:
+            pass
+
+    with pytest.raises(ValueError, match="plain method"):
+        app.orchestrator("waits")(Waits)
+    with pytest.raises(InvalidRequest):
+        app.orchestrator("Not a name!")(type("X", (Orchestrator,), {}))
+    with pytest.raises(ValueError, match="lays out the workflow"):
+        app.orchestrators["release"]({"archs": ["x"]}).ensure("populate", app.handlers["tell"].s(1))
 
 
 async def test_a_failed_one_adds_nothing_and_may_be_retried(app: App) -> None:
@@ -361,7 +478,7 @@ async def test_over_http_the_server_runs_it_and_workers_do_the_rest(app: App, ur
         async def tell(what: Any) -> Any:
             return what
 
-        async with working(app, queues=(QUEUE,)), working(client_app):
+        async with working(app, queues=(queue_of("release"),)), working(client_app):
             run = await client_app.astart(app.orchestrators["release"], params={"archs": ["arm64"]})
             assert await run.result(20) == {"tell": {"good": 1}}
             with pytest.raises(InvalidRequest, match="nothing to build"):

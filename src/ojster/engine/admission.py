@@ -15,6 +15,8 @@ from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, OjsterError
 from ojster.model.job import NewJob
 from ojster.model.limit import Rate
+from ojster.model.node import NUMBER_BITS
+from ojster.model.orchestrator import ORCHESTRATE_TYPE
 from ojster.model.states import JobState
 from ojster.model.versions import version_number
 
@@ -82,6 +84,8 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     job.unique_key = new.unique_key
     job.cron_name = new.cron_name
     job.exclusive_key = new.exclusive_key
+    if new.node is not None and new.type == ORCHESTRATE_TYPE:
+        job.exclusive_key = f"orchestrate:{new.node >> NUMBER_BITS}"  # one at a time in each workflow
     job.node = new.node
     job.tenant = new.tenant
     if new.version is not None:

@@ -858,7 +858,7 @@ class Engine:
         definition, own = None, members
         if ORCHESTRATOR in members:
             members, name, params = expand(members)
-            self.check_orchestrator(name, params)
+            await asyncio.to_thread(self.check_orchestrator, name, params)
         if "definition" in members:
             members, definition = await self._from_definition(members)
         elif "retry" in members:

@@ -34,7 +34,7 @@ from ojster.model.failure import Failure
 from ojster.model.job import read_members
 from ojster.model.node import NUMBER_BITS, Kind
 from ojster.model.states import JobState
-from ojster.model.wait import ATTRIBUTE, WAIT_TYPE, read_wait
+from ojster.model.wait import ATTRIBUTE, WAIT_TYPE, decode_wait, read_wait
 
 
 class Hold(StrEnum):
@@ -265,7 +265,7 @@ def end_wait(tx: Transaction, job: Job) -> None:
 def _remind(tx: Transaction, job: Job) -> bool:
     """Remind somebody of a wait that goes on; return whether it does."""
     tx.envelopes([job])
-    wait = read_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
+    wait = decode_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
     if not wait.remind or wait.is_over(job.created_at, tx.now):
         return False
     job.due_at = wait.due(job.created_at, tx.now)

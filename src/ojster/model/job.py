@@ -28,7 +28,6 @@ from ojster.model.expiration import read_expiration_delay
 from ojster.model.ids import is_job_id, new_id
 from ojster.model.limit import RateLimitPolicy, parse_policy
 from ojster.model.ml_resources import read_resources, says_something
-from ojster.model.orchestrator import ORCHESTRATE_TYPE
 from ojster.model.reactions import ATTRIBUTE as REACTIONS
 from ojster.model.reactions import Enqueue, bits_of, read_reactions
 from ojster.model.reading import read_value
@@ -402,9 +401,6 @@ def read_job(
     if EXPIRATION in members:
         read_expiration_delay(members[EXPIRATION])  # or it is refused
         reacts |= EXPIRATION_BIT
-    exclusive_key = None
-    if type == ORCHESTRATE_TYPE and "workflow_id" in members:
-        exclusive_key = f"orchestrate:{bytes(members['workflow_id']).decode()}"
     unique_key = None
     if options.unique is not None:
         unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))
@@ -426,7 +422,6 @@ def read_job(
         lease=options.lease,
         unique=options.unique,
         unique_key=unique_key,
-        exclusive_key=exclusive_key,
         queue_rate=options.queue_rate,
         limit=limit,
         tenant=owner,

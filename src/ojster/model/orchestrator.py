@@ -1,6 +1,7 @@
 """What does a workflow look like that a program lays out while it runs? Its first step runs the program. (seed 003)
 
-The jobs in which orchestrators run are of one type and in one queue; those of one workflow never run at the same time.
+The jobs in which orchestrators run are of one type, and in a queue of each; those of one workflow never run at the
+same time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from ojster.model.errors import InvalidRequest
 ORCHESTRATE_TYPE: Final = "ojster.orchestrate"
 """The type of the jobs in which orchestrators run."""
 
-QUEUE: Final = "orchestrators"
+_QUEUE: Final = "orchestrators."
+_ATTEMPTS: Final = 5
+"""How often a job of an orchestrator runs at most: again only if its worker was lost."""
+
 MEMBER: Final = "orchestrator"
 """Says in the request for a workflow which orchestrator lays it out."""
 
@@ -31,12 +35,20 @@ ORCHESTRATOR_FAILED: Final = "orchestrator_failed"
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def orchestrating(name: str, step: str | None, params: Any) -> dict[str, Any]:
-    """Return the job that lets an orchestrator lay out a workflow, or (``step``) go on with it."""
+def queue_of(name: str) -> str:
+    """Return the queue of the jobs of workflows that an orchestrator lays out: others may know nothing of it."""
+    return _QUEUE + name
+
+
+def orchestrating(name: str, step: str | None, params: Any, queue: str | None = None) -> dict[str, Any]:
+    """Return the job that lets an orchestrator lay out a workflow, or (``step``) go on with it.
+
+    All of a workflow are in one queue, that of the first: who waits there for the end of one gets the next.
+    """
     return {
         "type": ORCHESTRATE_TYPE,
         "args": [name, step, params],
-        "options": {"queue": QUEUE, "retry": {"max_attempts": 1}},
+        "options": {"queue": queue or queue_of(name), "retry": {"max_attempts": _ATTEMPTS}},
     }
 
 

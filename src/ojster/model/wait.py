@@ -81,6 +81,10 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _decode_any: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+decode_wait: Final = msgspec.json.Decoder(Wait).decode
+"""Returns for what a job waits that was checked when it was pushed."""
+
+
 def read_wait(raw: bytes | msgspec.Raw) -> Wait:
     """Return for what a job waits that says so.
 

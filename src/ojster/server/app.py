@@ -203,7 +203,7 @@ class Application:
             log.warning("callers need a token, and there is none yet: ojster tokens create NAME --role owner")
         self.engine.start_chores()
         self.deliverer.start()
-        working = None if self._worker is None else asyncio.create_task(self._worker.run(), name="ojster-orchestrators")
+        working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
         try:
             yield
         finally:
@@ -212,6 +212,12 @@ class Application:
                 await working
             await self.deliverer.stop()
             await self.engine.close()
+
+    async def _run(self, worker: Worker) -> None:
+        try:
+            await worker.run()
+        except Exception:
+            log.exception("the worker of this server has failed: it runs no orchestrators any more")
 
     async def _refuse_path(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -19,7 +19,8 @@ from ojster.engine.engine import Engine
 from ojster.engine.settings import Settings
 from ojster.engine.tenant_admin import TenantChange
 from ojster.files.store import store_for
-from ojster.model.orchestrator import QUEUE as ORCHESTRATORS
+from ojster.model.errors import InvalidRequest
+from ojster.model.orchestrator import queue_of
 from ojster.server import conformance_hooks
 from ojster.server.app import Application
 from ojster.server.mail import read_smtp
@@ -125,7 +126,9 @@ def serve(
     worker = None
     if app is not None:
         app.work_on(engine, url)
-        worker = Worker(app, queues=(ORCHESTRATORS,))
+        if not app.orchestrators:
+            raise InvalidRequest("The application has no orchestrators that this server could run.")
+        worker = Worker(app, queues=tuple(map(queue_of, app.orchestrators)))
     is_local = _is_loopback(host)
     guarded = not is_local if guarded is None else guarded
     if not guarded and not is_local:

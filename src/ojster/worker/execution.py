@@ -197,6 +197,7 @@ def failure_of(error: BaseException) -> Failure:
         type=clean(error_type(kind)),
         message=clean(str(error) or kind.__name__),
         code=error.code if isinstance(error, Outcome) else "handler_error",
+        retryable=error.retryable if isinstance(error, Outcome) else None,
         backtrace=tuple(clean(line) for line in lines),
     )
 

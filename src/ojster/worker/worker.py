@@ -43,7 +43,7 @@ from ojster.model.errors import (
 from ojster.model.failure import Failure
 from ojster.model.ids import new_id
 from ojster.model.needs import read_provided
-from ojster.model.orchestrator import QUEUE as ORCHESTRATORS
+from ojster.model.orchestrator import queue_of
 from ojster.model.properties import PropertyConflict
 from ojster.sandbox.sandbox import Sandbox
 from ojster.worker.children import ChildPool
@@ -143,8 +143,7 @@ class Worker:
         if concurrency < 1 or not queues:
             raise ValueError("a worker needs at least one queue and room for one job")
         self.app = app
-        own = (ORCHESTRATORS,) if app.orchestrators and ORCHESTRATORS not in queues else ()
-        self.queues = (*queues, *own)
+        self.queues = tuple(dict.fromkeys((*queues, *map(queue_of, app.orchestrators))))
         self.concurrency = concurrency
         self.grace = grace
         self.lease = lease
