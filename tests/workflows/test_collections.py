@@ -10,6 +10,7 @@ import pytest
 from ojster.model.collection import Item, Lookup, NewItem, Where, read_lookup
 from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge
 from ojster.model.job import read_members
+from tests.conftest import request
 from tests.workflows.conftest import WorkflowBench, batch, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -391,3 +392,69 @@ async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) ->
     await flow.engine.prune()
     rows = await flow.run(lambda tx, requests: [tx.execute("SELECT id FROM collection_items")], None)
     assert rows == []
+
+
+# In the arguments of jobs that are no steps
+
+
+async def test_a_job_is_given_what_its_lookups_find_when_it_is_handed_out(flow: WorkflowBench) -> None:
+    engine = flow.engine
+    await engine.create_collection("sources")
+    args = [
+        {"$lookup": "sources/core"},
+        {"all": {"$lookup": {"collection": "sources"}}},
+        {"$ref": "steps.x.result"},
+        1e2,
+    ]
+    (pushed,) = await engine.enqueue([request("t", *args)])
+    await engine.add_item(Where("sources"), NewItem("core", b'{"v":1}'))
+    job = await flow.fetch_one()
+    shown_item = {"name": "core", "category": None, "data": {"v": 1}}
+    assert job.args == [shown_item, {"all": [shown_item]}, {"$ref": "steps.x.result"}, 100.0]
+    assert (await flow.find(pushed.job)).args == args, "what was pushed stays what it was"
+
+
+async def test_a_job_whose_lookup_finds_nothing_fails_and_is_tried_again(flow: WorkflowBench) -> None:
+    engine = flow.engine
+    await engine.create_collection("sources")
+    (pushed,) = await engine.enqueue([request("t", {"$lookup": "sources/core"}, retry={"max_attempts": 2})])
+    other = await flow.push("plain")
+    assert [job.id for job in await flow.fetch()] == [other.id], "the worker gets something else"
+    failed = await flow.find(pushed.job)
+    assert (failed.state, failed.attempt) == ("retryable", 1)
+    assert failed.error is not None
+    assert failed.error["code"] == "unresolvable_reference"
+    assert "no item 'core'" in failed.error["message"]
+    await engine.add_item(Where("sources"), NewItem("core", b"1"))
+    await flow.upkeep(60)
+    assert (await flow.fetch_one()).args[0]["data"] == 1
+
+
+async def test_lookups_of_jobs_are_those_of_their_workspace(flow: WorkflowBench) -> None:
+    acme = flow.engine.of("acme")
+    await acme.create_collection("sources")
+    await acme.add_item(Where("sources"), NewItem("core", b'"acmes"'))
+    await acme.enqueue([request("t", {"$lookup": "sources/core"})])
+    await flow.engine.of("beta").enqueue([request("t", {"$lookup": "sources/core"})])
+    (job,) = await flow.fetch(count=5)
+    assert job.args[0]["data"] == "acmes"
+
+
+@pytest.mark.parametrize("wrong", ["internal/x", "nothing", {"collection": "c", "unknown": 1}, 1])
+async def test_a_job_with_a_lookup_that_makes_no_sense_is_refused(flow: WorkflowBench, wrong: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        await flow.engine.enqueue([request("t", {"$lookup": wrong})])
+
+
+async def test_what_a_lookup_has_found_is_not_looked_up_again(flow: WorkflowBench) -> None:
+    """Whoever may put something into a collection could otherwise have anything looked up."""
+    await flow.engine.create_collection("c")
+    await flow.engine.add_item(Where("c"), NewItem("x", b'{"$lookup":"c/y"}'))
+    await flow.create({"type": "chain", "steps": [{"type": "a", "args": [{"$lookup": "c/x"}]}]})
+    (job,) = await flow.take()
+    assert job.args[0]["data"] == {"$lookup": "c/y"}
+    react = {"on_success": [{"action": "enqueue", "job": {"type": "b", "args": [{"$lookup": "c/x"}]}}]}
+    body = {"type": "t", "args": [], "event_reactions": react}
+    await flow.engine.enqueue([read_members(msgspec.json.encode(body))])
+    await flow.ack((await flow.take())[0])
+    assert (await flow.take())[0].args[0]["data"] == {"$lookup": "c/y"}

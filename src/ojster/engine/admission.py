@@ -10,6 +10,7 @@ from ojster.database.transaction import JOB_COLUMNS, Later, Transaction
 from ojster.engine.agents import begin_task
 from ojster.engine.limits import limit_queue, register
 from ojster.engine.transitions import cancel_job
+from ojster.model.collection import LOOKS_UP
 from ojster.model.duration import SECOND
 from ojster.model.envelope import Job
 from ojster.model.errors import Duplicate, OjsterError
@@ -91,7 +92,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     if new.version is not None:
         job.version = version_number(msgspec.json.decode(new.version))
     job.needs = new.needs
-    job.reacts = new.reacts
+    job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKS_UP  # those of steps are resolved already
     if new.agent is not None:
         begin_task(tx, job, new.agent)
     job.envelope = new.envelope

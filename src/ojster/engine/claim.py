@@ -16,12 +16,13 @@ from ojster.engine.graph import WORKFLOW_COLUMNS, Workflow
 from ojster.engine.holds import give_resumptions
 from ojster.engine.limits import MOST_KEYS, TRY_AGAIN, UNLIMITED, Gate, Head, heads
 from ojster.engine.matching import Match
+from ojster.engine.outputs import give_found
 from ojster.engine.pools import is_starved
 from ojster.engine.results import give_inputs
 from ojster.engine.task_history import adoption_of, skip
 from ojster.engine.transitions import finish, given_up_nodes, stop_jobs, write_outcomes
 from ojster.engine.way import Claim, Share, Way
-from ojster.model.collection import key_of_job
+from ojster.model.collection import LOOKS_UP, key_of_job
 from ojster.model.envelope import Job
 from ojster.model.node import NUMBER_BITS
 from ojster.model.reactions import SKIPS
@@ -33,6 +34,9 @@ MOST_CLAIMED: Final = 1_000
 
 MOST_WINDOWS: Final = 20
 """How often a claim looks at some more of the keys of a queue, as long as there is no room in those before."""
+
+_LOOKS_AROUND: Final = SKIPS | LOOKS_UP
+"""How the rows of jobs say that something is to be looked up before they are handed out."""
 
 MOST_SKIPPED: Final = 100
 """How many jobs that need not run a claim completes; those behind them are the next one's."""
@@ -186,7 +190,7 @@ def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, sha
             jobs = _with_needing(tx, queue, tenant, room, jobs, match, share)
         if way.has_keys:
             jobs = _with_limited(tx, queue, tenant, room, jobs, way, share)
-        if not any(job.reacts & SKIPS for job in jobs):
+        if not any(job.reacts & _LOOKS_AROUND for job in jobs):
             break
         before = way.skipped
         jobs = _needed(tx, queue, jobs, way)
@@ -207,15 +211,21 @@ def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, sha
 def _needed(tx: Transaction, queue: str, jobs: list[Job], way: Way) -> list[Job]:
     """Complete those of the jobs about to be handed out that say that they need not run; return the others.
 
-    A job whose workflow somebody else is changing is left for later.
+    A job whose workflow somebody else is changing is left for later; one whose lookups find nothing has failed.
     """
     needed = []
     for job in jobs:
         if not job.reacts & SKIPS:
+            if job.reacts & LOOKS_UP and not give_found(tx, job):
+                way.skipped += 1
+                continue
             needed.append(job)
         elif way.skipped >= MOST_SKIPPED or not _is_free(tx, job):
             tx.effects.opened.add(queue)  # it, or what is behind it, is looked at again, in another transaction
         elif (adopted := adoption_of(tx, job)) is None:
+            if job.reacts & LOOKS_UP and not give_found(tx, job):
+                way.skipped += 1
+                continue
             needed.append(job)
         else:
             _begin_workflows(tx, [job])

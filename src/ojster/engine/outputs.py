@@ -15,12 +15,14 @@ import msgspec
 
 from ojster.database.transaction import Transaction, TryAgain
 from ojster.engine.collections import artifacts_of, look_up, need_collection, put, put_all
+from ojster.engine.transitions import fail_attempt
 from ojster.model.collection import Item, NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
 from ojster.model.envelope import Job
 from ojster.model.errors import InvalidRequest, NotFound, OjsterError
+from ojster.model.failure import Failure
 from ojster.model.node import NUMBER_BITS
 from ojster.model.reactions import COLLECTS, Collect, Event, reactions_of
-from ojster.model.reference import Reference, Unresolvable, follow, parse_reference, resolve
+from ojster.model.reference import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
 
 _SAID: Final = frozenset({"id", "type", "args"})
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -177,6 +179,23 @@ def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[byte
         return shown[0] if is_single else b"[%b]" % b",".join(shown)
 
     return find
+
+
+def give_found(tx: Transaction, job: Job) -> bool:
+    """Give a job that is about to be handed out what the lookups in its arguments find; tell whether they find it.
+
+    If they do not, the attempt has failed.
+    """
+    members = _members(job.envelope)
+    try:
+        found = replace_lookups(members["args"], finder(tx, job.tenant, None))
+    except Unresolvable as error:
+        job.attempt += 1
+        job.started_at = tx.now
+        fail_attempt(tx, job, Failure("Unresolvable", str(error), code="unresolvable_reference"))
+        return False
+    job.envelope = msgspec.json.encode(members | {"args": msgspec.Raw(found)})
+    return True
 
 
 def _text(raw: bytes) -> str:

@@ -20,6 +20,7 @@ from ojster.engine.outputs import carry_out, collect_all, collect_outputs, finde
 from ojster.engine.task_history import record_all
 from ojster.engine.workflows import create
 from ojster.model.channel import Notify
+from ojster.model.collection import LOOKS_UP
 from ojster.model.definition import START_MEMBERS, check_params, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
@@ -80,6 +81,7 @@ def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) 
         try:
             members = _resolved(tx, action.job, _OF_JOB, job)
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
+            new = msgspec.structs.replace(new, reacts=new.reacts & ~LOOKS_UP)  # they were resolved just now
             ready.append((job, event, new))
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))

@@ -14,6 +14,7 @@ import msgspec
 from ojster.model.errors import InvalidRequest, PayloadTooLarge
 from ojster.model.file import OCTETS, FileRef, NewFile
 from ojster.model.reading import read_value
+from ojster.model.reference import lookups_in
 from ojster.model.tenant import qualify
 
 INTERNAL: Final = "internal"
@@ -241,6 +242,26 @@ def _read_many(raw: bytes) -> Lookup:
 
 def _check_source(collection: str) -> str:
     return collection if collection == INTERNAL else check_collection_name(collection)
+
+
+LOOKS_UP: Final = 1 << 19
+"""How a job's row says that lookups stand in its arguments, which are resolved when it is handed out."""
+
+
+def check_lookups(args: bytes | msgspec.Raw) -> bool:
+    """Tell whether lookups stand in the arguments of a job that is no step of a workflow.
+
+    Raises
+    ------
+    InvalidRequest
+        One is malformed, or leads to the collection of a workflow.
+    """
+    found = list(lookups_in(args))
+    for raw in found:
+        for one in read_lookup(raw)[0]:
+            if one.collection == INTERNAL:
+                raise InvalidRequest(f"Only steps of workflows have a collection {INTERNAL!r}.", field="args")
+    return bool(found)
 
 
 class Where(msgspec.Struct, frozen=True):

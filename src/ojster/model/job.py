@@ -20,6 +20,7 @@ import msgspec
 from ojster.model.agents import SYSTEM_MANAGED, Agent, is_agents, read_agent
 from ojster.model.channel import Notify
 from ojster.model.code import ATTRIBUTE, CODE_TYPE, read_code
+from ojster.model.collection import LOOKS_UP, check_lookups
 from ojster.model.duration import MILLISECOND, SECOND, parse_duration
 from ojster.model.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.model.expiration import ATTRIBUTE as EXPIRATION
@@ -401,6 +402,8 @@ def read_job(
     if EXPIRATION in members:
         read_expiration_delay(members[EXPIRATION])  # or it is refused
         reacts |= EXPIRATION_BIT
+    if "workflow_id" not in members and b'"$lookup"' in bytes(args_raw) and check_lookups(args_raw):
+        reacts |= LOOKS_UP
     unique_key = None
     if options.unique is not None:
         unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))

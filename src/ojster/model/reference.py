@@ -122,7 +122,7 @@ def lookups_in(raw: bytes | msgspec.Raw) -> Iterator[msgspec.Raw]:
 
 def no_lookups(raw: bytes) -> bytes:
     """Refuse a lookup where none can stand."""
-    raise Unresolvable("A '$lookup' can stand only in the arguments of steps, and of jobs that reactions push.")
+    raise Unresolvable("A '$lookup' can stand only in the arguments of jobs and steps.")
 
 
 def resolve(
@@ -145,6 +145,21 @@ def resolve(
         return _encode({name: msgspec.Raw(resolve(value, look_up, find)) for name, value in members.items()})
     if raw[:1] == b"[":
         return b"[%b]" % b",".join([resolve(value, look_up, find) for value in _elements(raw)])
+    return raw
+
+
+def replace_lookups(raw: bytes | msgspec.Raw, find: Callable[[bytes], bytes]) -> bytes:
+    """Return JSON with every lookup replaced by what ``find`` returns for it; all else stays to the letter."""
+    raw = bytes(raw)
+    if not may_hold_references(raw):
+        return raw
+    if raw[:1] == b"{":
+        members = _members(raw)
+        if (lookup := _lookup_of(members)) is not None:
+            return find(bytes(lookup))
+        return _encode({name: msgspec.Raw(replace_lookups(value, find)) for name, value in members.items()})
+    if raw[:1] == b"[":
+        return b"[%b]" % b",".join([replace_lookups(value, find) for value in _elements(raw)])
     return raw
 
 
