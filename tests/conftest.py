@@ -196,14 +196,14 @@ class Bench:
         return job
 
     async def ack(self, job: Job, result: bytes | None = None) -> Job:
-        from ojster.engine.engine import accepted
+        from ojster.engine.calls.view import accepted
         from ojster.engine.outcome import Acknowledgement
 
         (done,) = await self.engine.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
         return accepted(done)
 
     async def fail(self, job: Job, type: str = "SomeError", code: str = "handler_error", **more: Any) -> Job:
-        from ojster.engine.engine import accepted
+        from ojster.engine.calls.view import accepted
         from ojster.engine.outcome import FailureReport
         from ojster.model.failure import Failure
 

@@ -25,8 +25,10 @@ from ojster.codec import Codec, Codecs
 from ojster.collection import SharedCollection
 from ojster.database.database import POSTGRES, names_a_database, open_database, without_password
 from ojster.database.transaction import Later, Transaction
+from ojster.engine.calls.jobs import through_middleware
+from ojster.engine.calls.view import EnqueueMiddleware, accepted
 from ojster.engine.cron import Cron
-from ojster.engine.engine import Engine, EnqueueMiddleware, accepted, through_middleware
+from ojster.engine.engine import Engine
 from ojster.engine.push import push
 from ojster.engine.settings import Settings
 from ojster.files.store import store_for

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ojster.engine.engine import accepted
+from ojster.engine.calls.view import accepted
 from ojster.engine.outcome import Acknowledgement, Progress, Release
 from ojster.engine.selection import JobFilter
 from ojster.engine.workers import Heartbeat

@@ -231,7 +231,7 @@ async def test_a_drained_engine_lets_nobody_wait(bench: Bench) -> None:
 
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:
-    from ojster.engine.engine import Enqueue, JobRequest
+    from ojster.engine.calls.view import Enqueue, JobRequest
     from ojster.model.errors import InvalidRequest
 
     async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest:

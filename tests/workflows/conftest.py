@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.engine.engine import Engine, accepted
+from ojster.engine.calls.view import accepted
+from ojster.engine.engine import Engine
 from ojster.engine.outcome import Acknowledgement, FailureReport
 from ojster.engine.workflows import Review, StepAddress
 from ojster.model.envelope import Job

@@ -12,8 +12,8 @@ import pytest
 
 from ojster.database.postgres_url import parse_postgres_url
 from ojster.database.transaction import Transaction
+from ojster.engine.calls.view import accepted
 from ojster.engine.definitions import Deletion
-from ojster.engine.engine import accepted
 from ojster.engine.holds import WorkflowResumption
 from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Acknowledgement, Release

@@ -17,8 +17,9 @@ import pytest
 
 from ojster.app import App
 from ojster.database.database import open_database
+from ojster.engine.calls.view import accepted
 from ojster.engine.definitions import Deletion, Named
-from ojster.engine.engine import Engine, accepted
+from ojster.engine.engine import Engine
 from ojster.engine.holds import WorkflowResumption
 from ojster.engine.notes import NewNote
 from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release

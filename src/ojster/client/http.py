@@ -16,11 +16,11 @@ from msgspec import UNSET, UnsetType
 from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
+from ojster.engine.calls.jobs import Sweep
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.collections import Collection
 from ojster.engine.cron import Cron
 from ojster.engine.definitions import Deletion, Named
-from ojster.engine.engine import Sweep
 from ojster.engine.history import Entry
 from ojster.engine.holds import WorkflowResumption
 from ojster.engine.inspect import JobPage, Page

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from ojster.engine.admission import Pushed
 from ojster.engine.agents import Account
 from ojster.engine.bulk import Action
+from ojster.engine.calls.jobs import Sweep
 from ojster.engine.checkpoints import NewCheckpoint
 from ojster.engine.collections import Collection
 from ojster.engine.cron import Cron
 from ojster.engine.definitions import Deletion, Named
-from ojster.engine.engine import Sweep
 from ojster.engine.history import Entry
 from ojster.engine.holds import WorkflowResumption
 from ojster.engine.inspect import JobPage, Page
@@ -44,7 +44,7 @@ from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
 
 
 class Client(Protocol):
-    """Everything that can be asked of Ojster. What each call does and raises is said in ``ojster.engine.engine``."""
+    """Everything that can be asked of Ojster. What each call does and raises is said in ``ojster.engine.calls``."""
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Push jobs, all or none."""

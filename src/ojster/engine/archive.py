@@ -15,13 +15,14 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ojster.engine import files
+from ojster.engine.inspect import find_owners
 from ojster.files.store import FileStore
 from ojster.model.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, OjsterError
 from ojster.model.file import CHUNK, LARGEST_FILE, File, HashMismatch, NewFile
 from ojster.model.ids import new_id
 
 if TYPE_CHECKING:
-    from ojster.engine.engine import Engine
+    from ojster.engine.calls.view import View
 
 log = logging.getLogger("ojster")
 
@@ -51,7 +52,7 @@ class Archive:
         Where the bytes are.
     """
 
-    def __init__(self, engine: Engine, store: FileStore) -> None:
+    def __init__(self, engine: View, store: FileStore) -> None:
         self._engine = engine
         self._store = store
 
@@ -82,9 +83,12 @@ class Archive:
             There is none.
         """
         known = await self._engine.look(files.find_files, file_id)
-        is_theirs = job_id is None or (await self._engine.find(job_id)).tenant == known.tenant
-        if not is_theirs or not self._engine.sees(known.tenant):
+        if not self._engine.sees(known.tenant):
             raise files.no_file(file_id)
+        if job_id is not None:
+            owners = await self._engine.database.read(find_owners, (job_id,))
+            if owners.get(job_id) != known.tenant:
+                raise files.no_file(file_id)
         return known.file
 
     async def list(self, limit: int = 50, before: str | None = None) -> list[File]:

@@ -7,7 +7,8 @@ middleware.
 
 from __future__ import annotations
 
-from ojster.engine.engine import Engine, Enqueue, JobRequest
+from ojster.engine.calls.view import Enqueue, JobRequest
+from ojster.engine.engine import Engine
 from ojster.engine.inspect import find
 from ojster.engine.workers import Heartbeat, Pulse
 from ojster.model.errors import InvalidPolicy

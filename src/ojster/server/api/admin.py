@@ -14,8 +14,8 @@ from msgspec import UNSET
 
 from ojster.engine import control, overview, queue_config, statistics, system, workers
 from ojster.engine.bulk import Action
+from ojster.engine.calls.jobs import Sweep
 from ojster.engine.configuration import Bound
-from ojster.engine.engine import Sweep
 from ojster.engine.inspect import Page
 from ojster.engine.overview import QueueOverview, throughput
 from ojster.engine.queue_config import Configuration, QueueConfig
