@@ -210,6 +210,11 @@ class Orchestrator:
 
         If it comes after nothing, it is laid out at once, so that others can require what its steps promise; else
         when those before it have succeeded.
+
+        Raises
+        ------
+        ValueError, LookupError, InvalidRequest
+            As of ``ensure``, ``validate`` and its ``populate``; or that is asynchronous, and it comes after nothing.
         """
         if id in self.children or id in self._new:
             return Child(id, self.children[id].info if id in self.children else None)
@@ -224,7 +229,7 @@ class Orchestrator:
             if inspect.isawaitable(laid_out):
                 if inspect.iscoroutine(laid_out):
                     laid_out.close()
-                raise ValueError(f"{kind.__name__}.populate is async: let it come after something, such as itself.")
+                raise ValueError(f"{kind.__name__}.populate is async: let it come after a step, such as 'populate'.")
             steps = list(inner._new.values())
         first = {"id": FIRST, **orchestrating(kind.name, None, inner.given, self._queue)}
         wire = Step({"type": "graph", "steps": steps or [first]}).set(id=id, **said).wire
@@ -243,7 +248,7 @@ class Orchestrator:
             raise ValueError(f"{FIRST!r} is what the step is called that lays out the workflow.")
         if id in self.children:
             known = self.children[id]
-            if known.info is not None and "fallback" not in wire and wire.get("type") != _type_of(known.info):
+            if known.info is not None and "fallback" not in wire and wire.get("type") != known.info.type:
                 raise ValueError(f"There is a step {id!r} of the type {known.info.type!r}; call this one otherwise.")
             return known
         for raw in lookups_in(_encode(wire)):
@@ -329,10 +334,6 @@ def _means(lookup: Lookup, item: Item) -> bool:
 
 def _id_of(child: Child | str) -> str:
     return child.id if isinstance(child, Child) else child
-
-
-def _type_of(info: StepInfo) -> str:
-    return info.type
 
 
 def _internal(raw: bytes | msgspec.Raw) -> list[Lookup]:
