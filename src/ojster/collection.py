@@ -95,7 +95,8 @@ class SharedCollection:
         """
         given = source if isinstance(source, bytes) else Path(source)
         file = await upload(self._client(), given, filename=filename, content_type=content_type, job_id=self._job_id)
-        replaces = self._where.job_id is not None if replace is None else replace
+        is_of_job = self._where.job_id is not None and self._where.name is None
+        replaces = is_of_job if replace is None else replace
         item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(given), content_type)
         return await self._client().add_item(self._where, item)
 

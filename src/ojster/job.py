@@ -294,8 +294,8 @@ class JobContext:
         return self._shared(Where(workflow_id=self.workflow_id))
 
     def collection_named(self, name: str) -> SharedCollection:
-        """The collection of this name."""
-        return self._shared(Where(name))
+        """The collection of this name, of the workspace of the job."""
+        return self._shared(Where(name, job_id=self.job.id))
 
     @cached_property
     def artifacts(self) -> SharedCollection:

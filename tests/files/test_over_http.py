@@ -329,3 +329,26 @@ async def test_a_job_of_a_workspace_brings_about_files_of_it(engine: Engine) -> 
         await engine.add_item(Where(job_id=pushed.job.id), NewItem("late", b"null"))
     (item,) = await engine.items(Where(job_id=pushed.job.id))
     assert (item.collection, item.name) == ("artifacts", "log")
+
+
+async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
+    cutter: tuple[Cutter, HttpClient], engine: Engine
+) -> None:
+    """Although its worker works for all workspaces."""
+    _, client = cutter
+    acme = engine.of("acme")
+    await acme.create_collection("releases")
+    (pushed,) = await acme.enqueue([request("t")])
+    await engine.fetch(Claim(("default",), worker_id="w"))
+    for number, caller in enumerate((client, engine)):
+        releases = shared(caller, Where("releases", job_id=pushed.job.id), pushed.job.id)
+        await releases.aadd_file(f"file-{number}", b"content")
+        await releases.aadd("data", number, replace=True)
+        assert await releases.aread(f"file-{number}") == b"content"
+        assert [item.name for item in await releases.aitems(name_startswith="file")] == ["file-0", "file-1"][
+            : number + 1
+        ]
+        await releases.aremove("data")
+    assert [item.name for item in await acme.items(Where("releases"))] == ["file-0", "file-1"]
+    with pytest.raises(NotFound):
+        await shared(engine.of("beta"), Where("releases", job_id=pushed.job.id)).aitems()

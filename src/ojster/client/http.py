@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -587,7 +588,7 @@ class HttpClient:
 
     async def remove_item(self, where: Where, name: str) -> Item:
         """Remove something from a collection."""
-        answer = await self._call("DELETE", f"{_items_of(where)}/{quote(name, safe='')}")
+        answer = await self._call("DELETE", _items_of(where, name))
         return msgspec.json.decode(answer["item"], type=Item)
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
@@ -596,8 +597,8 @@ class HttpClient:
         query: dict[str, Any] = {name: wanted.get(name) for name in ITEM_QUERY}
         query["data"] = _encode(wanted["data"]).decode() if wanted.get("data") else None
         query["history"] = "true" if history else None
-        given = urlencode({name: value for name, value in query.items() if value is not None})
-        answer = await self._call("GET", f"{_items_of(where)}?{given}")
+        given = {name: value for name, value in query.items() if value is not None}
+        answer = await self._call("GET", _items_of(where, query=given))
         return msgspec.json.decode(answer["items"], type=list[Item])
 
     async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
@@ -875,12 +876,20 @@ def _file(answer: Members) -> File:
     return msgspec.json.decode(answer["file"], type=File)
 
 
-def _items_of(where: Where) -> str:
-    if where.job_id is not None:
-        return f"/jobs/{quote(where.job_id, safe='')}/items"
-    if where.workflow_id is not None:
-        return f"/workflows/{quote(where.workflow_id, safe='')}/items"
-    return f"/collections/{quote(where.name or '', safe='')}/items"
+def _items_of(where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the path of the items of a collection, or of one of them, with its query."""
+    query = dict(query)
+    if where.name is not None:
+        path = f"/collections/{quote(where.name, safe='')}/items"
+        if where.job_id is not None:
+            query["job_id"] = where.job_id
+    elif where.job_id is not None:
+        path = f"/jobs/{quote(where.job_id, safe='')}/items"
+    else:
+        path = f"/workflows/{quote(where.workflow_id or '', safe='')}/items"
+    if name is not None:
+        path += f"/{quote(name, safe='')}"
+    return f"{path}?{urlencode(query)}" if query else path
 
 
 def _token_with_secret(raw: msgspec.Raw) -> tuple[Token, str]:

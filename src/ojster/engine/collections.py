@@ -34,7 +34,7 @@ from ojster.model.errors import Conflict, InvalidRequest, NotFound, OjsterError
 from ojster.model.file import RESULT, FileRef
 from ojster.model.node import NUMBER_BITS
 from ojster.model.states import JobState
-from ojster.model.tenant import called, split
+from ojster.model.tenant import called, qualify, split
 from ojster.model.timestamps import format_timestamp
 
 MOST_ITEMS: Final = 10_000
@@ -131,7 +131,10 @@ def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[Ojs
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A collection: a named one, as it is kept, or that of a workflow or job; and whose view it is (``None``: all)."""
+    """A collection: a named one, as it is kept, or that of a workflow or job; and whose view it is (``None``: all).
+
+    A named one with a job is that which the job's workspace calls so.
+    """
 
     name: str | None = None
     workflow_id: str | None = None
@@ -214,6 +217,8 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
         job = (tx.lock_jobs if lock else tx.find_jobs)([place.job_id]).get(place.job_id)
         if job is None or place.tenant not in (None, job.tenant):
             raise no_job(place.job_id)
+        if place.name is not None:
+            return need_collection(tx, qualify(job.tenant, called(place.name))), job.tenant
         return key_of_job(job.seq), job.tenant
     if place.workflow_id is not None:
         workflow = find_workflow(tx, place.workflow_id, lock=lock)
@@ -226,7 +231,7 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
 
 def _check_runs(tx: Transaction, place: Place) -> None:
     """Refuse that something is said to be of a job that does not run."""
-    if place.job_id is not None:
+    if place.job_id is not None and place.name is None:
         state = tx.find_jobs([place.job_id])[place.job_id].state
         if state != JobState.ACTIVE:
             raise Conflict(f"The job {place.job_id} is {state}; only one that runs brings something about.")

@@ -265,7 +265,10 @@ def check_lookups(args: bytes | msgspec.Raw) -> bool:
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Which collection: a named one, that of a workflow, or what a job has brought about."""
+    """Which collection: a named one, that of a workflow, or what a job has brought about.
+
+    With a job and a name, it is the collection that the job's workspace calls so.
+    """
 
     name: str | None = None
     workflow_id: str | None = None

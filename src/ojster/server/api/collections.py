@@ -34,7 +34,10 @@ async def delete_collection(exchange: Exchange) -> Answer:
 
 
 async def add_item(exchange: Exchange) -> Answer:
-    """Put something into a collection, under a name that nothing else in it has, or in the place of that."""
+    """Put something into a collection, under a name that nothing else in it has, or in the place of that.
+
+    With ``job_id``, the named collection is that of the workspace of this job.
+    """
     body = await exchange.read(wire.ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
     item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
@@ -75,7 +78,8 @@ async def remove_item(exchange: Exchange) -> Answer:
 
 def _where(exchange: Exchange) -> Where:
     path = exchange.path
-    return Where(path.get("name"), path.get("id"), path.get("job"))
+    job_id = path.get("job") if "name" not in path else exchange.query.get("job_id")
+    return Where(path.get("name"), path.get("id"), job_id)
 
 
 _TAG: Final = "Collections"
