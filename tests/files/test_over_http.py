@@ -16,13 +16,15 @@ import pytest
 from ojster import transfer
 from ojster.client.http import HttpClient
 from ojster.collection import SharedCollection
+from ojster.database.database import Database
+from ojster.engine import archive
 from ojster.engine.engine import Engine
 from ojster.engine.files import list_pieces
 from ojster.engine.outcome import Acknowledgement
 from ojster.engine.way import Claim
-from ojster.files.store import FileStore
+from ojster.files.store import FileStore, open_store
 from ojster.model.collection import NewItem, Where
-from ojster.model.errors import BackendUnavailable, NotFound
+from ojster.model.errors import BackendError, BackendUnavailable, NotFound
 from ojster.model.file import FileRef, HashMismatch, NewFile
 from ojster.server.app import Application
 from tests.conftest import request
@@ -352,3 +354,49 @@ async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
     assert [item.name for item in await acme.items(Where("releases"))] == ["file-0", "file-1"]
     with pytest.raises(NotFound):
         await shared(engine.of("beta"), Where("releases", job_id=pushed.job.id)).aitems()
+
+
+@pytest.fixture
+async def cut_s3(
+    s3_url: str, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Cutter, FileStore]]:
+    """A bucket behind connections that can be cut."""
+    proxy = Cutter(int(s3_server.rpartition(":")[2]))
+    async with proxy.listening() as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        yield proxy, open_store(s3_url)
+
+
+async def test_a_cut_connection_to_an_object_store_is_tried_again(cut_s3: tuple[Cutter, FileStore]) -> None:
+    proxy, store = cut_s3
+    proxy.up[:] = [700, 1500]
+    await store.put("f/1", CONTENT)
+    proxy.down[:] = [50, 900]
+    assert await store.get("f/1") == CONTENT
+    proxy.up[:] = [100]
+    await store.delete_file("f")
+    with pytest.raises(BackendError, match="missing"):
+        await store.get("f/1")
+    assert proxy.cuts == 5
+
+
+async def test_an_object_store_that_is_always_cut_off_loses_nothing_that_was_said_to_be_safe(
+    cut_s3: tuple[Cutter, FileStore], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy, store = cut_s3
+    monkeypatch.setattr(archive, "CHUNK", PIECE)
+    engine = Engine(database, store=store)
+    file = await engine.create_file(NewFile(len(CONTENT), SHA256))
+
+    async def sending() -> AsyncIterator[bytes]:
+        yield CONTENT[: 2 * PIECE]
+        proxy.up[:] = [300] * 100
+        yield CONTENT[2 * PIECE :]
+
+    with pytest.raises(BackendUnavailable):
+        await engine.write_file(file.id, 0, sending())
+    proxy.up.clear()
+    assert (await engine.find_file(file.id)).offset == 2 * PIECE
+    file = await engine.write_file(file.id, 2 * PIECE, transfer._pieces_of(CONTENT, 2 * PIECE, len(CONTENT)))
+    assert file.complete
+    assert await transfer.fetch(engine, file.id) == CONTENT
