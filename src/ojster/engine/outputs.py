@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -131,7 +131,17 @@ def _name_of(action: Collect, see: See) -> str:
 
 def filled(template: str, see: See) -> str:
     """Return a text with that in the place of what stands in braces to which it leads."""
-    return _FIELD.sub(lambda field: _text(see(parse_reference(field[1]))), template)
+    words, references = _parsed(template)
+    return (
+        "".join([word + _text(see(reference)) for word, reference in zip(words, references, strict=False)]) + words[-1]
+    )
+
+
+@lru_cache(maxsize=1024)
+def _parsed(template: str) -> tuple[list[str], list[Reference]]:
+    """Return the words of a text around what stands in braces, and that."""
+    parts = _FIELD.split(template)
+    return parts[::2], [parse_reference(field) for field in parts[1::2]]
 
 
 def _seer_of_artifact(item: Item, see: See) -> See:
@@ -199,6 +209,8 @@ def give_found(tx: Transaction, job: Job) -> bool:
 
 
 def _text(raw: bytes) -> str:
+    if raw.isdigit():
+        return raw.decode()
     try:
         value = msgspec.json.decode(raw)
     except msgspec.MsgspecError as error:  # a number beyond what a double holds
