@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ojster.engine.selection import JobFilter
 from ojster.model.collection import Item, Lookup, NewItem, Where, read_lookup
 from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge
 from ojster.model.job import read_members
@@ -458,3 +459,11 @@ async def test_what_a_lookup_has_found_is_not_looked_up_again(flow: WorkflowBenc
     await flow.engine.enqueue([read_members(msgspec.json.encode(body))])
     await flow.ack((await flow.take())[0])
     assert (await flow.take())[0].args[0]["data"] == {"$lookup": "c/y"}
+
+
+async def test_a_claim_gives_up_on_a_bounded_number_of_jobs(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("c")
+    await flow.engine.enqueue([request("t", {"$lookup": "c/x"}, retry={"max_attempts": 1}) for _ in range(150)])
+    assert await flow.fetch(count=3) == []
+    failed = (await flow.engine.list_jobs(JobFilter(states=("discarded",)))).total
+    assert 100 <= failed < 103

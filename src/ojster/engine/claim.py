@@ -196,7 +196,7 @@ def _of_one(tx: Transaction, queue: str, tenant: str, wanted: int, way: Way, sha
         jobs = _needed(tx, queue, jobs, way)
         if way.skipped > before:
             advance(tx)  # what comes after them may be what the worker gets
-        if way.skipped in (before, MOST_SKIPPED):
+        if way.skipped == before or way.skipped >= MOST_SKIPPED:
             break
     if match is not None:
         jobs = _that_fit_together(tx, queue, jobs, match)
@@ -215,22 +215,19 @@ def _needed(tx: Transaction, queue: str, jobs: list[Job], way: Way) -> list[Job]
     """
     needed = []
     for job in jobs:
-        if not job.reacts & SKIPS:
-            if job.reacts & LOOKS_UP and not give_found(tx, job):
+        if job.reacts & SKIPS:
+            if way.skipped >= MOST_SKIPPED or not _is_free(tx, job):
+                tx.effects.opened.add(queue)  # it, or what is behind it, is looked at again, in another transaction
+                continue
+            if (adopted := adoption_of(tx, job)) is not None:
+                _begin_workflows(tx, [job])
+                skip(tx, job, adopted)
                 way.skipped += 1
                 continue
-            needed.append(job)
-        elif way.skipped >= MOST_SKIPPED or not _is_free(tx, job):
-            tx.effects.opened.add(queue)  # it, or what is behind it, is looked at again, in another transaction
-        elif (adopted := adoption_of(tx, job)) is None:
-            if job.reacts & LOOKS_UP and not give_found(tx, job):
-                way.skipped += 1
-                continue
-            needed.append(job)
-        else:
-            _begin_workflows(tx, [job])
-            skip(tx, job, adopted)
+        if job.reacts & LOOKS_UP and not give_found(tx, job):
             way.skipped += 1
+        else:
+            needed.append(job)
     return needed
 
 
