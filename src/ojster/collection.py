@@ -13,7 +13,7 @@ from ojster.client.interface import Client
 from ojster.model.collection import Item, Lookup, NewItem, Where
 from ojster.model.errors import NotFound
 from ojster.model.file import FileRef
-from ojster.transfer import download, fetch, upload
+from ojster.transfer import content_of, download, upload
 from ojster.values import to_json
 
 
@@ -123,7 +123,7 @@ class SharedCollection:
 
     async def aread(self, name: str) -> bytes:
         """Return what is in the file of an artifact; raises as ``adownload`` does."""
-        return await fetch(self._client(), (await self._file(name)).id)
+        return await content_of(self._client(), await self._file(name))
 
     async def _file(self, name: str) -> FileRef:
         item = await self._item(name)

@@ -154,12 +154,16 @@ def _in(target: Path, file: FileRef) -> Path:
 
 async def fetch(client: Client, file_id: str) -> bytes:
     """Return what is in a file; raises as ``download`` does."""
-    file = (await client.find_file(file_id)).ref
+    return await content_of(client, (await client.find_file(file_id)).ref)
+
+
+async def content_of(client: Client, file: FileRef) -> bytes:
+    """Return what is in a file that is known already; raises as ``download`` does."""
     content, failures = bytearray(), 0
     while True:
         before = len(content)
         try:
-            async for some in await client.read_file(file_id, before):
+            async for some in await client.read_file(file.id, before):
                 content += some
             break
         except BackendUnavailable:
@@ -169,7 +173,7 @@ async def fetch(client: Client, file_id: str) -> bytes:
             await _pause(failures)
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
-        message = f"The file {file_id} should have the SHA-256 {file.sha256}, and what has come has {found}."
+        message = f"The file {file.id} should have the SHA-256 {file.sha256}, and what has come has {found}."
         raise HashMismatch(message, expected=file.sha256, found=found)
     return bytes(content)
 
@@ -199,7 +203,7 @@ async def _restored(client: Client, file_id: str, job_id: str | None, reference:
         return reference
     if not file.complete or file.content_type != JSON or file.offset > LARGEST_RESTORED:
         return reference
-    return _decoded(await fetch(client, file_id))
+    return _decoded(await content_of(client, file.ref))
 
 
 async def restore_json(client: Client, raw: bytes, job_id: str) -> bytes:

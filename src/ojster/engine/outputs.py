@@ -64,7 +64,7 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
         if see is None or seen is not job:
             see, seen = seer(job), job
         try:
-            key = key_of(job.tenant, action.collection, None if job.node is None else job.node >> NUMBER_BITS)
+            key = key_of(job.tenant, action.collection, workflow_of(job))
             items = list(_items_of(tx, job, action, see))
             if key not in known and not is_internal(key):
                 need_collection(tx, key)
@@ -84,6 +84,11 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
             log.info("what jobs put into collections is put there one by one: %s", error)
     for job, event, key, item in ready:
         carry_out(tx, job, event, partial(put, tx, key, job.tenant, item, job=job))
+
+
+def workflow_of(job: Job) -> int | None:
+    """Return the number of the workflow that a job is a step of; ``None``: of none."""
+    return None if job.node is None else job.node >> NUMBER_BITS
 
 
 def carry_out(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:
@@ -119,10 +124,7 @@ def _items_of(tx: Transaction, job: Job, action: Collect, see: See) -> Iterator[
         data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, see_item)
         category = action.category or item.category
         new = NewItem(_name_of(action, see_item), check_data(data), category, action.replace)
-        if item.file is not None:
-            of_file = {"file_id": item.file.id, "filename": item.file.filename, "content_type": item.file.content_type}
-            new = msgspec.structs.replace(new, **of_file)
-        yield new
+        yield new.with_file(item.file)
 
 
 def _name_of(action: Collect, see: See) -> str:

@@ -16,7 +16,7 @@ from ojster.database.transaction import Later, Transaction, TryAgain
 from ojster.engine.admission import admit
 from ojster.engine.definitions import find
 from ojster.engine.notifications import notify
-from ojster.engine.outputs import carry_out, collect_all, collect_outputs, finder, note_failure, seer
+from ojster.engine.outputs import carry_out, collect_all, collect_outputs, finder, note_failure, seer, workflow_of
 from ojster.engine.task_history import record_all
 from ojster.engine.workflows import create
 from ojster.model.channel import Notify
@@ -25,7 +25,6 @@ from ojster.model.definition import START_MEMBERS, check_params, read_start
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
 from ojster.model.job import Members, NewJob, read_job
-from ojster.model.node import NUMBER_BITS
 from ojster.model.reactions import Action, Collect, Enqueue, Event, StartWorkflow, reactions_of
 from ojster.model.reference import Unresolvable, resolve
 from ojster.model.task_history import Record
@@ -145,5 +144,5 @@ def _accept(result: Any) -> None:
 
 def _resolved(tx: Transaction, template: Members, names: tuple[str, ...], job: Job) -> Members:
     """Return a request, with what its references to a job, and its lookups, lead to."""
-    see, find = seer(job), finder(tx, job.tenant, None if job.node is None else job.node >> NUMBER_BITS)
+    see, find = seer(job), finder(tx, job.tenant, workflow_of(job))
     return {name: msgspec.Raw(resolve(raw, see, find)) if name in names else raw for name, raw in template.items()}

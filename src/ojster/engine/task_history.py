@@ -11,15 +11,14 @@ import msgspec
 
 from ojster.database.transaction import Row, Transaction
 from ojster.engine.collections import copy_items, delete_items, look_up, put
-from ojster.engine.outputs import carry_out, filled, finder, note_failure, seer
+from ojster.engine.outputs import carry_out, filled, finder, note_failure, seer, workflow_of
 from ojster.engine.transitions import complete_job, write_completed
 from ojster.model.collection import INTERNAL, Item, NewItem, key_of, key_of_job, read_lookup
 from ojster.model.duration import DAY
 from ojster.model.envelope import Job
 from ojster.model.errors import NotFound, OjsterError
-from ojster.model.node import NUMBER_BITS
 from ojster.model.outcome import SKIPPED, Outcome, outcome_of
-from ojster.model.reactions import Event, reactions_of
+from ojster.model.reactions import SKIPS, Event, reactions_of
 from ojster.model.reference import Unresolvable, parse_reference, resolve
 from ojster.model.task_history import (
     NEWEST,
@@ -90,7 +89,7 @@ def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
 def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
     error = bytes(_errors(job.errors)[-1]) if job.errors and event == "on_failure" else None
     outcome = outcome_of(job.state, error, skipped=job.hold == SKIPPED) or Outcome.ERROR
-    inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,))
+    inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,)) if job.reacts & SKIPS else []
     result = job.result if job.result is None or len(job.result) <= LARGEST_RESULT else None
     is_whole = result is not None or job.result is None
     started = job.started_at if outcome is not Outcome.SKIPPED else None
@@ -139,10 +138,7 @@ _ADD: Final = (
             *(f"{name} = {_KNOWN}.{name} + excluded.{name}" for name in _SUMS),
             _extreme("shortest", "<="),
             _extreme("longest", ">="),
-            *(
-                f"{name} = coalesce(excluded.{name}, {_KNOWN}.{name})"
-                for name in ("last_success_at", "last_failure_at")
-            ),
+            *(f"{name} = coalesce(excluded.{name}, {_KNOWN}.{name})" for name in _LAST),
             "changed_at = excluded.changed_at",
         ]
     )
@@ -316,7 +312,7 @@ def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoptio
     if action.inputs is msgspec.UNSET:
         inputs = see(parse_reference("job.args"))
     else:
-        inputs = resolve(action.inputs, see, finder(tx, job.tenant, _workflow_of(job)))
+        inputs = resolve(action.inputs, see, finder(tx, job.tenant, workflow_of(job)))
     canonical = msgspec.json.encode(msgspec.json.decode(inputs), order="sorted")
     digest = hashlib.sha256(canonical).digest()
     key = _key_of(job, action)
@@ -329,11 +325,7 @@ def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoptio
         run, _, result, job_id = last[0]
         copy_items(tx, _artifacts_of(run), key_of_job(job.seq), f"job {job_id}")
         return Adoption(f"Its inputs are those of the job {job_id}.", result, job_id)
-    tx.execute(
-        "INSERT INTO job_inputs (seq, inputs) VALUES (:seq, :inputs) "
-        "ON CONFLICT (seq) DO UPDATE SET inputs = excluded.inputs",
-        {"seq": job.seq, "inputs": digest},
-    )
+    tx.execute("INSERT INTO job_inputs (seq, inputs) VALUES (:seq, :inputs)", {"seq": job.seq, "inputs": digest})
     return None
 
 
@@ -344,12 +336,11 @@ def _if_changed(tx: Transaction, job: Job, action: SkipIfChanged) -> Adoption | 
     reason = f"Result of lookup {action.lookup!r} changed"
     if found is None:
         return Adoption(reason, None)
-    file_id = None if found.file is None else found.file.id
-    new = NewItem(found.name, bytes(found.data), found.category, True, file_id)
-    if file_id is not None:
+    new = NewItem(found.name, bytes(found.data), found.category, True).with_file(found.file)
+    if found.file is not None:
         put(tx, key_of_job(job.seq), job.tenant, new, job=job)
     if action.provides is not None:
-        key = key_of(job.tenant, INTERNAL, _workflow_of(job))
+        key = key_of(job.tenant, INTERNAL, workflow_of(job))
         put(tx, key, job.tenant, msgspec.structs.replace(new, name=action.provides), job=job)
     return Adoption(reason, bytes(found.data), found.job_id)
 
@@ -357,11 +348,7 @@ def _if_changed(tx: Transaction, job: Job, action: SkipIfChanged) -> Adoption | 
 def _found_now(tx: Transaction, job: Job, action: SkipIfChanged) -> Item | None:
     lookups, _ = read_lookup(msgspec.json.encode(action.lookup))
     try:
-        (found,) = look_up(tx, lookups, job.tenant, _workflow_of(job))
+        (found,) = look_up(tx, lookups, job.tenant, workflow_of(job))
     except NotFound:
         return None
     return found
-
-
-def _workflow_of(job: Job) -> int | None:
-    return None if job.node is None else job.node >> NUMBER_BITS

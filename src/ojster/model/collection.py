@@ -296,6 +296,12 @@ class NewItem(msgspec.Struct, frozen=True):
     filename: str | None = None
     content_type: str | None = None
 
+    def with_file(self, file: FileRef | None) -> NewItem:
+        """Return it with the file of another item, called as that calls it; without one, as it is."""
+        if file is None:
+            return self
+        return msgspec.structs.replace(self, file_id=file.id, filename=file.filename, content_type=file.content_type)
+
     def check(self) -> NewItem:
         """Return it, if it may be.
 
