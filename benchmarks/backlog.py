@@ -12,8 +12,8 @@ import psycopg
 from benchmarks.figure import Figure
 from benchmarks.servers import Server, ojster
 from benchmarks.stores import Store, schema_of
-from ojster.database.sqlite import migrate
-from ojster.model.ids import new_id
+from ojster.core.ids import new_id
+from ojster.storage.sqlite.database import migrate
 
 ENVELOPE = (
     b'{"specversion":"1.0","id":"%b","type":"email.send",'

@@ -2,7 +2,7 @@
 
 Each way runs the same three transactions (push, claim, complete) with the same statements on the same tables: asyncpg
 in an event loop, psycopg 3 in threads with its pipeline mode, and libpq as psycopg wraps it, in threads, with the
-pipelines of ``ojster.database.pipeline``. It prints jobs a second, and how much of the processor the client takes.
+pipelines of ``ojster.storage.postgres.pipeline``. It prints jobs a second, and the client's processor time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import uvloop
 
 from benchmarks.floors import ENVELOPE
 from benchmarks.stores import PostgresStore, schema_of
-from ojster.database.pipeline import Connection, blobs, ints, texts, unnest, uuids
-from ojster.database.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
-from ojster.model.ids import new_id
+from ojster.core.ids import new_id
+from ojster.storage.postgres.pipeline import Connection, blobs, ints, texts, unnest, uuids
+from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
 
 TOTALS = {1: 1_000, 20: 8_000, 100: 20_000, 1_000: 40_000}
 """How many jobs are pushed, claimed and completed with so many in a transaction."""

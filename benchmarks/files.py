@@ -16,8 +16,8 @@ from benchmarks.figure import Figure
 from benchmarks.servers import ojster
 from ojster import App
 from ojster.client.interface import Client
-from ojster.model.file import CHUNK, File
-from ojster.transfer import download, upload
+from ojster.files.file import CHUNK, File
+from ojster.files.transfer import download, upload
 
 SIZE = 256
 """How many MiB the file has."""

@@ -13,9 +13,9 @@ import apsw
 
 from benchmarks.figure import Figure, median_rate, percentile, timed
 from benchmarks.stores import Store, schema_of
-from ojster.database.pipeline import Connection, blobs, ints, texts, unnest, uuids
-from ojster.database.sqlite import migrate
-from ojster.model.ids import new_id
+from ojster.core.ids import new_id
+from ojster.storage.postgres.pipeline import Connection, blobs, ints, texts, unnest, uuids
+from ojster.storage.sqlite.database import migrate
 
 FOUND: dict[str, float] = {}
 """The floors, by name, for the figures that stand beside them."""

@@ -16,8 +16,8 @@ from benchmarks.floors import FOUND
 from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
 from ojster.app import JobType
-from ojster.reactions import OF_JOB, collect, enqueue
-from ojster.tuning import be_quick
+from ojster.core.tuning import be_quick
+from ojster.events.reaction_builders import OF_JOB, collect, enqueue
 
 R = TypeVar("R")
 

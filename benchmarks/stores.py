@@ -9,8 +9,8 @@ import psycopg
 from psycopg import sql
 from tests.postgres import PostgresServer
 
-from ojster.database.database import migrate_database
-from ojster.database.postgres_url import parse_postgres_url
+from ojster.storage.database import migrate_database
+from ojster.storage.postgres.url import parse_postgres_url
 
 
 class Store(ABC):

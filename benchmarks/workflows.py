@@ -16,12 +16,12 @@ import uvloop
 
 from benchmarks.figure import Figure
 from benchmarks.stores import Store
-from ojster.database.database import open_database
-from ojster.engine.engine import Engine
-from ojster.engine.outcome import Acknowledgement
-from ojster.engine.way import Claim
-from ojster.model.job import read_members
-from ojster.tuning import be_quick
+from ojster.core.tuning import be_quick
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.request import read_members
+from ojster.service import Engine
+from ojster.storage.database import open_database
 
 R = TypeVar("R")
 

@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 
 from ojster import App, Graph, Retry, Worker, WorkflowFailed, found, param
-from ojster.reactions import OF_JOB, collect
+from ojster.events.reaction_builders import OF_JOB, collect
 
 app = App()
 broken = {"arm64"}

@@ -8,24 +8,29 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import httpx
 import msgspec
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ojster.database.database import Database, open_database
-from ojster.database.dispatcher import Operation
-from ojster.database.postgres_url import parse_postgres_url
-from ojster.engine.engine import Engine
-from ojster.engine.events import EventFilter
-from ojster.engine.settings import Settings
-from ojster.engine.upkeep import upkeep
-from ojster.model.duration import SECOND
-from ojster.model.envelope import Job
-from ojster.model.job import Members
+from ojster.core.durations import SECOND
+from ojster.core.events import EventFilter
+from ojster.core.settings import Settings
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import Members
+from ojster.schedules.due import upkeep
+from ojster.server.application import Application
+from ojster.service import Engine
+from ojster.storage.database import Database, open_database
+from ojster.storage.dispatcher import Operation
+from ojster.storage.postgres.url import parse_postgres_url
 from tests.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from tests.workflows.bench import WorkflowBench
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -74,6 +79,18 @@ def pytest_configure(config: pytest.Config) -> None:
         server.start()
         os.environ[SERVER_VARIABLE] = server.url
         config.add_cleanup(server.remove)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the tests that go over HTTP on a file and on PostgreSQL only: the engine's own tests cover the rest."""
+    fewer = [item for item in items if not _repeats_over_http(item)]
+    config.hook.pytest_deselected(items=[item for item in items if _repeats_over_http(item)])
+    items[:] = fewer
+
+
+def _repeats_over_http(item: pytest.Item) -> bool:
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return "http" in getattr(item, "fixturenames", ()) and given.get("url") in ("memory", "serializable")
 
 
 @pytest.fixture(scope="session")
@@ -187,7 +204,7 @@ class Bench:
         return pushed.job
 
     async def fetch(self, *queues: str, count: int = 1, **more: Any) -> list[Job]:
-        from ojster.engine.way import Claim
+        from ojster.jobs.claim_context import Claim
 
         return await self.engine.fetch(Claim(queues or ("default",), count, **more))
 
@@ -196,16 +213,16 @@ class Bench:
         return job
 
     async def ack(self, job: Job, result: bytes | None = None) -> Job:
-        from ojster.engine.calls.view import accepted
-        from ojster.engine.outcome import Acknowledgement
+        from ojster.jobs.completion import Acknowledgement
+        from ojster.scope import accepted
 
         (done,) = await self.engine.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
         return accepted(done)
 
     async def fail(self, job: Job, type: str = "SomeError", code: str = "handler_error", **more: Any) -> Job:
-        from ojster.engine.calls.view import accepted
-        from ojster.engine.outcome import FailureReport
-        from ojster.model.failure import Failure
+        from ojster.jobs.completion import FailureReport
+        from ojster.jobs.failure import Failure
+        from ojster.scope import accepted
 
         report = FailureReport(job.id, Failure(type, "it failed", code, **more), job.worker_id, job.attempt)
         (done,) = await self.engine.fail([report])
@@ -244,3 +261,47 @@ def shown(job: Job) -> dict[str, Any]:
     """The job's JSON, decoded."""
     decoded: dict[str, Any] = msgspec.json.decode(job.to_json())
     return decoded
+
+
+MEDIA_TYPE = "application/openjobspec+json"
+
+
+class Http:
+    """An HTTP client of the application."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        if body is not None and not isinstance(body, bytes):
+            more["json"] = body
+        elif body is not None:
+            more["content"] = body
+        headers = {"Content-Type": MEDIA_TYPE} | more.pop("headers", {})
+        return await self.client.request(method, path, headers=headers, **more)
+
+    async def push(self, **body: Any) -> dict[str, Any]:
+        response = await self("POST", "/ojs/v1/jobs", {"type": "test.job", "args": []} | body)
+        assert response.status_code == 201, response.text
+        job: dict[str, Any] = response.json()["job"]
+        return job
+
+    async def fetch(self, *queues: str, **more: Any) -> list[dict[str, Any]]:
+        response = await self("POST", "/ojs/v1/workers/fetch", {"queues": queues or ["default"]} | more)
+        assert response.status_code == 200, response.text
+        jobs: list[dict[str, Any]] = response.json()["jobs"]
+        return jobs
+
+
+@pytest.fixture
+async def http(engine: Engine) -> AsyncIterator[Http]:
+    transport = httpx.ASGITransport(app=Application(engine, largest_body=200_000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield Http(client)
+
+
+@pytest.fixture
+def flow(engine: Engine, clock: Clock) -> WorkflowBench:
+    from tests.workflows.bench import WorkflowBench
+
+    return WorkflowBench(engine, clock)

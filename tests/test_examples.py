@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ojster.model.job import read_members
-from ojster.model.node import Kind
-from ojster.model.workflow import read_workflow
+from ojster.jobs.request import read_members
+from ojster.workflows.node import Kind
+from ojster.workflows.plan import read_workflow
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,9 +9,7 @@
 
 from ojster.app import App, JobHandle, JobOptions, JobType, RateLimit, Retry, Unique
 from ojster.codec import CodecError, Encryption, Gzip
-from ojster.engine.settings import Retention, Settings
-from ojster.engine.sharing import Sharing
-from ojster.job import (
+from ojster.context import (
     DeadLetter,
     Discard,
     JobCancelled,
@@ -24,8 +22,7 @@ from ojster.job import (
     Wait,
     current_job,
 )
-from ojster.model.envelope import Job
-from ojster.model.errors import (
+from ojster.core.errors import (
     BackendUnavailable,
     Conflict,
     Duplicate,
@@ -36,12 +33,10 @@ from ojster.model.errors import (
     OjsterError,
     PayloadTooLarge,
 )
-from ojster.model.properties import PropertyConflict
-from ojster.model.states import JobState
-from ojster.model.workflow_info import StepInfo, WorkflowInfo
-from ojster.orchestrator import Child, Orchestrator
-from ojster.properties import SharedProperties
-from ojster.run import AsyncRun, Run, WorkflowCancelled, WorkflowFailed
+from ojster.core.settings import Retention, Settings
+from ojster.core.states import JobState
+from ojster.jobs.envelope import Job
+from ojster.queues.fairness import Sharing
 from ojster.version import __version__
 from ojster.worker.worker import Worker
 from ojster.workflow import (
@@ -63,6 +58,11 @@ from ojster.workflow import (
     saga,
     wait,
 )
+from ojster.workflows.handle import AsyncRun, Run, WorkflowCancelled, WorkflowFailed
+from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.orchestrator import Child, Orchestrator
+from ojster.workflows.property_values import PropertyConflict
+from ojster.workflows.shared_properties import SharedProperties
 
 __all__ = [
     "INDEX",

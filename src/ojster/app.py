@@ -19,44 +19,45 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeV
 import msgspec
 
 from ojster import tracing
+from ojster.agents import attributes
+from ojster.client.event_loop_thread import Portal
 from ojster.client.interface import Client
-from ojster.client.portal import Portal
 from ojster.codec import Codec, Codecs
-from ojster.collection import SharedCollection
-from ojster.database.database import POSTGRES, names_a_database, open_database, without_password
-from ojster.database.transaction import Later, Transaction
-from ojster.engine.calls.jobs import through_middleware
-from ojster.engine.calls.view import EnqueueMiddleware, accepted
-from ojster.engine.cron import Cron
-from ojster.engine.engine import Engine
-from ojster.engine.push import push
-from ojster.engine.settings import Settings
+from ojster.collections.handles import SharedCollection
+from ojster.collections.items import Where
+from ojster.context import JobCancelled, JobContext, JobFailed
+from ojster.core.errors import Duplicate, InvalidRequest, NotFound
+from ojster.core.ids import new_id
+from ojster.core.settings import Settings
+from ojster.core.states import FINISHED, JobState
+from ojster.core.tenant import check_tenant, shown_tenant
+from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.events.reaction_rules import ATTRIBUTE, BITS
 from ojster.files.store import store_for
-from ojster.job import JobCancelled, JobContext, JobFailed
-from ojster.model import agents, ml_resources
-from ojster.model.collection import Where
-from ojster.model.cron import OverlapPolicy
-from ojster.model.definition import Definition
-from ojster.model.envelope import Job
-from ojster.model.errors import Duplicate, InvalidRequest, NotFound
-from ojster.model.expiration import ATTRIBUTE as EXPIRATION
-from ojster.model.ids import new_id
-from ojster.model.job import DEFAULT_QUEUE, Members, check_queue_name, read_job, read_options, read_type
-from ojster.model.orchestrator import MEMBER as ORCHESTRATOR
-from ojster.model.orchestrator import ORCHESTRATE_TYPE, queue_of
-from ojster.model.reactions import ATTRIBUTE, BITS
-from ojster.model.states import FINISHED, JobState
-from ojster.model.tenant import check_tenant, shown_tenant
-from ojster.model.versions import ANY, Handled, parse_handled
-from ojster.model.workflow_info import WorkflowInfo
-from ojster.orchestrator import Orchestrator, Orchestrators
-from ojster.run import AsyncRun, Run
-from ojster.transfer import restore
-from ojster.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.files.transfer import restore
+from ojster.fleet import ml_resources
+from ojster.jobs.envelope import Job
+from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
+from ojster.jobs.push import push
+from ojster.jobs.request import DEFAULT_QUEUE, Members, check_queue_name, read_job, read_options, read_type
+from ojster.jobs.service import through_middleware
+from ojster.jobs.versions import ANY, Handled, parse_handled
+from ojster.schedules.cron import Cron
+from ojster.schedules.cron_expression import OverlapPolicy
+from ojster.scope import EnqueueMiddleware, accepted
+from ojster.service import Engine
+from ojster.storage.database import POSTGRES, names_a_database, open_database, without_password
+from ojster.storage.transaction import Later, Transaction
 from ojster.workflow import Step, Workflow, chain, start_request
+from ojster.workflows.definition import Definition
+from ojster.workflows.handle import AsyncRun, Run
+from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.orchestrator import Orchestrator, Orchestrators
+from ojster.workflows.orchestrator_request import MEMBER as ORCHESTRATOR
+from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
 
 if TYPE_CHECKING:
-    from ojster.client.http import HttpClient
+    from ojster.client.client import HttpClient
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -221,7 +222,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Return the members of a job that stand beside its ``options``."""
         members: dict[str, Any] = {} if self.version is None else {"version": self.version}
         members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
-        members |= {agents.PREFIX + name: value for name, value in (self.agent or {}).items()}
+        members |= {attributes.PREFIX + name: value for name, value in (self.agent or {}).items()}
         if self.requires is not None:
             members[ml_resources.REQUIRES] = self.requires
         if self.reactions is not None:
@@ -369,7 +370,7 @@ class JobType(Generic[P, R]):
         self._beside = options.beside()
         read_options(bytes(self._options_json))
         ml_resources.read_resources(self._beside)
-        agents.read_agent(self._beside)
+        attributes.read_agent(self._beside)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
@@ -655,7 +656,7 @@ class App:
             without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``requires`` (the same in plain words:
             ``{"region": "eu", "memory_mb": 4096}``; numbers are minima), ``agent`` (how they use models, as in
             ojs-ai-agents.md, but without ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``), ``reactions`` (what
-            is to happen when something happens to a job, by event, as ``ojster.reactions`` makes them),
+            is to happen when something happens to a job, by event, as ``ojster.events.reaction_builders`` makes them),
             ``expiration_delay`` (for how long it is kept once it is finished, in seconds, or ``never``: for ever).
 
         Raises
@@ -678,7 +679,7 @@ class App:
         return declare
 
     def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
-        """Declare a class that lays out workflows while they run (``ojster.orchestrator``).
+        """Declare a class that lays out workflows while they run (``ojster.workflows.orchestrator``).
 
         It runs in workers of this application, and in servers that are started with it (``ojster serve --app``).
 
@@ -767,7 +768,7 @@ class App:
                 headers["X-OJS-Tenant"] = shown_tenant(self.tenant)
             if token := self._token or os.environ.get(TOKEN_VARIABLE):
                 headers.setdefault("Authorization", f"Bearer {token}")
-            from ojster.client.http import HttpClient  # only here: importing it takes longer than all else
+            from ojster.client.client import HttpClient  # only here: importing it takes longer than all else
 
             client = self._http[loop] = HttpClient(self.url, headers=headers)
         return client
@@ -924,24 +925,26 @@ class App:
         return JobHandle(self, await self.client().find(job_id))
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
-        from ojster.database import guest
+        from ojster.storage.postgres import caller_transaction
 
         schema = self._schema()
         if not requests:
             return []
-        execute = guest.executes(connection)
+        execute = caller_transaction.executes(connection)
         prepared = self._portal.call(self._prepare(requests)) if self.enqueue_middleware else requests
-        jobs = guest.run_as_guest(execute, lambda tx: self._push(tx, prepared), self.settings, schema)
+        jobs = caller_transaction.run_as_guest(execute, lambda tx: self._push(tx, prepared), self.settings, schema)
         return [JobHandle(self, job) for job in jobs]
 
     async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
-        from ojster.database import guest
+        from ojster.storage.postgres import caller_transaction
 
         schema = self._schema()
         if not requests:
             return []
         prepared = await self._prepare(requests)
-        jobs = await guest.run_as_guest_of(connection, lambda tx: self._push(tx, prepared), self.settings, schema)
+        jobs = await caller_transaction.run_as_guest_of(
+            connection, lambda tx: self._push(tx, prepared), self.settings, schema
+        )
         return [JobHandle(self, job) for job in jobs]
 
     async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
@@ -967,7 +970,7 @@ class App:
         """The schema of the application's tables, where a caller's own transaction can reach them."""
         if not self.url.startswith(POSTGRES):
             raise InvalidRequest("Only jobs that are kept in PostgreSQL can be enqueued in a transaction of your own.")
-        from ojster.database.postgres_url import parse_postgres_url
+        from ojster.storage.postgres.url import parse_postgres_url
 
         return parse_postgres_url(self.url).schema
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from ojster.model.job import DEFAULT_QUEUE
-from ojster.model.unique import fingerprint, parse_unique_policy
+from ojster.jobs.request import DEFAULT_QUEUE
+from ojster.jobs.uniqueness import fingerprint, parse_unique_policy
 
 ENCODINGS: Final = "ojs.codec.encodings"
 KEY_ID: Final = "ojs.codec.key_id"

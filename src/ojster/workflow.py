@@ -16,12 +16,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.drawing import draw
-from ojster.model.errors import InvalidRequest
-from ojster.model.job import Members
-from ojster.model.workflow import CONTAINERS
-from ojster.model.workflow_info import StepInfo, WorkflowInfo
-from ojster.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.core.errors import InvalidRequest
+from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.jobs.request import Members
+from ojster.workflows.drawing import draw
+from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.plan import CONTAINERS
 
 Rule = Literal["succeeded", "finished", "failed"]
 DrawingFormat = Literal["mermaid", "svg"]

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 from ojster.app import App, JobOptions, Retry, request_of
-from ojster.client.http import HttpClient
-from ojster.engine.inspect import Page
-from ojster.model.envelope import Job
-from ojster.model.errors import OjsterError
-from ojster.model.states import STATE_NAMES
+from ojster.client.client import HttpClient
+from ojster.core.errors import OjsterError
+from ojster.core.states import STATE_NAMES
+from ojster.jobs.envelope import Job
+from ojster.jobs.queries import Page
 from tests.postgres import free_port
 
 CLIENTS = 6

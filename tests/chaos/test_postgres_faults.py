@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ojster.app import App, JobOptions, request_of
-from ojster.client.http import HttpClient
-from ojster.database.database import migrate_database
+from ojster.client.client import HttpClient
+from ojster.storage.database import migrate_database
 from tests.chaos.fleet import Fleet, Load, settle
 from tests.postgres import PostgresServer
 

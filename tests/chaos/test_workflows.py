@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from ojster.app import App
-from ojster.client.http import HttpClient
-from ojster.engine.workflow_views import WorkflowFilter
-from ojster.model.errors import OjsterError
-from ojster.model.job import read_members
-from ojster.model.workflow_info import StepInfo, WorkflowInfo
+from ojster.client.client import HttpClient
+from ojster.core.errors import OjsterError
+from ojster.jobs.request import read_members
+from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.views import WorkflowFilter
 from tests.chaos.fleet import OPTIONS, Fleet
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]

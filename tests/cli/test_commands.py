@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from ojster.cli.main import cli
-from ojster.database.migrations import scripts
-from ojster.model.ids import new_id
+from ojster.core.ids import new_id
+from ojster.storage.migrations import scripts
 
 
 class Ojster:

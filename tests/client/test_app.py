@@ -13,7 +13,7 @@ import pytest
 
 from ojster import App, Duplicate, InvalidRequest, JobContext, JobOptions, NotFound, Retry, Unique, Worker
 from ojster.app import load_app
-from ojster.model.ids import new_id
+from ojster.core.ids import new_id
 
 
 @pytest.fixture

@@ -9,26 +9,26 @@ import httpx
 import msgspec
 import pytest
 
-from ojster.client.http import HttpClient
+from ojster.client.client import HttpClient
 from ojster.client.interface import Client
-from ojster.engine.bulk import Action
-from ojster.engine.cron import Cron
-from ojster.engine.engine import Engine
-from ojster.engine.inspect import Page
-from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
-from ojster.engine.selection import JobFilter
-from ojster.engine.way import Claim
-from ojster.engine.workers import Heartbeat
-from ojster.model.access import Grant, Role
-from ojster.model.channel import Channel
-from ojster.model.collection import Lookup, NewItem, Where
-from ojster.model.duration import HOUR
-from ojster.model.envelope import Job
-from ojster.model.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
-from ojster.model.failure import Failure
-from ojster.model.ids import new_id
-from ojster.model.job import read_members
-from ojster.server.app import Application
+from ojster.collections.items import Lookup, NewItem, Where
+from ojster.core.durations import HOUR
+from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.ids import new_id
+from ojster.events.channel import Channel
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.bulk import Action
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.queries import Page
+from ojster.jobs.request import read_members
+from ojster.jobs.selection import JobFilter
+from ojster.schedules.cron import Cron
+from ojster.server.application import Application
+from ojster.service import Engine
+from ojster.tenancy.access import Grant, Role
 from tests.conftest import Clock, request
 
 pytestmark = pytest.mark.anyio

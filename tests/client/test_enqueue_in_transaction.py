@@ -18,10 +18,10 @@ import sqlalchemy.orm
 from django.conf import settings as django_settings
 
 from ojster import App, Duplicate, InvalidRequest, JobHandle, JobType, NotFound, NotInTransaction, Unique
-from ojster.database.database import open_database
-from ojster.database.postgres_url import parse_postgres_url
-from ojster.engine.engine import Engine
-from ojster.engine.way import Claim
+from ojster.jobs.claim_context import Claim
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import SERVER_VARIABLE
 
 pytestmark = pytest.mark.anyio

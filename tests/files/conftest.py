@@ -9,11 +9,11 @@ import httpx
 import pytest
 from moto.server import ThreadedMotoServer
 
-from ojster.database.database import Database
-from ojster.engine import archive
-from ojster.engine.engine import Engine
+from ojster.core.ids import new_id
+from ojster.files import streams
 from ojster.files.store import FileStore, open_store
-from ojster.model.ids import new_id
+from ojster.service import Engine
+from ojster.storage.database import Database
 
 PIECE = 1000
 """How many bytes a piece of a file has here."""
@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def engine(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
     """An engine with a file store, whose files have small pieces."""
-    monkeypatch.setattr(archive, "CHUNK", PIECE)
+    monkeypatch.setattr(streams, "CHUNK", PIECE)
     made = Engine(database, store=store)
     yield made
     await made.stop_chores()

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojster.engine.archive import CutOffError, range_of
-from ojster.engine.engine import Engine
-from ojster.engine.files import Finish, finish_files, start_over
+from ojster.collections.items import NewItem, Where
+from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
+from ojster.files.file import HashMismatch, NewFile
+from ojster.files.records import Finish, finish_files, start_over
 from ojster.files.store import DirectoryStore, FileStore, MemoryStore, open_store, store_for
-from ojster.model.collection import NewItem, Where
-from ojster.model.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
-from ojster.model.file import HashMismatch, NewFile
+from ojster.files.streams import CutOffError, range_of
+from ojster.service import Engine
 from tests.conftest import Bench
 from tests.files.conftest import PIECE
 
@@ -161,7 +161,7 @@ async def test_a_hash_alone_does_not_open_the_file_of_another_workspace(engine: 
 
 
 async def test_a_file_that_is_damaged_in_the_store_is_not_handed_out(engine: Engine, store: FileStore) -> None:
-    from ojster.engine.files import list_pieces
+    from ojster.files.records import list_pieces
 
     content = content_of(PIECE * 2)
     file_id = await put(engine, content)
@@ -202,7 +202,7 @@ async def test_what_nobody_refers_to_is_forgotten_after_a_day(bench: Bench) -> N
 
 
 async def test_a_file_is_deleted_only_if_nobody_refers_to_it(engine: Engine, store: FileStore) -> None:
-    from ojster.engine.files import list_pieces
+    from ojster.files.records import list_pieces
 
     await engine.create_collection("releases")
     file_id = await put(engine, b"1")
@@ -351,9 +351,9 @@ def test_where_files_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_an_object_store_that_cannot_be_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ojster.files import objects
+    from ojster.files import object_store
 
-    monkeypatch.setattr(objects, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(object_store, "_RETRIES", {"max_retries": 0})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-mine")
@@ -370,7 +370,7 @@ PARTS = st.lists(st.binary(max_size=2500), max_size=5)
 
 @given(PARTS, st.integers(0, 5))
 async def test_whatever_the_parts_and_wherever_it_is_cut_the_whole_is_the_same(parts: list[bytes], cut: int) -> None:
-    from ojster.database.database import open_database
+    from ojster.storage.database import open_database
 
     whole = b"".join(parts)
     database = open_database("sqlite:///:memory:")

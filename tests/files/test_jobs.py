@@ -9,18 +9,18 @@ import msgspec
 import pytest
 
 from ojster import App, JobContext, chain, group
-from ojster.engine.engine import Engine
-from ojster.engine.outcome import Acknowledgement
-from ojster.model.collection import NewItem, Where
-from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, NotFound, PayloadTooLarge
-from ojster.model.file import NewFile, reference_to
-from ojster.reactions import collect
-from ojster.transfer import fetch, restore
+from ojster.collections.items import NewItem, Where
+from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
+from ojster.events.reaction_builders import collect
+from ojster.files.file import NewFile, reference_to
+from ojster.files.transfer import fetch, restore
+from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.envelope import Job
+from ojster.service import Engine
 from tests.conftest import Bench, Clock, shown
 from tests.server.test_connections import serving
 from tests.worker.test_worker import working
-from tests.workflows.conftest import WorkflowBench
+from tests.workflows.bench import WorkflowBench
 
 pytestmark = pytest.mark.anyio
 

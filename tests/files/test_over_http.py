@@ -13,24 +13,22 @@ from typing import Any
 import httpx
 import pytest
 
-from ojster import transfer
-from ojster.client.http import HttpClient
-from ojster.collection import SharedCollection
-from ojster.database.database import Database
-from ojster.engine import archive
-from ojster.engine.engine import Engine
-from ojster.engine.files import list_pieces
-from ojster.engine.outcome import Acknowledgement
-from ojster.engine.way import Claim
+from ojster.client.client import HttpClient
+from ojster.collections.handles import SharedCollection
+from ojster.collections.items import NewItem, Where
+from ojster.core.errors import BackendError, BackendUnavailable, NotFound
+from ojster.files import streams, transfer
+from ojster.files.file import FileRef, HashMismatch, NewFile
+from ojster.files.records import list_pieces
 from ojster.files.store import FileStore, open_store
-from ojster.model.collection import NewItem, Where
-from ojster.model.errors import BackendError, BackendUnavailable, NotFound
-from ojster.model.file import FileRef, HashMismatch, NewFile
-from ojster.server.app import Application
-from tests.conftest import request
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement
+from ojster.server.application import Application
+from ojster.service import Engine
+from ojster.storage.database import Database
+from tests.conftest import Http, request
 from tests.files.conftest import PIECE
 from tests.files.test_files import collect
-from tests.server.conftest import Http
 from tests.server.test_connections import serving
 
 pytestmark = pytest.mark.anyio
@@ -384,7 +382,7 @@ async def test_an_object_store_that_is_always_cut_off_loses_nothing_that_was_sai
     cut_s3: tuple[Cutter, FileStore], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, store = cut_s3
-    monkeypatch.setattr(archive, "CHUNK", PIECE)
+    monkeypatch.setattr(streams, "CHUNK", PIECE)
     engine = Engine(database, store=store)
     file = await engine.create_file(NewFile(len(CONTENT), SHA256))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ojster.model.code import LARGEST_BODY, read_code
-from ojster.model.errors import InvalidRequest
+from ojster.core.errors import InvalidRequest
+from ojster.jobs.code import LARGEST_BODY, read_code
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
 
 pytestmark = [

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojster.model.ids import new_id
-from ojster.server.api import ROUTES
+from ojster.core.ids import new_id
 from ojster.server.route import Route
-from tests.server.conftest import Http
+from ojster.server.routes import ROUTES
+from tests.conftest import Http
 
 pytestmark = pytest.mark.anyio
 

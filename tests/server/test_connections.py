@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from ojster.engine.engine import Engine
-from ojster.engine.way import Claim
-from ojster.server.app import Application
+from ojster.jobs.claim_context import Claim
+from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
+from ojster.service import Engine
 from tests.conftest import request
 
 pytestmark = pytest.mark.anyio

@@ -8,12 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from ojster.engine.engine import Engine
-from ojster.model.ids import new_id
-from ojster.server.api import ROUTES
-from ojster.server.app import Application
-from tests.conftest import Clock
-from tests.server.conftest import MEDIA_TYPE, Http
+from ojster.core.ids import new_id
+from ojster.server.application import Application
+from ojster.server.routes import ROUTES
+from ojster.service import Engine
+from tests.conftest import MEDIA_TYPE, Clock, Http
 
 pytestmark = pytest.mark.anyio
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ojster.engine.events import Event
+from ojster.core.events import Event
 from ojster.server.metrics import MOST_SERIES, Metrics
-from tests.conftest import Bench
-from tests.server.conftest import Http
+from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
 

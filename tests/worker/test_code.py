@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from ojster import App, InvalidRequest, Worker, WorkflowFailed
-from ojster.model.code import CODE_TYPE
-from ojster.model.job import read_members
-from ojster.run import AsyncRun
+from ojster.jobs.code import CODE_TYPE
+from ojster.jobs.request import read_members
 from ojster.sandbox.sandbox import Sandbox
-from tests.client.test_workflows import url
+from ojster.workflows.handle import AsyncRun
+from tests.workflows.test_workflows_in_python import url
 
 __all__ = ["url"]
 

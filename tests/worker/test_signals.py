@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from ojster.app import App, request_of
-from ojster.model.envelope import Job
-from ojster.model.job import read_members
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import read_members
 
 
 class Processes:

@@ -16,9 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from ojster import App, workflow
-from ojster.engine.engine import Engine
+from ojster.service import Engine
 from ojster.worker.worker import Worker
-from tests.server.conftest import Http, http
+from tests.conftest import Http, http
 
 pytestmark = pytest.mark.anyio
 

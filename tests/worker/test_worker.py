@@ -15,11 +15,11 @@ import uvicorn
 
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
 from ojster.app import JobHandle, request_of
-from ojster.engine.configuration import Pool
-from ojster.engine.engine import Engine
-from ojster.engine.pools import put_pools
-from ojster.model.errors import Unsupported
-from ojster.server.app import Application
+from ojster.core.errors import Unsupported
+from ojster.queues.pools import put_pools
+from ojster.server.application import Application
+from ojster.service import Engine
+from ojster.storage.configuration import Pool
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from ojster.database.transaction import Transaction
-from ojster.engine.engine import Engine
-from ojster.engine.outcome import Acknowledgement, FailureReport
-from ojster.engine.upkeep import upkeep
-from ojster.engine.way import Claim
-from ojster.engine.workflows import Review
-from ojster.model.envelope import Job
-from ojster.model.errors import OjsterError
-from ojster.model.failure import Failure
-from ojster.model.workflow_info import StepInfo, WorkflowInfo
+from ojster.core.errors import OjsterError
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement, FailureReport
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.schedules.due import upkeep
+from ojster.service import Engine
+from ojster.storage.transaction import Transaction
+from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.workflows import Review
 from tests.conftest import Clock
 from tests.workflows.interpreter import Interpreter, Script, grown
 

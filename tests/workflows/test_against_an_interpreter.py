@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ojster.database.database import open_database
-from ojster.engine.engine import Engine
+from ojster.service import Engine
+from ojster.storage.database import open_database
 from tests.conftest import Clock, empty
 from tests.workflows.driver import Crowd, every_step, leftovers
 from tests.workflows.interpreter import Maker

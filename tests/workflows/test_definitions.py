@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.database.database import open_database
-from ojster.engine.definitions import Deletion, Named
-from ojster.engine.engine import Engine
-from ojster.model.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound, SchemaViolation
-from ojster.model.job import Members, read_members
+from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound, SchemaViolation
+from ojster.jobs.request import Members, read_members
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.workflows.definitions import Deletion, Named
 from tests.conftest import Bench, Clock
 
 pytestmark = pytest.mark.anyio

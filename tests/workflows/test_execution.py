@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.engine import retention
-from ojster.engine.engine import Engine
-from ojster.engine.events import EventFilter
-from ojster.engine.settings import Settings
-from ojster.engine.way import Claim
-from ojster.engine.workflow_views import WorkflowFilter
-from ojster.model.errors import Conflict, Duplicate, InvalidRequest, NotFound
-from ojster.model.ids import new_id
+from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound
+from ojster.core.events import EventFilter
+from ojster.core.ids import new_id
+from ojster.core.settings import Settings
+from ojster.jobs.claim_context import Claim
+from ojster.schedules import retention
+from ojster.service import Engine
+from ojster.workflows.views import WorkflowFilter
 from tests.conftest import Clock
-from tests.workflows.conftest import WorkflowBench, batch, chain, graph, group, job, ref
+from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
 

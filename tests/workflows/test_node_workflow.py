@@ -1,7 +1,7 @@
 """The scenarios of node-workflow (seed 002), by their numbers in the digest; docs/node-workflow.md lists the others.
 
 What is a workflow there is a definition here, a job is a workflow, a task a step, a runner a worker. Those that are
-about HTTP are in tests/server/test_node_workflow.py.
+about HTTP are in tests/workflows/test_node_workflow_over_http.py.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import msgspec
 import pytest
 
 from ojster.app import App
-from ojster.database.database import open_database
-from ojster.engine.calls.view import accepted
-from ojster.engine.definitions import Deletion, Named
-from ojster.engine.engine import Engine
-from ojster.engine.holds import WorkflowResumption
-from ojster.engine.notes import NewNote
-from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
-from ojster.engine.way import Claim
-from ojster.engine.workers import Heartbeat, held_jobs
-from ojster.engine.workflow_status import StepResult
-from ojster.engine.workflow_views import WorkflowFilter
-from ojster.job import JobContext
-from ojster.model import errors
-from ojster.model.code import FACT
-from ojster.model.definition import read_rerun_policy
-from ojster.model.envelope import Job
-from ojster.model.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound
-from ojster.model.failure import Failure
-from ojster.model.job import read_members
-from ojster.model.needs import Provided
+from ojster.context import JobContext
+from ojster.core import errors
+from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound
+from ojster.fleet.requirements import Provided
+from ojster.fleet.workers import Heartbeat, held_jobs
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.code import FACT
+from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.request import read_members
 from ojster.sandbox.sandbox import CodeFailed, Request, Sandbox
+from ojster.scope import accepted
+from ojster.service import Engine
+from ojster.storage.database import open_database
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Executor
 from ojster.worker.identity import Identity
 from ojster.worker.worker import Worker
+from ojster.workflows.definition import read_rerun_policy
+from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.notes import NewNote
+from ojster.workflows.status import StepResult
+from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.views import WorkflowFilter
 from tests.conftest import Bench, Clock
-from tests.workflows.conftest import job as step
+from tests.workflows.bench import job as step
 
 pytestmark = [
     pytest.mark.anyio,

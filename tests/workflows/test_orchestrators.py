@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from ojster import App, Child, JobContext, Orchestrator, WorkflowFailed, found, group
-from ojster.engine.engine import Engine
-from ojster.engine.outcome import Acknowledgement
-from ojster.engine.upkeep import upkeep
-from ojster.engine.way import Claim
-from ojster.model.envelope import Job
-from ojster.model.errors import InvalidRequest
-from ojster.model.job import read_members
-from ojster.model.orchestrator import queue_of
+from ojster.core.errors import InvalidRequest
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import read_members
+from ojster.schedules.due import upkeep
+from ojster.service import Engine
+from ojster.workflows.orchestrator_request import queue_of
 from tests.server.test_connections import serving
 from tests.worker.test_worker import working
 
@@ -177,7 +177,7 @@ async def test_s69_one_outside_of_any_workflow_is_an_error(app: App) -> None:
 
 
 def _orchestrating(name: str, step: str | None, params: Any) -> dict[str, msgspec.Raw]:
-    from ojster.model.orchestrator import orchestrating
+    from ojster.workflows.orchestrator_request import orchestrating
 
     return read_members(msgspec.json.encode(orchestrating(name, step, params)))
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojster.model.condition import InvalidCondition, check_condition, evaluate
-from ojster.model.errors import InvalidWorkflow, OjsterError
-from ojster.model.job import read_members
-from ojster.model.node import Kind
-from ojster.model.reference import Unresolvable, follow, parse_reference, references_in, resolve
-from ojster.model.workflow import MOST_LEVELS, NewWorkflow, read_workflow
-from tests.workflows.conftest import batch, chain, graph, group, job, ref
+from ojster.core.errors import InvalidWorkflow, OjsterError
+from ojster.core.references import Unresolvable, follow, parse_reference, references_in, resolve
+from ojster.jobs.request import read_members
+from ojster.workflows.conditions import InvalidCondition, check_condition, evaluate
+from ojster.workflows.node import Kind
+from ojster.workflows.plan import MOST_LEVELS, NewWorkflow, read_workflow
+from tests.workflows.bench import batch, chain, graph, group, job, ref
 
 NOW = 1_800_000_000_000_000
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ojster.engine.outcome import Acknowledgement
-from ojster.engine.workers import Heartbeat
-from ojster.model.access import Grant, Operation, Role
-from ojster.model.collection import NewItem, Where
-from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, Unauthenticated
-from ojster.model.ids import new_id
-from ojster.server.doorkeeper import Doorkeeper
-from tests.workflows.conftest import WorkflowBench, batch, chain, graph, group, job, ref
+from ojster.collections.items import NewItem, Where
+from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, Unauthenticated
+from ojster.core.ids import new_id
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.completion import Acknowledgement
+from ojster.server.authentication import Doorkeeper
+from ojster.tenancy.access import Grant, Operation, Role
+from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
 

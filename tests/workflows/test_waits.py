@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.engine.holds import WorkflowResumption
-from ojster.model.errors import Conflict, InvalidRequest, InvalidWorkflow, SchemaViolation
-from ojster.model.failure import Failure
-from ojster.reactions import enqueue
+from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, SchemaViolation
+from ojster.events.reaction_builders import enqueue
+from ojster.jobs.failure import Failure
 from ojster.workflow import Step, wait
 from ojster.workflow import chain as chain_of
-from tests.workflows.conftest import WorkflowBench, chain, graph, group, job, ref
+from ojster.workflows.suspensions import WorkflowResumption
+from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
 

@@ -24,11 +24,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ojster.app import URL_VARIABLE, App, JobHandle, JobType
-from ojster.cli.common import examples, with_json
+from ojster.cli.options import examples, with_json
 from ojster.cli.output import STATE_STYLES, print_json, state_text
-from ojster.model.envelope import Job
-from ojster.model.errors import BackendError
-from ojster.model.states import FINISHED
+from ojster.core.errors import BackendError
+from ojster.core.states import FINISHED
+from ojster.jobs.envelope import Job
 
 LONGEST: Final = 50.0
 """After how many seconds the demonstration gives up."""

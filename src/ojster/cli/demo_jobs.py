@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ojster.app import App, Retry
-from ojster.job import JobContext
+from ojster.context import JobContext
 
 app = App()
 

@@ -6,25 +6,21 @@ import sys
 
 import click
 
-from ojster.cli import (
-    care,
-    channels,
-    collections,
-    cron,
-    dead_letter,
-    definitions,
-    demo,
-    files,
-    jobs,
-    queues,
-    run,
-    tasks,
-    tokens,
-    workers,
-    workflows,
-)
-from ojster.cli.common import examples, exits_well
+from ojster.cli import demo, maintenance, run
+from ojster.cli.options import examples, exits_well
+from ojster.collections import commands
+from ojster.events import commands as channels
+from ojster.files import commands as files
+from ojster.fleet import commands as workers
+from ojster.insight import commands as tasks
+from ojster.jobs import commands as jobs
+from ojster.jobs import dead_letter_commands
+from ojster.queues import commands as queues
+from ojster.schedules import commands as cron
+from ojster.tenancy import commands as tokens
 from ojster.version import __version__
+from ojster.workflows import commands as workflows
+from ojster.workflows import definition_commands
 
 
 @click.group(
@@ -54,19 +50,19 @@ for command in (
     jobs.push,
     jobs.jobs,
     workflows.workflows,
-    definitions.definitions,
+    definition_commands.definitions,
     queues.queues,
     cron.cron,
-    dead_letter.dead_letter,
+    dead_letter_commands.dead_letter,
     workers.workers,
     tokens.tokens,
-    collections.collections,
+    commands.collections,
     files.files,
     tasks.tasks,
     channels.channels,
-    care.migrate,
-    care.doctor,
-    care.prune,
+    maintenance.migrate,
+    maintenance.doctor,
+    maintenance.prune,
 ):
     cli.add_command(command)
 

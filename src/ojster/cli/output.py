@@ -11,9 +11,9 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from ojster.engine.inspect import JobPage
-from ojster.model.envelope import Job
-from ojster.model.timestamps import format_timestamp
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.envelope import Job
+from ojster.jobs.queries import JobPage
 
 _terminal: Final = Console(highlight=False)
 

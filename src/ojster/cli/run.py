@@ -21,19 +21,19 @@ import msgspec
 from rich.logging import RichHandler
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App, load_app
-from ojster.cli.common import Command, Duration, examples, with_migrate, with_retention
+from ojster.cli.options import Command, Duration, examples, with_migrate, with_retention
 from ojster.cli.output import console, errors
-from ojster.cli.workflows import parameter
-from ojster.database.database import without_password
-from ojster.engine.settings import Retention, Settings
-from ojster.engine.sharing import Sharing, Strategy
-from ojster.model.errors import InvalidRequest
-from ojster.model.needs import read_provided
-from ojster.model.tenant import DEFAULT_TENANT, check_tenant
+from ojster.core.errors import InvalidRequest
+from ojster.core.settings import Retention, Settings
+from ojster.core.tenant import DEFAULT_TENANT, check_tenant
+from ojster.core.tuning import be_quick
+from ojster.fleet.requirements import read_provided
+from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
-from ojster.tuning import be_quick
+from ojster.storage.database import without_password
 from ojster.worker.identity import IdentityTaken
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
+from ojster.workflows.commands import parameter
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 STRATEGIES: Final = get_args(Strategy)
@@ -182,8 +182,8 @@ def serve(
     )
     _log_to_console(log_level)
     # The server's libraries take a while to be imported, for which no other command should have to wait.
-    from ojster.server.api.tenants import read_tenants
     from ojster.server.run import serve as serve_forever
+    from ojster.tenancy.routes import read_tenants
 
     serve_forever(
         database,

@@ -5,46 +5,46 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ojster.engine.admission import Pushed
-from ojster.engine.agents import Account
-from ojster.engine.bulk import Action
-from ojster.engine.calls.jobs import Sweep
-from ojster.engine.checkpoints import NewCheckpoint
-from ojster.engine.collections import Collection
-from ojster.engine.cron import Cron
-from ojster.engine.definitions import Deletion, Named
-from ojster.engine.history import Entry
-from ojster.engine.holds import WorkflowResumption
-from ojster.engine.inspect import JobPage, Page
-from ojster.engine.notes import NewNote, Note
-from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
-from ojster.engine.properties import Properties, PropertyChange
-from ojster.engine.queues import Queue, QueueStatistics
-from ojster.engine.selection import JobFilter
-from ojster.engine.transitions import Steered
-from ojster.engine.unrunnable import Unrunnable
-from ojster.engine.way import Claim
-from ojster.engine.workers import Heartbeat, Pulse, Worker
-from ojster.engine.workflow_status import WorkflowStatistics, WorkflowStatus
-from ojster.engine.workflow_views import WorkflowFilter
-from ojster.engine.workflows import Review, StepAddress
-from ojster.model.access import Grant, Token
-from ojster.model.agents import AgentState
-from ojster.model.channel import Channel
-from ojster.model.collection import Item, Lookup, NewItem, Where
-from ojster.model.definition import Definition
-from ojster.model.envelope import Job
-from ojster.model.errors import OjsterError
-from ojster.model.failure import Failure
-from ojster.model.file import File, NewFile
-from ojster.model.job import Members
-from ojster.model.task_history import TaskFilter, TaskRun, TaskStatistics
-from ojster.model.worker_rule import WorkerRule
-from ojster.model.workflow_info import WorkflowInfo, WorkflowPage
+from ojster.agents.attributes import AgentState
+from ojster.agents.budgets import Account
+from ojster.collections.contents import Collection
+from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.core.errors import OjsterError
+from ojster.events.channel import Channel
+from ojster.files.file import File, NewFile
+from ojster.fleet.unrunnable import Unrunnable
+from ojster.fleet.worker_rule import WorkerRule
+from ojster.fleet.workers import Heartbeat, Pulse, Worker
+from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
+from ojster.jobs.admission import Pushed
+from ojster.jobs.bulk import Action
+from ojster.jobs.checkpoints import NewCheckpoint
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.history import Entry
+from ojster.jobs.queries import JobPage, Page
+from ojster.jobs.request import Members
+from ojster.jobs.selection import JobFilter
+from ojster.jobs.service import Sweep
+from ojster.jobs.transitions import Steered
+from ojster.queues.queues import Queue, QueueStatistics
+from ojster.schedules.cron import Cron
+from ojster.tenancy.access import Grant, Token
+from ojster.workflows.definition import Definition
+from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.notes import NewNote, Note
+from ojster.workflows.properties import Properties, PropertyChange
+from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.workflows import Review, StepAddress
 
 
 class Client(Protocol):
-    """Everything that can be asked of Ojster. What each call does and raises is said in ``ojster.engine.calls``."""
+    """Everything that can be asked of Ojster. What each call does and raises is said in ``the services``."""
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Push jobs, all or none."""

@@ -1,1 +1,1 @@
-"""Where are the bytes of files kept? In a directory, or in an object store."""
+"""Files: artifacts and large results, uploaded and downloaded in pieces."""

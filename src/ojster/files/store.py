@@ -2,7 +2,7 @@
 
 Files are stored in pieces of some megabytes, each of which is written once, as a whole, under a name of its own, and
 read as a whole. What is known of files and pieces, their hashes too, is in the database: see
-``ojster.engine.archive``.
+``ojster.files.streams``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from ojster.model.errors import BackendError, BackendUnavailable, InvalidRequest
+from ojster.core.errors import BackendError, BackendUnavailable, InvalidRequest
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 """How the URLs of object stores begin."""
@@ -77,7 +77,7 @@ def open_store(where: str) -> FileStore:
     if scheme not in SCHEMES:
         raise InvalidRequest(f"Files can be kept in a directory, or at {', '.join(SCHEMES)}, not at {scheme!r}.")
     try:
-        from ojster.files.objects import ObjectStore
+        from ojster.files.object_store import ObjectStore
     except ModuleNotFoundError:
         raise InvalidRequest(f"For files at {scheme}:// install the extra: pip install 'ojster[files]'.") from None
     return ObjectStore(where)

@@ -21,8 +21,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.model.failure import Failure, clean
-from ojster.model.properties import LARGEST_NOTE
+from ojster.jobs.failure import Failure, clean
+from ojster.workflows.property_values import LARGEST_NOTE
 
 DEFAULT_MODULES: Final = (
     "base64",

@@ -7,11 +7,11 @@ middleware.
 
 from __future__ import annotations
 
-from ojster.engine.calls.view import Enqueue, JobRequest
-from ojster.engine.engine import Engine
-from ojster.engine.inspect import find
-from ojster.engine.workers import Heartbeat, Pulse
-from ojster.model.errors import InvalidPolicy
+from ojster.core.errors import InvalidPolicy
+from ojster.fleet.workers import Heartbeat, Pulse
+from ojster.jobs.queries import find
+from ojster.scope import Enqueue, JobRequest
+from ojster.service import Engine
 
 _DIRECTIVE = "test_directive"
 

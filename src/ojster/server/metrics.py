@@ -12,15 +12,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ojster.engine.backpressure import Pressure
-from ojster.engine.events import Event
-from ojster.engine.overview import StateOfExtensions
-from ojster.engine.queues import QueueStatistics
-from ojster.engine.tenant_admin import TENANTS_SHOWN, TenantOverview
-from ojster.engine.tenants import DEPTH
-from ojster.engine.workflow_views import WorkflowCounts
-from ojster.model.states import JobState
-from ojster.model.tenant import NOBODY, shown_tenant
+from ojster.core.events import Event
+from ojster.core.states import JobState
+from ojster.core.tenant import NOBODY, shown_tenant
+from ojster.insight.overview import StateOfExtensions
+from ojster.queues.backpressure import Pressure
+from ojster.queues.queues import QueueStatistics
+from ojster.tenancy.quotas import DEPTH
+from ojster.tenancy.tenants import TENANTS_SHOWN, TenantOverview
+from ojster.workflows.views import WorkflowCounts
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.model.access import Operation
+from ojster.tenancy.access import Operation
 
 PUBLIC: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready", "/ojs/manifest"})
 """What everybody may ask."""

@@ -17,9 +17,9 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ojster.model.errors import InvalidRequest
-from ojster.model.ids import new_id
-from ojster.server.exchange import COMMON_HEADERS, Answer, Endpoint, Header, refuse
+from ojster.core.errors import InvalidRequest
+from ojster.core.ids import new_id
+from ojster.server.request import COMMON_HEADERS, Answer, Endpoint, Header, refuse
 
 log = logging.getLogger(__name__)
 

@@ -14,19 +14,19 @@ from typing import Final
 import uvicorn
 
 from ojster.app import App
-from ojster.database.database import open_database
-from ojster.engine.engine import Engine
-from ojster.engine.settings import Settings
-from ojster.engine.tenant_admin import TenantChange
+from ojster.core.errors import InvalidRequest
+from ojster.core.settings import Settings
+from ojster.core.tuning import be_quick
+from ojster.events.mail import read_smtp
 from ojster.files.store import store_for
-from ojster.model.errors import InvalidRequest
-from ojster.model.orchestrator import queue_of
 from ojster.server import conformance_hooks
-from ojster.server.app import Application
-from ojster.server.mail import read_smtp
+from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
-from ojster.tuning import be_quick
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.tenancy.tenants import TenantChange
 from ojster.worker.worker import Worker
+from ojster.workflows.orchestrator_request import queue_of
 
 GRACE: Final = 25
 """How many seconds requests under way have to finish after a signal to stop."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from ojster.model.file import OCTETS
-from ojster.model.ml_resources import ResourceLimits
-from ojster.model.workflow_info import WorkflowInfo
+from ojster.files.file import OCTETS
+from ojster.fleet.ml_resources import ResourceLimits
+from ojster.workflows.info import WorkflowInfo
 
 Count = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=0, le=3_153_600_000_000)]

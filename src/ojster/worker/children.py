@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from ojster.app import JobType
-from ojster.engine.outcome import Release
-from ojster.job import Released
-from ojster.model.failure import Failure
+from ojster.context import Released
+from ojster.jobs.completion import Release
+from ojster.jobs.failure import Failure
 
 _HEADER: Final = 4
 

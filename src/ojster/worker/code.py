@@ -8,17 +8,17 @@ from typing import Any, Final, get_args
 import msgspec
 
 from ojster.client.interface import Client
-from ojster.engine.notes import NewNote
-from ojster.engine.outcome import Release, Then
-from ojster.engine.properties import Properties
-from ojster.job import JobContext, Released
-from ojster.model.code import ATTRIBUTE, read_code
-from ojster.model.errors import OjsterError
-from ojster.model.failure import Failure
-from ojster.model.job import read_members
-from ojster.model.properties import Changes, check_changes
+from ojster.context import JobContext, Released
+from ojster.core.errors import OjsterError
+from ojster.core.values import to_json
+from ojster.jobs.code import ATTRIBUTE, read_code
+from ojster.jobs.completion import Release, Then
+from ojster.jobs.failure import Failure
+from ojster.jobs.request import read_members
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
-from ojster.values import to_json
+from ojster.workflows.notes import NewNote
+from ojster.workflows.properties import Properties
+from ojster.workflows.property_values import Changes, check_changes
 
 log: Final = logging.getLogger(__name__)
 

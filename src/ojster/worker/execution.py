@@ -18,12 +18,12 @@ import msgspec
 
 from ojster import tracing
 from ojster.app import App, JobType, error_type
-from ojster.engine.outcome import Acknowledgement, FailureReport, Release
-from ojster.job import JobContext, Outcome, RateLimited, Released, enter_job
-from ojster.model.code import CODE_TYPE
-from ojster.model.failure import Failure, clean
+from ojster.context import JobContext, Outcome, RateLimited, Released, enter_job
+from ojster.core.values import to_json, to_timestamp
+from ojster.jobs.code import CODE_TYPE
+from ojster.jobs.completion import Acknowledgement, FailureReport, Release
+from ojster.jobs.failure import Failure, clean
 from ojster.sandbox.sandbox import CodeFailed
-from ojster.values import to_json, to_timestamp
 from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from ojster.model.ids import new_id
+from ojster.core.ids import new_id
 
 _ID: Final = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
 

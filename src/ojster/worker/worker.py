@@ -21,16 +21,8 @@ import msgspec
 
 from ojster.app import App
 from ojster.client.interface import Client
-from ojster.engine.cron import Cron
-from ojster.engine.engine import Engine
-from ojster.engine.outcome import Acknowledgement, FailureReport, Progress, Release
-from ojster.engine.sharing import STRICT, Sharing
-from ojster.engine.way import Claim
-from ojster.engine.workers import Heartbeat
-from ojster.job import JobContext
-from ojster.model.code import FACT
-from ojster.model.envelope import Job
-from ojster.model.errors import (
+from ojster.context import JobContext
+from ojster.core.errors import (
     BackendError,
     BackendUnavailable,
     InvalidPayload,
@@ -40,16 +32,24 @@ from ojster.model.errors import (
     OjsterError,
     PayloadTooLarge,
 )
-from ojster.model.failure import Failure
-from ojster.model.ids import new_id
-from ojster.model.needs import read_provided
-from ojster.model.orchestrator import queue_of
-from ojster.model.properties import PropertyConflict
+from ojster.core.ids import new_id
+from ojster.fleet.requirements import read_provided
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.code import FACT
+from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
+from ojster.schedules.cron import Cron
+from ojster.service import Engine
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.identity import Identity
+from ojster.workflows.orchestrator_request import queue_of
+from ojster.workflows.property_values import PropertyConflict
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Token budgets and delegation for AI agents."""

@@ -1,0 +1,258 @@
+"""What does ``ojster doctor`` look at? Each check says whether all is well, and what it found, in a sentence."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import apsw
+
+from ojster.storage.database import SQLITE
+from ojster.version import __version__
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from ojster.storage.postgres.url import PostgresUrl
+
+Finding = tuple[bool, str]
+Check = tuple[str, Callable[[], Finding]]
+
+SLOW_COMMIT: Final = 50.0
+"""From how many milliseconds on a commit is too slow."""
+
+MOST_DEAD_ROWS: Final = 200_000
+OLDEST_TRANSACTION: Final = 300
+"""How long a transaction may be open, in seconds, until it keeps vacuum from its work for too long."""
+
+MOST_SKEW: Final = 5.0
+
+
+def versions() -> Finding:
+    """Which programs are at work here."""
+    return True, (
+        f"Ojster {__version__}, Python {platform.python_version()} on {sys.platform}, "
+        f"SQLite {apsw.sqlite_lib_version()} (Python's own: {sqlite3.sqlite_version})"
+    )
+
+
+def checks_of(url: str) -> list[Check]:
+    """Return the checks of the database that ``url`` names; none for a server, which looks after its own."""
+    if url.startswith(SQLITE) and url != "sqlite:///:memory:":
+        path = Path(url.removeprefix(SQLITE))
+        return [
+            ("file", lambda: _file(path)),
+            ("integrity", lambda: _integrity(path)),
+            ("disk", lambda: _disk(path.parent)),
+            ("sharing", _sharing),
+        ]
+    if url.startswith(("postgresql://", "postgres://")):
+        from ojster.storage.postgres.url import parse_postgres_url
+
+        postgres = _Postgres(parse_postgres_url(url))
+        return [
+            ("database", postgres.server),
+            ("schema", postgres.schema),
+            ("durability", postgres.durability),
+            ("commit", postgres.commit),
+            ("vacuum", postgres.vacuum),
+            ("horizon", postgres.horizon),
+            ("connections", postgres.connections),
+            ("clock", postgres.clock),
+            ("wake-ups", postgres.wakeups),
+        ]
+    return []
+
+
+def _file(path: Path) -> Finding:
+    if not path.exists():
+        return False, f"{path} does not exist yet; it is made by the first server, worker or push"
+    log = path.with_name(path.name + "-wal")
+    sizes = (
+        f"{path.stat().st_size / 1e6:.1f} MB, write-ahead log {log.stat().st_size / 1e6 if log.exists() else 0:.1f} MB"
+    )
+    return os.access(path, os.W_OK), f"{path}, {sizes}"
+
+
+def _integrity(path: Path) -> Finding:
+    if not path.exists():
+        return False, "nothing to check"
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    (result,) = connection.execute("PRAGMA quick_check(1)").fetchall()[0]
+    connection.close()
+    return result == "ok", str(result)
+
+
+def _disk(folder: Path) -> Finding:
+    """How fast a commit is, at least: a write of a page that is forced to the disk."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        median = _median_ms(lambda: _forced_write(file.fileno()), 50)
+    return median < SLOW_COMMIT, f"a forced write takes {median:.2f} ms (median of 50)" + _slow(median)
+
+
+def _forced_write(file: int) -> None:
+    os.pwrite(file, b"\0" * 4096, 0)
+    os.fsync(file)
+
+
+def _sharing() -> Finding:
+    return True, "any number of processes of this machine may use the file; across machines, use PostgreSQL"
+
+
+class _Postgres:
+    """The checks of a PostgreSQL database."""
+
+    def __init__(self, url: PostgresUrl) -> None:
+        self._url = url
+
+    def server(self) -> Finding:
+        with self._connection() as connection:
+            version = connection.info.parameter_status("server_version")
+            median = _median_ms(lambda: connection.execute("SELECT 1"), 20)
+            encrypted = "TLS" if connection.pgconn.ssl_in_use else "no TLS"
+            old = connection.info.server_version < 130000
+            words = f"PostgreSQL {version} at {self._url.shown}, {encrypted}, a round trip takes {median:.2f} ms"
+            return not old, words + ("; at least 13 is needed" if old else "")
+
+    def schema(self) -> Finding:
+        from ojster.storage.migrations import scripts
+        from ojster.storage.postgres.database import schema_version
+
+        with self._connection() as connection:
+            version, known = schema_version(connection, self._url.schema), len(scripts("postgres"))
+        words = f"schema {self._url.schema!r} has version {version}"
+        if version < known:
+            return False, f"{words}, this program wants {known}: run `ojster migrate`"
+        return version == known, words + ("" if version == known else f", this program knows only {known}: upgrade it")
+
+    def durability(self) -> Finding:
+        with self._connection() as connection:
+            found = {name: _setting(connection, name) for name in ("fsync", "synchronous_commit", "full_page_writes")}
+        words = ", ".join(f"{name} = {value}" for name, value in found.items())
+        if found["fsync"] == "off" or found["full_page_writes"] == "off":
+            return False, f"{words}: a crash of the machine may destroy the database"
+        if found["synchronous_commit"] == "off":
+            return False, f"{words}: a crash may lose what was acknowledged in the last moment"
+        return True, words
+
+    def commit(self) -> Finding:
+        with self._connection() as connection:
+            statement = "SELECT pg_logical_emit_message(true, 'ojster', 'doctor')"
+            median = _median_ms(lambda: connection.execute(statement), 20)
+        return median < SLOW_COMMIT, f"a commit takes {median:.2f} ms (median of 20)" + _slow(median)
+
+    def vacuum(self) -> Finding:
+        with self._connection() as connection:
+            if _setting(connection, "autovacuum") == "off" or _setting(connection, "track_counts") == "off":
+                return False, "autovacuum is off: dead rows will slow down every claim; set autovacuum = on"
+            rows = connection.execute(
+                "SELECT s.relname, n_live_tup, n_dead_tup, pg_size_pretty(pg_total_relation_size(relid)), "
+                "coalesce('autovacuum_enabled=false' = ANY(c.reloptions), false) "
+                "FROM pg_stat_user_tables AS s JOIN pg_class AS c ON c.oid = s.relid "
+                "WHERE s.schemaname = %s AND s.relname IN ('jobs', 'payloads') ORDER BY s.relname",
+                (self._url.schema,),
+            ).fetchall()
+        words = "; ".join(f"{name}: {live} rows, {dead} dead, {size}" for name, live, dead, size, _ in rows)
+        if any(off for *_, off in rows):
+            return False, f"{words}: autovacuum is switched off for a table"
+        if any(dead > MOST_DEAD_ROWS and dead > live / 2 for _, live, dead, *_ in rows):
+            return False, f"{words}: autovacuum does not keep up; look for what holds it up (horizon), or VACUUM jobs"
+        return True, words or "no tables yet"
+
+    def horizon(self) -> Finding:
+        """What keeps vacuum from removing rows that are dead: the oldest thing that may still want to see them."""
+        with self._connection() as connection:
+            (sees_all,) = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone() or (False,)
+            rows = connection.execute(
+                "SELECT 'transaction of pid ' || pid || ' (' || application_name || ', ' || state || ')', "
+                "extract(epoch FROM now() - xact_start) FROM pg_stat_activity "
+                "WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
+                "UNION ALL SELECT 'prepared transaction ' || gid, extract(epoch FROM now() - prepared) "
+                "FROM pg_prepared_xacts ORDER BY 2 DESC LIMIT 1"
+            ).fetchall()
+            (slots,) = connection.execute(
+                "SELECT count(*) FROM pg_replication_slots "
+                "WHERE NOT active AND coalesce(xmin, catalog_xmin) IS NOT NULL"
+            ).fetchone() or (0,)
+        seen = "" if sees_all else " (of this role's own; to see others: GRANT pg_read_all_stats TO it)"
+        oldest = f"the oldest is the {rows[0][0]}, {float(rows[0][1]):.0f} s" if rows else "no transaction is open"
+        oldest += seen
+        if slots:
+            return False, f"{oldest}; {slots} replication slots that nobody uses keep dead rows: drop them"
+        if rows and rows[0][1] > OLDEST_TRANSACTION:
+            return False, f"{oldest}: vacuum cannot remove what died since; end it, or set a time-out for such sessions"
+        return True, oldest
+
+    def connections(self) -> Finding:
+        with self._connection() as connection:
+            (used,) = connection.execute("SELECT sum(numbackends) FROM pg_stat_database").fetchone() or (0,)
+            most = int(_setting(connection, "max_connections"))
+        ours = self._url.connections + 2
+        words = f"{used} of {most} are used; each server and each worker that uses the database itself takes {ours}"
+        return used < 0.9 * most, words
+
+    def clock(self) -> Finding:
+        with self._connection() as connection:
+            before = time.time()
+            (now,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone() or (0,)
+            skew = float(now) - (before + time.time()) / 2
+        words = f"the database's clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+        return abs(skew) < MOST_SKEW, words + "; servers go by the database's"
+
+    def wakeups(self) -> Finding:
+        from ojster.storage.postgres.database import LISTEN_VARIABLE, listen_conninfo
+        from ojster.storage.postgres.notifier import HEARTBEAT_WITHOUT_EARS
+
+        conninfo = listen_conninfo(self._url)
+        if conninfo is None:
+            return False, (
+                f"nobody can listen behind a pooler in transaction mode: all look every {HEARTBEAT_WITHOUT_EARS:g} s; "
+                f"set {LISTEN_VARIABLE} to a URL that goes past the pooler"
+            )
+        with self._connection(conninfo) as connection:
+            connection.execute("LISTEN ojster_doctor")
+            started = time.perf_counter()
+            connection.execute("NOTIFY ojster_doctor")
+            heard = list(connection.notifies(timeout=5, stop_after=1))
+        if not heard:
+            return (
+                False,
+                "a notification did not arrive; is there a pooler that the URL does not name?",
+            )
+        return True, f"a notification takes {(time.perf_counter() - started) * 1000:.2f} ms"
+
+    @contextmanager
+    def _connection(self, conninfo: str | None = None) -> Iterator[psycopg.Connection]:
+        import psycopg
+
+        try:
+            with psycopg.connect(conninfo or self._url.conninfo, autocommit=True, prepare_threshold=None) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise OSError(str(error).strip()) from error
+
+
+def _setting(connection: psycopg.Connection, name: str) -> str:
+    row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+    return str(row[0]) if row is not None else ""
+
+
+def _median_ms(work: Callable[[], Any], count: int) -> float:
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[count // 2] * 1000
+
+
+def _slow(milliseconds: float) -> str:
+    return "; commits will be slow, see --synchronous" if milliseconds >= 10 else ""

@@ -1,0 +1,141 @@
+"""How does an operator look after a database from the command line?"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+import click
+import msgspec
+from rich.markup import escape
+
+from ojster.app import URL_VARIABLE
+from ojster.cli import doctor as checks
+from ojster.cli.options import ask, done, examples, with_json, with_retention, with_url
+from ojster.cli.output import console, print_json
+from ojster.client.interface import Client
+from ojster.core.durations import format_duration
+from ojster.core.errors import OjsterError
+from ojster.core.settings import Retention, Settings
+from ojster.jobs.queries import Page
+from ojster.jobs.selection import JobFilter
+from ojster.storage.database import migrate_database, without_password
+
+
+@click.command(
+    epilog=examples(
+        "ojster migrate --database postgresql://jobs@db.example.com/shop",
+        "ojster migrate --database 'postgresql:///shop?schema=background'",
+        "ojster migrate --database sqlite:///jobs.db",
+    )
+)
+@click.option(
+    "--database", "--url", envvar=URL_VARIABLE, required=True, show_envvar=True, metavar="URL", help="The database."
+)
+@with_json
+def migrate(database: str, as_json: bool) -> None:
+    """Bring a database's tables up to date, in one transaction; it may run more than once, and at the same time.
+
+    Servers and workers do so themselves for a file, and for PostgreSQL if they are started with --migrate.
+    """
+    version = migrate_database(database)
+    shown = without_password(database)
+    done(f"The schema of {shown} has version {version}.", as_json, {"database": shown, "version": version})
+
+
+@click.command(
+    epilog=examples(
+        "ojster prune --url http://127.0.0.1:8080 --dry-run",
+        "ojster prune --url http://127.0.0.1:8080",
+        "ojster prune --url sqlite:///jobs.db --keep-completed P7D --keep-cancelled never",
+    )
+)
+@with_url
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@with_retention
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@with_json
+def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: bool) -> None:
+    """Delete now all jobs and workflows that were kept long enough, in small transactions.
+
+    Servers do so all the time. Of a server, its own periods hold; of a database, those that are given here, which are
+    to be the same as those of the servers on it.
+    """
+    if not (dry_run or yes or url.startswith("http")):
+        periods = ", ".join(
+            f"{name.replace('_', ' ')} {'never' if period is None else format_duration(period)}"
+            for name, period in msgspec.structs.asdict(retention).items()
+            if name != "most_dead_letters"
+        )
+        click.confirm(f"Delete what is finished for longer than this: {periods}?", abort=True, err=True)
+    settings = Settings(retention=retention)
+    found = ask(url, lambda client: client.prune(dry_run=dry_run), settings=settings)
+    words = f"{found['jobs']} jobs, {found['workflows']} workflows and {found['files']} files"
+    done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": found, "dry_run": dry_run})
+
+
+@click.command(
+    epilog=examples(
+        "ojster doctor",
+        "ojster doctor --url postgresql://jobs@db.example.com/shop",
+        "ojster doctor --url http://127.0.0.1:8080",
+    )
+)
+@with_url
+@with_json
+def doctor(url: str, as_json: bool) -> int:
+    """Check that the database or the server works, and how well."""
+    findings: list[dict[str, Any]] = []
+
+    def check(name: str, examine: Callable[[], checks.Finding]) -> None:
+        try:
+            fine, words = examine()
+        except (OjsterError, apsw.Error, OSError) as error:
+            fine, words = False, str(error)
+        findings.append({"check": name, "ok": fine, "finding": words})
+
+    check("versions", checks.versions)
+    try:
+        found = checks.checks_of(url)
+    except (OjsterError, ImportError) as error:
+        found = [("url", functools.partial(_refused, error))]
+    for name, examine in found:
+        check(name, examine)
+    check("answers", lambda: _answers(url))
+    check("backlog", lambda: _backlog(url))
+    healthy = all(finding["ok"] for finding in findings)
+    if as_json:
+        print_json({"ok": healthy, "checks": findings})
+    else:
+        for finding in findings:
+            mark = "[green]✓[/]" if finding["ok"] else "[bold red]✗[/]"
+            console.print(f"{mark} [bold]{finding['check']}[/]  {escape(finding['finding'])}", soft_wrap=True)
+    return 0 if healthy else 1
+
+
+def _refused(error: Exception) -> checks.Finding:
+    return False, str(error)
+
+
+def _answers(url: str) -> checks.Finding:
+    started = time.perf_counter()
+    queues = ask(url, lambda client: client.queues())
+    return True, f"{len(queues)} queues, in {(time.perf_counter() - started) * 1000:.0f} ms"
+
+
+def _backlog(url: str) -> checks.Finding:
+    async def look(client: Client) -> tuple[int, int, int]:
+        statistics = await asyncio.gather(*[client.queue_statistics(queue.name) for queue in await client.queues()])
+        waiting = sum(one.counts.get("available", 0) for one in statistics)
+        dead = (await client.list_jobs(JobFilter(dead=True), Page(1))).total
+        return waiting, dead, len(await client.workers())
+
+    waiting, dead, workers = ask(url, look)
+    words = f"{waiting} jobs wait, {workers} workers, {dead} dead letters"
+    if waiting and not workers:
+        return False, words + ": nobody works on them; start one with 'ojster worker'"
+    return True, words

@@ -1,0 +1,173 @@
+"""What do all commands share? Where the jobs are, ``--json``, and exit codes that scripts can use."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+import msgspec
+from rich.markup import escape
+
+from ojster.app import DEFAULT_URL, URL_VARIABLE, App
+from ojster.cli.output import errors, print_json
+from ojster.client.interface import Client
+from ojster.core.durations import parse_duration
+from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.settings import Retention, Settings
+
+R = TypeVar("R")
+
+EXIT_CODES: Final[tuple[tuple[type[OjsterError], int], ...]] = (
+    (NotFound, 3),
+    (Conflict, 4),
+    (Duplicate, 4),
+    (BackendUnavailable, 5),
+)
+"""1 is any other refusal or failure, 2 is a wrong use of the command."""
+
+Command = Callable[..., Any]
+
+
+class Duration(click.ParamType[int | None]):
+    """An ISO 8601 duration, in microseconds; ``never`` stands for none."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Return the microseconds of a duration."""
+        if value is None or isinstance(value, int):
+            return value
+        if value == "never":
+            return None
+        try:
+            return parse_duration(str(value))
+        except InvalidRequest as error:
+            self.fail(error.message, param, ctx)
+
+
+def with_url(command: Command) -> Command:
+    """Give a command the option ``--url``, which says where the jobs are."""
+    return click.option(
+        "--url",
+        "-u",
+        envvar=URL_VARIABLE,
+        default=DEFAULT_URL,
+        show_default=True,
+        show_envvar=True,
+        metavar="URL",
+        help="Where the jobs are: a database (sqlite:///jobs.db, postgresql://user@host/name) "
+        "or a server (http://127.0.0.1:8080).",
+    )(command)
+
+
+def with_migrate(command: Command) -> Command:
+    """Give a command the option ``--migrate``."""
+    return click.option(
+        "--migrate",
+        is_flag=True,
+        envvar="OJSTER_MIGRATE",
+        show_envvar=True,
+        help="Bring the tables of a PostgreSQL database up to date first; those of a file always are.",
+    )(command)
+
+
+def with_json(command: Command) -> Command:
+    """Give a command the option ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
+
+
+def examples(*lines: str) -> str:
+    """Return examples as the end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def with_retention(command: Command) -> Command:
+    """Give a command the options that say how long finished jobs are kept, as one argument, ``retention``."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        keep_completed: int | None,
+        keep_cancelled: int | None,
+        keep_discarded: int | None,
+        keep_dead_letters: int | None,
+        most_dead_letters: int,
+        **kwargs: Any,
+    ) -> Any:
+        retention = Retention(
+            completed=keep_completed,
+            cancelled=keep_cancelled,
+            discarded=keep_discarded,
+            dead_letter=keep_dead_letters,
+            most_dead_letters=most_dead_letters or None,
+        )
+        return command(*args, retention=retention, **kwargs)
+
+    most = click.option(
+        "--most-dead-letters",
+        type=click.IntRange(min=0),
+        default=10_000,
+        show_default=True,
+        help="Of more, the oldest are deleted; 0 keeps all.",
+    )
+    result: Command = most(wrapped)
+    for name, default in (("dead-letters", "P90D"), ("discarded", "P7D"), ("cancelled", "P1D"), ("completed", "P1D")):
+        result = click.option(f"--keep-{name}", type=Duration(), default=default, show_default=True)(result)
+    return result
+
+
+def ask(
+    url: str,
+    question: Callable[[Client], Awaitable[R]],
+    *,
+    makes: bool = False,
+    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+) -> R:
+    """Connect, ask, disconnect, and return the answer; make a database that is not there only if ``makes`` says so."""
+    path = Path(url.removeprefix("sqlite:///"))
+    if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
+        raise BackendUnavailable(f"There is no database file {path}; check --url, or push a job to make it.")
+
+    async def run() -> R:
+        app = App(url, settings=settings)
+        try:
+            return await question(app.client())
+        finally:
+            await app.aclose()
+
+    return asyncio.run(run())
+
+
+def exits_well(run: Callable[..., int]) -> Callable[..., int]:
+    """Turn errors into a message on standard error and an exit code."""
+
+    @functools.wraps(run)
+    def wrapped(*args: Any, **kwargs: Any) -> int:
+        try:
+            return run(*args, **kwargs)
+        except OjsterError as error:
+            if "--json" in sys.argv:
+                click.echo(msgspec.json.encode({"error": error.to_wire()}), err=True)
+            else:
+                errors.print(f"[bold red]ojster:[/] {escape(click.unstyle(error.message))}", soft_wrap=True)
+                for more in error.details.get("validation_errors", [])[1:]:
+                    words = f"{more['path']}: {more['message']}"
+                    errors.print(f"  {escape(click.unstyle(words))}", soft_wrap=True)
+            return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
+        except KeyboardInterrupt:
+            return 130
+
+    return wrapped
+
+
+def done(message: str, as_json: bool, value: Any) -> None:
+    """Say what was done: in words, or as JSON."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(message)

@@ -1,0 +1,1 @@
+"""Named items that jobs and workflows add, find and pass on."""

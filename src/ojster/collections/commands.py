@@ -1,0 +1,168 @@
+"""How are collections made, looked at and changed from the command line?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.cli.options import Command, ask, done, examples, with_json, with_url
+from ojster.cli.output import print_json, print_table
+from ojster.client.interface import Client
+from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.core.values import to_json
+from ojster.files.transfer import upload
+from ojster.jobs.commands import _argument
+
+
+@click.group(
+    epilog=examples(
+        "ojster collections create releases",
+        'ojster collections add releases 2.0 \'{"file": "app-2.0.tar.gz"}\' --replace',
+        "ojster collections items releases --starts-with 2.",
+        "ojster collections items --workflow ID",
+        "ojster collections items --job ID          # what a job has brought about",
+        "ojster collections add releases 2.0 --file app-2.0.tar.gz",
+    )
+)
+def collections() -> None:
+    """Make collections, and look at and change what is in them, or in those of workflows."""
+
+
+def with_place(command: Command) -> Command:
+    """Give a command an argument and an option that say which collection is meant."""
+    named = click.argument("collection", required=False)
+    of_job = click.option("--job", metavar="ID", help="The artifacts of this job.")
+    return named(click.option("--workflow", metavar="ID", help="The collection of this workflow.")(of_job(command)))
+
+
+def _place(collection: str | None, workflow: str | None, job: str | None) -> Where:
+    if (collection, workflow, job).count(None) != 2:
+        raise click.UsageError("Say which: the name of a collection, --workflow ID, or --job ID.")
+    return Where(collection, workflow, job)
+
+
+@collections.command("create", epilog=examples("ojster collections create releases --description 'What we ship'"))
+@click.argument("name")
+@click.option("--description", help="What it is for.")
+@with_url
+@with_json
+def create_collection(name: str, description: str | None, url: str, as_json: bool) -> None:
+    """Make a collection."""
+    made = ask(url, lambda client: client.create_collection(name, description), makes=True)
+    done(f"There is a collection {made.name} now.", as_json, made)
+
+
+@collections.command("list", epilog=examples("ojster collections list"))
+@with_url
+@with_json
+def list_collections(url: str, as_json: bool) -> None:
+    """List the collections."""
+    found = ask(url, lambda client: client.collections())
+    if as_json:
+        print_json({"collections": found})
+        return
+    rows = [(one.name, one.items, one.created_at, one.created_by, one.description) for one in found]
+    print_table(("name", "# items", "created", "by", "what for"), rows, "There are no collections.")
+
+
+@collections.command("delete", epilog=examples("ojster collections delete releases --force"))
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Although something is in it.")
+@with_url
+@with_json
+def delete_collection(name: str, force: bool, url: str, as_json: bool) -> None:
+    """Delete a collection with all that it holds, or has held."""
+    ask(url, lambda client: client.delete_collection(name, force=force))
+    done(f"The collection {name} is deleted.", as_json, {"name": name, "deleted": True})
+
+
+@collections.command(
+    "items", epilog=examples("ojster collections items releases --history", "ojster collections items --workflow ID")
+)
+@with_place
+@click.option("--starts-with", metavar="TEXT", help="Only names that begin so.")
+@click.option("--category", help="Only of this category.")
+@click.option("--history", is_flag=True, help="Also what was removed, or replaced.")
+@with_url
+@with_json
+def list_items(
+    collection: str | None,
+    workflow: str | None,
+    job: str | None,
+    starts_with: str | None,
+    category: str | None,
+    history: bool,
+    url: str,
+    as_json: bool,
+) -> None:
+    """List what is in a collection, the oldest first."""
+    where, lookup = _place(collection, workflow, job), Lookup("", name_startswith=starts_with, category=category)
+    found = ask(url, lambda client: client.items(where, lookup, history=history))
+    if as_json:
+        print_json({"items": found})
+        return
+    print_table(
+        ("name", "kind", "category", "data", "file", "by", "added", "removed"),
+        [
+            (
+                item.name,
+                item.kind,
+                item.category,
+                bytes(item.data).decode()[:80],
+                None if item.file is None else item.file.id,
+                item.created_by,
+                item.created_at,
+                item.removed_at,
+            )
+            for item in found
+        ],
+        "There is nothing in it.",
+    )
+
+
+@collections.command("add", epilog=examples('ojster collections add releases 2.0 \'{"file": "a.tar.gz"}\''))
+@click.argument("collection")
+@click.argument("name")
+@click.argument("data", default="null")
+@click.option("--category", help="What kind of thing it is.")
+@click.option("--replace", is_flag=True, help="In the place of what has the same name.")
+@click.option(
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Upload this, and make it an artifact."
+)
+@with_url
+@with_json
+def add_item(
+    collection: str,
+    name: str,
+    data: str,
+    category: str | None,
+    replace: bool,
+    file: Path | None,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Put something into a collection: JSON, or else a string; and a file."""
+    value: Any = _argument(data)
+
+    async def add(client: Client) -> Item:
+        item = NewItem(name, to_json(value), category, replace)
+        if file is not None:
+            item = msgspec.structs.replace(item, file_id=(await upload(client, file)).id, filename=file.name)
+        return await client.add_item(Where(collection), item)
+
+    made = ask(url, add)
+    done(f"{collection} has {name} now.", as_json, made)
+
+
+@collections.command("remove", epilog=examples("ojster collections remove releases 2.0"))
+@click.argument("collection")
+@click.argument("name")
+@with_url
+@with_json
+def remove_item(collection: str, name: str, url: str, as_json: bool) -> None:
+    """Remove something from a collection, whose history keeps it."""
+    removed = ask(url, lambda client: client.remove_item(Where(collection), name))
+    done(f"{collection} has no {name} any more.", as_json, removed)

@@ -1,0 +1,224 @@
+"""What do jobs that have succeeded put into collections? It is done before anything follows from their success.
+
+So a step that looks something up finds what the steps before it have promised. (seed 003: collections, promises)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Final
+
+import msgspec
+
+from ojster.collections.contents import artifacts_of, look_up, need_collection, put, put_all
+from ojster.collections.items import Item, NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError
+from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
+from ojster.events.reaction_rules import COLLECTS, Collect, Event, reactions_of
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.transitions import fail_attempt
+from ojster.storage.transaction import Transaction, TryAgain
+from ojster.workflows.node import NUMBER_BITS
+
+_SAID: Final = frozenset({"id", "type", "args"})
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_FIELD: Final = re.compile(r"\{((?:job|artifact)\.[^{}]+)\}")
+
+See = Callable[[Reference], bytes]
+"""Tells to what a reference leads, as JSON."""
+
+log = logging.getLogger("ojster")
+
+
+def collect_outputs(tx: Transaction) -> None:
+    """Let jobs that have succeeded in this transaction put into collections what they do."""
+    jobs = [
+        job
+        for job, event in tx.effects.reactions
+        if event == "on_success" and job.reacts & COLLECTS and job.id not in tx.effects.collected
+    ]
+    if jobs:
+        tx.effects.collected.update(job.id for job in jobs)
+        tx.envelopes([job for job in jobs if job.envelope == b"{}"])
+        collect_all(
+            tx,
+            [
+                (job, "on_success", action)
+                for job in jobs
+                for action in reactions_of(job.envelope).get("on_success", ())
+                if isinstance(action, Collect)
+            ],
+        )
+
+
+def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -> None:
+    """Put things into collections, in one go; what fails is noted in the history of its job."""
+    known: set[str] = set()
+    ready: list[tuple[Job, Event, str, NewItem]] = []
+    see, seen = None, None
+    for job, event, action in wanted:
+        if see is None or seen is not job:
+            see, seen = seer(job), job
+        try:
+            key = key_of(job.tenant, action.collection, workflow_of(job))
+            items = list(_items_of(tx, job, action, see))
+            if key not in known and not is_internal(key):
+                need_collection(tx, key)
+            known.add(key)
+            ready += [(job, event, key, item) for item in items]
+        except (OjsterError, Unresolvable) as error:
+            note_failure(tx, job, event, str(error))
+    places = {(key, item.name) for _, _, key, item in ready}
+    if len(ready) > 1 and len(places) == len(ready) and all(item.replace for *_, item in ready):
+        try:
+            with tx.savepoint():
+                put_all(tx, [(key, item, job) for job, _, key, item in ready])
+                return
+        except TryAgain:
+            raise
+        except Exception as error:
+            log.info("what jobs put into collections is put there one by one: %s", error)
+    for job, event, key, item in ready:
+        carry_out(tx, job, event, partial(put, tx, key, job.tenant, item, job=job))
+
+
+def workflow_of(job: Job) -> int | None:
+    """Return the number of the workflow that a job is a step of; ``None``: of none."""
+    return None if job.node is None else job.node >> NUMBER_BITS
+
+
+def carry_out(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:
+    """Do something that follows from an event; if it fails, that is noted in the history of the job."""
+    try:
+        with tx.savepoint():
+            act()
+    except TryAgain:
+        raise
+    except (OjsterError, Unresolvable) as error:
+        note_failure(tx, job, event, str(error))
+    except Exception as error:
+        log.exception("a reaction to %s of the job %s failed", event, job.id)
+        note_failure(tx, job, event, f"{type(error).__name__}: {error}")
+
+
+def note_failure(tx: Transaction, job: Job, event: Event, error: str) -> None:
+    """Note in the history of a job that a reaction failed."""
+    tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
+
+
+def _items_of(tx: Transaction, job: Job, action: Collect, see: See) -> Iterator[NewItem]:
+    """What is to be put into a collection: data, or the artifacts of the job that are meant."""
+    if action.artifacts is None:
+        data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, see)
+        yield NewItem(_name_of(action, see), check_data(data), action.category, action.replace)
+        return
+    found = artifacts_of(tx, job, action.artifacts)
+    if not found:
+        raise NotFound(f"The job has no artifact for {action.name!r}.", resource_type="item")
+    for item in found:
+        see_item = _seer_of_artifact(item, see)
+        data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, see_item)
+        category = action.category or item.category
+        new = NewItem(_name_of(action, see_item), check_data(data), category, action.replace)
+        yield new.with_file(item.file)
+
+
+def _name_of(action: Collect, see: See) -> str:
+    return check_item_name(filled(action.name, see))
+
+
+def filled(template: str, see: See) -> str:
+    """Return a text with that in the place of what stands in braces to which it leads."""
+    words, references = _parsed(template)
+    return (
+        "".join([word + _text(see(reference)) for word, reference in zip(words, references, strict=False)]) + words[-1]
+    )
+
+
+@lru_cache(maxsize=1024)
+def _parsed(template: str) -> tuple[list[str], list[Reference]]:
+    """Return the words of a text around what stands in braces, and that."""
+    parts = _FIELD.split(template)
+    return parts[::2], [parse_reference(field) for field in parts[1::2]]
+
+
+def _seer_of_artifact(item: Item, see: See) -> See:
+    """Return what also tells to what references to an artifact lead: ``artifact.name``, ``artifact.data.version``."""
+
+    def look(reference: Reference) -> bytes:
+        return follow(reference, item.shown()) if reference.root == "artifact" else see(reference)
+
+    return look
+
+
+def seer(job: Job) -> See:
+    """Return what tells to what references to a job lead."""
+    said: dict[str, msgspec.Raw] = {}
+    shown: list[bytes] = []
+
+    def look(reference: Reference) -> bytes:
+        if reference.root != "job":
+            raise Unresolvable(
+                f"The reference {reference.text!r:.100} does not lead to the job: 'job.result', 'job.id'."
+            )
+        begin = reference.path[0] if reference.path else ""
+        if begin in _SAID:  # the whole job need not be put together for what was said when it was pushed
+            said.update(_members(job.envelope) if not said else {})
+            return follow(reference, said[begin], 1)
+        if begin == "result" and job.result is not None:
+            return follow(reference, job.result, 1)
+        if not shown:
+            shown.append(job.to_json())
+        return follow(reference, shown[0])
+
+    return look
+
+
+def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[bytes], bytes]:
+    """Return what tells what lookups find, as JSON: an item, or an array of items."""
+
+    def find(raw: bytes) -> bytes:
+        try:
+            lookups, is_single = read_lookup(raw)
+            items = look_up(tx, lookups, tenant, workflow)
+        except (NotFound, InvalidRequest) as error:
+            raise Unresolvable(error.message) from None
+        shown = [item.shown() for item in items]
+        return shown[0] if is_single else b"[%b]" % b",".join(shown)
+
+    return find
+
+
+def give_found(tx: Transaction, job: Job) -> bool:
+    """Give a job that is about to be handed out what the lookups in its arguments find; tell whether they find it.
+
+    If they do not, the attempt has failed.
+    """
+    members = _members(job.envelope)
+    try:
+        found = replace_lookups(members["args"], finder(tx, job.tenant, None))
+    except Unresolvable as error:
+        job.attempt += 1
+        job.started_at = tx.now
+        fail_attempt(tx, job, Failure("Unresolvable", str(error), code="unresolvable_reference"))
+        return False
+    job.envelope = msgspec.json.encode(members | {"args": msgspec.Raw(found)})
+    return True
+
+
+def _text(raw: bytes) -> str:
+    if raw.isdigit():
+        return raw.decode()
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.MsgspecError as error:  # a number beyond what a double holds
+        raise Unresolvable(f"A name cannot be made of {raw[:40].decode(errors='replace')}: {error}") from None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return msgspec.json.encode(value).decode()
+    raise Unresolvable(f"A name cannot be made of {raw[:40].decode(errors='replace')}.")

@@ -1,0 +1,101 @@
+"""What is in collections? Named ones, and those of workflows. (seed 003: collections)"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.collections.items import ITEM_QUERY, Lookup, NewItem, Where
+from ojster.core.errors import InvalidRequest, NotFound
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode
+from ojster.server.route import BASE, Route
+
+
+async def create_collection(exchange: Exchange) -> Answer:
+    """Make a named collection."""
+    body = await exchange.read(wire.COLLECTION)
+    made = await exchange.engine.create_collection(body.name, body.description)
+    return Answer(encode({"collection": made}), 201)
+
+
+async def list_collections(exchange: Exchange) -> Answer:
+    """List the named collections, and how many items are in each."""
+    return Answer(encode({"collections": await exchange.engine.collections()}))
+
+
+async def delete_collection(exchange: Exchange) -> Answer:
+    """Delete a named collection with all that it has held; one that holds something only with ``force=true``."""
+    name = exchange.path["name"]
+    await exchange.engine.delete_collection(name, force=exchange.query.get("force") == "true")
+    return Answer(encode({"deleted": True, "name": name}))
+
+
+async def add_item(exchange: Exchange) -> Answer:
+    """Put something into a collection, under a name that nothing else in it has, or in the place of that.
+
+    With ``job_id``, the named collection is that of the workspace of this job.
+    """
+    body = await exchange.read(wire.ITEM)
+    data = b"null" if body.data is UNSET else bytes(body.data)
+    item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
+    return Answer(encode({"item": await exchange.engine.add_item(_where(exchange), item)}), 201)
+
+
+async def list_items(exchange: Exchange) -> Answer:
+    """List what is in a collection, in the order in which it was added; with ``history=true`` also what was.
+
+    ``data`` is a JSON object: the data must have its members, with its values. At most 1,001 items are listed.
+    """
+    query = exchange.query
+    data: dict[str, Any] = {}
+    if "data" in query:
+        try:
+            data = msgspec.json.decode(query["data"], type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise InvalidRequest("'data' must be a JSON object.", field="data") from None
+    name, start, end, part, category = (query.get(name) for name in ITEM_QUERY[:5])
+    lookup = Lookup("", name, start, end, part, category, data)
+    found = await exchange.engine.items(_where(exchange), lookup, history=query.get("history") == "true")
+    return Answer(encode({"items": found}))
+
+
+async def show_item(exchange: Exchange) -> Answer:
+    """Show an item of a collection."""
+    name = exchange.path["item"]
+    found = await exchange.engine.items(_where(exchange), Lookup("", name))
+    if not found:
+        raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
+    return Answer(encode({"item": found[0]}))
+
+
+async def remove_item(exchange: Exchange) -> Answer:
+    """Remove an item from a collection, whose history keeps it."""
+    return Answer(encode({"item": await exchange.engine.remove_item(_where(exchange), exchange.path["item"])}))
+
+
+def _where(exchange: Exchange) -> Where:
+    path = exchange.path
+    job_id = path.get("job") if "name" not in path else exchange.query.get("job_id")
+    return Where(path.get("name"), path.get("id"), job_id)
+
+
+_TAG: Final = "Collections"
+
+ROUTES: Final = (
+    Route("POST", f"{BASE}/collections", create_collection, _TAG, wire.CollectionBody, status=201),
+    Route("GET", f"{BASE}/collections", list_collections, _TAG),
+    Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, query=("force",)),
+    *(
+        route
+        for base in (f"{BASE}/collections/{{name}}", f"{BASE}/workflows/{{id}}", f"{BASE}/jobs/{{job}}")
+        for route in (
+            Route("GET", f"{base}/items", list_items, _TAG, query=ITEM_QUERY),
+            Route("POST", f"{base}/items", add_item, _TAG, wire.ItemBody, status=201),
+            Route("GET", f"{base}/items/{{item}}", show_item, _TAG),
+            Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG),
+        )
+    ),
+)

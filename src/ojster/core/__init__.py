@@ -1,0 +1,1 @@
+"""Values and rules that every capability shares: ids, times, errors, settings."""

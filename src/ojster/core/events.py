@@ -1,0 +1,79 @@
+"""What has happened? Lifecycle events, and how they look (ojs-events.md). ``ojster.events.log`` keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.tenant import EVERYBODY, NOBODY
+from ojster.core.timestamps import format_timestamp
+
+SOURCE: Final = "ojs://ojster"
+MOST_EVENTS: Final = 1_000
+
+
+Event = tuple[str, int, str, str | None, str | None, dict[str, Any], str]
+"""What happened: its type, when, the subject's id or name, the queue, the job type, more data, and whose it is."""
+
+
+def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
+    """Return an event's envelope (ojs-events.md section 2)."""
+    type, at, subject, queue, job_type, more, tenant = event
+    data = dict(more)
+    if tenant not in (NOBODY, EVERYBODY):
+        data["tenant_id"] = tenant
+    if job_type is not None:
+        data |= {"job_id": subject, "job_type": job_type}
+    if queue is not None:
+        data["queue"] = queue
+    return {
+        "specversion": "1.0",
+        "id": id,
+        "type": type,
+        "source": source,
+        "time": format_timestamp(at),
+        "subject": subject,
+        "data": data,
+    }
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events that were asked for, oldest first."""
+
+    events: list[dict[str, Any]]
+    cursor: str | None
+    has_more: bool
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events to list: those after number ``after`` that match every filter which is not empty."""
+
+    after: int = 0
+    types: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()
+    limit: int = 100
+    tenant: str | None = None
+
+
+def page_of_events(events: Iterable[tuple[int, Event]], chosen: EventFilter) -> EventPage:
+    """Return a page of numbered events, oldest first."""
+    found: list[dict[str, Any]] = []
+    cursor = None
+    for number, event in events:
+        type, _, _, queue, job_type, _, tenant = event
+        if (
+            number <= chosen.after
+            or chosen.tenant not in (None, tenant)
+            or (chosen.types and type not in chosen.types)
+            or (chosen.queues and queue not in chosen.queues)
+            or (chosen.job_types and job_type not in chosen.job_types)
+        ):
+            continue
+        if len(found) == chosen.limit:
+            return EventPage(found, cursor, True)
+        found.append(describe_event(event, f"evt_{number}", SOURCE))
+        cursor = f"evt_{number}"
+    return EventPage(found, cursor, False)

@@ -1,0 +1,217 @@
+"""What do ``{"$ref": "…"}`` in a step's arguments stand for? Results of other steps, and parameters of the workflow.
+
+``steps.NAME.result``, ``steps.NAME.error``, ``steps.NAME.state``, ``params``, and what a map binds (``item``,
+``index``), each with a path behind it: names of members, and positions in arrays. A string that begins with ``#`` is a
+JSON pointer of somebody else's, and stays what it is.
+
+JSON is not decoded further than to where a reference stands or leads: all else goes through to the letter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+STEP_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*|\d+")
+ITEM: Final = "item"
+INDEX: Final = "index"
+
+_ASPECTS: Final = ("result", "error", "state")
+_encode: Final = msgspec.json.Encoder().encode
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """What a reference names.
+
+    Parameters
+    ----------
+    text:
+        As it was written.
+    root:
+        ``steps``, ``params``, or a name that a map binds.
+    step, aspect:
+        Which step, and what of it: its result, error or state.
+    path:
+        Where in that.
+    """
+
+    text: str
+    root: str
+    step: str | None
+    aspect: str | None
+    path: tuple[str, ...]
+
+
+class Unresolvable(ValueError):
+    """A reference that stands for nothing. The message says why."""
+
+
+def is_index(name: str) -> bool:
+    """Tell whether a name is the position of something in a list."""
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def may_hold_references(raw: bytes | msgspec.Raw) -> bool:
+    """Tell whether JSON may hold references; quick, and never wrong when it says no."""
+    text = bytes(raw)
+    return b'"$ref"' in text or b'"$lookup"' in text or b"\\u0024" in text
+
+
+@lru_cache(maxsize=4096)
+def parse_reference(text: str) -> Reference:
+    """Return what a reference says.
+
+    Raises
+    ------
+    Unresolvable
+        It is malformed.
+    """
+    root, *rest = text.split(".")
+    if not STEP_NAME.fullmatch(root) or root.isdigit() or not all(rest):
+        raise Unresolvable(f"The reference {text!r:.100} must be like 'steps.NAME.result' or 'params.NAME'.")
+    if root != "steps":
+        return Reference(text, root, None, None, tuple(rest))
+    if len(rest) < 2 or not STEP_NAME.fullmatch(rest[0]) or rest[1] not in _ASPECTS:
+        raise Unresolvable(
+            f"The reference {text!r:.100} must be 'steps.NAME.result', 'steps.NAME.error' or 'steps.NAME.state', "
+            "and may go on with a path."
+        )
+    return Reference(text, root, rest[0], rest[1], tuple(rest[2:]))
+
+
+def references_in(raw: bytes | msgspec.Raw) -> Iterator[Reference]:
+    """Return the references in JSON.
+
+    Raises
+    ------
+    Unresolvable
+        One of them is malformed.
+    """
+    if not may_hold_references(raw):
+        return
+    for part in _parts(raw):
+        if isinstance(part, str):
+            yield parse_reference(part)
+        else:
+            yield from references_in(part)
+
+
+def lookups_in(raw: bytes | msgspec.Raw) -> Iterator[msgspec.Raw]:
+    """Return what the lookups in JSON say (``ojster.collections.items``)."""
+    if not may_hold_references(raw):
+        return
+    start = bytes(raw)[:1]
+    if start == b"{":
+        members = _members(raw)
+        lookup = _lookup_of(members)
+        if lookup is not None:
+            yield lookup
+        else:
+            for value in members.values():
+                yield from lookups_in(value)
+    elif start == b"[":
+        for value in _elements(raw):
+            yield from lookups_in(value)
+
+
+def no_lookups(raw: bytes) -> bytes:
+    """Refuse a lookup where none can stand."""
+    raise Unresolvable("A '$lookup' can stand only in the arguments of jobs and steps.")
+
+
+def resolve(
+    raw: bytes | msgspec.Raw, look_up: Callable[[Reference], bytes], find: Callable[[bytes], bytes] = no_lookups
+) -> bytes:
+    """Return JSON with every reference replaced by the JSON that ``look_up`` returns for it, every lookup by ``find``.
+
+    References in lookups are replaced first.
+    """
+    raw = bytes(raw)
+    if not may_hold_references(raw):
+        return raw
+    if raw[:1] == b"{":
+        members = _members(raw)
+        text = _text_of(members)
+        if text is not None:
+            return look_up(parse_reference(text))
+        if (lookup := _lookup_of(members)) is not None:
+            return find(resolve(lookup, look_up, find))
+        return _encode({name: msgspec.Raw(resolve(value, look_up, find)) for name, value in members.items()})
+    if raw[:1] == b"[":
+        return b"[%b]" % b",".join([resolve(value, look_up, find) for value in _elements(raw)])
+    return raw
+
+
+def replace_lookups(raw: bytes | msgspec.Raw, find: Callable[[bytes], bytes]) -> bytes:
+    """Return JSON with every lookup replaced by what ``find`` returns for it; all else stays to the letter."""
+    raw = bytes(raw)
+    if not may_hold_references(raw):
+        return raw
+    if raw[:1] == b"{":
+        members = _members(raw)
+        if (lookup := _lookup_of(members)) is not None:
+            return find(bytes(lookup))
+        return _encode({name: msgspec.Raw(replace_lookups(value, find)) for name, value in members.items()})
+    if raw[:1] == b"[":
+        return b"[%b]" % b",".join([replace_lookups(value, find) for value in _elements(raw)])
+    return raw
+
+
+def follow(reference: Reference, raw: bytes | msgspec.Raw, first: int = 0) -> bytes:
+    """Return the JSON at the end of a reference's path in other JSON, to which the path's first names have led.
+
+    Raises
+    ------
+    Unresolvable
+        There is nothing.
+    """
+    for place in range(first, len(reference.path)):
+        name = reference.path[place]
+        start = bytes(raw).lstrip()[:1]
+        found: msgspec.Raw | None = None
+        if start == b"{":
+            found = _members(raw).get(name)
+        elif start == b"[" and is_index(name):
+            elements = _elements(raw)
+            found = elements[int(name)] if int(name) < len(elements) else None
+        if found is None:
+            raise _nowhere(reference, place)
+        raw = found
+    return bytes(raw)
+
+
+def _nowhere(reference: Reference, place: int) -> Unresolvable:
+    names = reference.text.split(".")
+    before = ".".join(names[: len(names) - len(reference.path) + place])
+    name = reference.path[place]
+    return Unresolvable(f"The reference {reference.text!r:.200} leads nowhere: {before!r} has no {name!r:.60}.")
+
+
+def _parts(raw: bytes | msgspec.Raw) -> list[Any]:
+    """What is inside JSON: its values, or, if it is a reference, that, as a string."""
+    start = bytes(raw)[:1]
+    if start == b"{":
+        members = _members(raw)
+        text = _text_of(members)
+        return list(members.values()) if text is None else [text]
+    return list(_elements(raw)) if start == b"[" else []
+
+
+def _lookup_of(members: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
+    """What a lookup says; ``None`` if this is none."""
+    return members.get("$lookup") if len(members) == 1 else None
+
+
+def _text_of(members: dict[str, msgspec.Raw]) -> str | None:
+    """What a reference says; ``None`` if this is none."""
+    raw = members.get("$ref") if len(members) == 1 else None
+    if raw is None or bytes(raw)[:1] != b'"':
+        return None
+    text = msgspec.json.decode(raw, type=str)
+    return None if text.startswith("#") else text

@@ -1,1 +1,0 @@
-"""Where jobs are kept: transactions, the dispatcher that merges calls into them, and wake-ups."""

@@ -1,0 +1,1 @@
+"""The event log, streams, webhooks, notifications and reactions."""

@@ -1,0 +1,46 @@
+"""Through what are people, and programs, told what jobs want to tell? (seed 003: notifications)"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.events.channel import Channel
+from ojster.events.webhooks import new_secret
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode
+from ojster.server.route import BASE, Route
+
+
+async def put_channel(exchange: Exchange) -> Answer:
+    """Make or change a channel. The secret with which calls of a webhook are signed is told here, and never again."""
+    body = await exchange.read(wire.CHANNEL)
+    secret = None
+    if body.method == "webhook" and body.url is not None:
+        await exchange.sender.check(body.url)
+        secret = body.secret or new_secret()
+    name, to, cc = exchange.path["name"], tuple(body.to), tuple(body.cc)
+    now = exchange.engine.database.clock()
+    channel = Channel(name, body.method, body.sender, to, cc, body.subject, body.url, secret, now)
+    is_new = await exchange.engine.put_channel(channel)
+    shown = channel.to_wire() | ({} if secret is None else {"secret": secret})
+    return Answer(encode({"channel": shown}), 201 if is_new else 200)
+
+
+async def list_channels(exchange: Exchange) -> Answer:
+    """List the channels, without their secrets."""
+    return Answer(encode({"channels": [one.to_wire() for one in await exchange.engine.channels()]}))
+
+
+async def delete_channel(exchange: Exchange) -> Answer:
+    """Delete a channel; what was to be told through it is dropped."""
+    await exchange.engine.delete_channel(exchange.path["name"])
+    return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
+
+
+_TAG: Final = "Notifications"
+
+ROUTES: Final = (
+    Route("GET", f"{BASE}/channels", list_channels, _TAG),
+    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, wire.ChannelBody),
+    Route("DELETE", f"{BASE}/channels/{{name}}", delete_channel, _TAG),
+)

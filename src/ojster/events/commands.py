@@ -1,0 +1,82 @@
+"""How are channels made, listed and deleted from the command line?"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.output import print_json, print_table
+from ojster.core.timestamps import system_clock
+from ojster.events.channel import Channel
+from ojster.events.webhooks import new_secret
+
+SECRET_VARIABLE = "OJSTER_CHANNEL_SECRET"  # noqa: S105  (a name)
+
+
+@click.group(
+    epilog=examples(
+        "ojster channels email ops --from jobs@example.com --to ada@example.com",
+        "ojster channels webhook chat https://chat.example.com/hooks/jobs",
+        "ojster channels list",
+    )
+)
+def channels() -> None:
+    """Say through what jobs tell people, and programs, what they want to tell."""
+
+
+@channels.command("email", epilog=examples("ojster channels email ops --from jobs@example.com --to ada@example.com"))
+@click.argument("name")
+@click.option("--from", "sender", required=True, metavar="ADDRESS", help="From whom it is.")
+@click.option("--to", required=True, multiple=True, metavar="ADDRESS", help="To whom; repeatable.")
+@click.option("--cc", multiple=True, metavar="ADDRESS", help="Who else; repeatable.")
+@click.option("--subject", help="If the job does not say one: '{job.type} {event}'.")
+@with_url
+@with_json
+def put_email(
+    name: str, sender: str, to: tuple[str, ...], cc: tuple[str, ...], subject: str | None, url: str, as_json: bool
+) -> None:
+    """Make or change a channel that sends e-mail, over the server's --smtp."""
+    channel = Channel(name, "email", sender, to, cc, subject, created_at=system_clock())
+    ask(url, lambda client: client.put_channel(channel), makes=True)
+    done(f"The channel {name} sends e-mail to {', '.join(to)}.", as_json, channel.to_wire())
+
+
+@channels.command("webhook", epilog=examples("ojster channels webhook chat https://chat.example.com/hooks/jobs"))
+@click.argument("name")
+@click.argument("address")
+@with_url
+@with_json
+def put_webhook(name: str, address: str, url: str, as_json: bool) -> None:
+    """Make or change a channel that calls ADDRESS, and print the secret with which the calls are signed.
+
+    It is new, unless OJSTER_CHANNEL_SECRET says it.
+    """
+    secret = os.environ.get(SECRET_VARIABLE) or new_secret()
+    channel = Channel(name, "webhook", url=address, secret=secret, created_at=system_clock())
+    ask(url, lambda client: client.put_channel(channel), makes=True)
+    done(secret, as_json, channel.to_wire() | {"secret": secret})
+
+
+@channels.command("list", epilog=examples("ojster channels list"))
+@with_url
+@with_json
+def list_channels(url: str, as_json: bool) -> None:
+    """List the channels."""
+    found = ask(url, lambda client: client.channels())
+    if as_json:
+        print_json({"channels": [one.to_wire() for one in found]})
+        return
+    rows = [(one.name, one.method, one.url or ", ".join(one.to), one.sender, one.subject) for one in found]
+    print_table(("name", "method", "to", "from", "subject"), rows, "There are no channels.")
+
+
+@channels.command("delete", epilog=examples("ojster channels delete ops"))
+@click.argument("name")
+@with_url
+@with_json
+def delete_channel(name: str, url: str, as_json: bool) -> None:
+    """Delete a channel; what was to be told through it is dropped."""
+    ask(url, lambda client: client.delete_channel(name))
+    done(f"The channel {name} is deleted.", as_json, {"name": name, "deleted": True})

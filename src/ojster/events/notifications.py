@@ -1,0 +1,150 @@
+"""How is somebody told what a job wants to tell? A job for each message, made by the reaction. (seed 003)
+
+They wait in a queue of their own. Servers send them (``ojster.events.webhook_sender``), retry them like all jobs, and
+keep those that cannot be delivered as dead letters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.collections.outputs import seer
+from ojster.core.errors import NotFound, OjsterError
+from ojster.core.references import Unresolvable, parse_reference
+from ojster.core.tenant import called, qualify
+from ojster.events.channel import LONGEST_SUBJECT, Channel, Message, Notify
+from ojster.events.reaction_rules import Event
+from ojster.events.webhooks import RETRY
+from ojster.jobs.admission import admit
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import read_job
+from ojster.storage.transaction import Transaction
+
+QUEUE: Final = "ojster.notifications"
+JOB_TYPE: Final = "ojster.notification"
+DEFAULT_SUBJECT: Final = "The job {job.type} {event}"
+_SAID: Final[dict[Event, str]] = {
+    "on_creation": "was made",
+    "on_unblock": "may run",
+    "on_assignment": "has started",
+    "on_success": "has succeeded",
+    "on_failure": "has failed",
+}
+_FIELD: Final = re.compile(r"\{(job\.[^{}]+|event)\}")
+_SHOWN: Final = ("id", "type", "queue", "state", "attempt", "created_at", "completed_at", "error", "workflow_id")
+"""What messages tell of a job: its arguments and its result may be secret."""
+
+_decode: Final = msgspec.json.Decoder(Channel).decode
+
+
+def put_channels(tx: Transaction, channels: Sequence[Channel]) -> list[bool]:
+    """Make or change channels; for each tell whether it is new."""
+    results = []
+    for one in channels:
+        known = _find(tx, one.name)
+        kept = msgspec.structs.replace(one, created_at=tx.now if known is None else known.created_at)
+        tx.execute(
+            "INSERT INTO channels (name, body) VALUES (:name, :body) "
+            "ON CONFLICT (name) DO UPDATE SET body = excluded.body",
+            {"name": one.name, "body": msgspec.json.encode(kept)},
+        )
+        tx.effects.configured = True
+        results.append(known is None)
+    return results
+
+
+def find_channels(tx: Transaction, names: Sequence[str]) -> list[Channel | OjsterError]:
+    """Return the channel of each name, as it is kept, or that there is none."""
+    return [_find(tx, name) or no_channel(name) for name in names]
+
+
+def list_channels(tx: Transaction, requests: Sequence[None]) -> list[list[Channel]]:
+    """Return all channels by name, as they are kept, for each request."""
+    found = [_decode(body) for (body,) in tx.execute("SELECT body FROM channels ORDER BY name")]
+    return [found for _ in requests]
+
+
+def delete_channels(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
+    """Delete channels; what was to be told through them is dropped when its turn comes."""
+    results: list[OjsterError | None] = []
+    for name in names:
+        rows = tx.execute("DELETE FROM channels WHERE name = :name RETURNING name", {"name": name})
+        tx.effects.configured = tx.effects.configured or bool(rows)
+        results.append(None if rows else no_channel(name))
+    return results
+
+
+def notify(tx: Transaction, job: Job, event: Event, action: Notify) -> None:
+    """Push the job that tells somebody.
+
+    Raises
+    ------
+    NotFound
+        There is no such channel.
+    """
+    key = qualify(job.tenant, action.channel)
+    channel = _find(tx, key)
+    if channel is None:
+        raise no_channel(key)
+    subject = action.subject or channel.subject or DEFAULT_SUBJECT
+    shown = {name: value for name, value in msgspec.json.decode(job.to_json()).items() if name in _SHOWN}
+    message = Message(
+        event,
+        _filled(subject, job, event)[:LONGEST_SUBJECT],
+        _filled(action.text or "", job, event),
+        shown,
+        action.to,
+        action.cc,
+    )
+    push_message(tx, key, message, job.tenant)
+
+
+def push_message(tx: Transaction, key: str, message: Message, tenant: str) -> None:
+    """Push the job that sends a message through a channel."""
+    members: dict[str, Any] = {
+        "type": JOB_TYPE,
+        "args": [key, message],
+        "meta": {"channel": called(key), "event_type": "notification"},
+        "options": {"queue": QUEUE, "retry": RETRY, "timeout": 120},
+    }
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in members.items()}
+    (pushed,) = admit(tx, [[read_job(raw, tx.now, largest=4 * tx.settings.largest_job, tenant=tenant)]])
+    if isinstance(pushed, OjsterError):
+        raise pushed
+
+
+def told(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
+    """Record how messages went: ``(event, channel, more)``."""
+    for event, key, more in outcomes:
+        tx.emit_about(event, key, QUEUE, channel=called(key), **more)
+    return [None for _ in outcomes]
+
+
+def _filled(template: str, job: Job, event: Event) -> str:
+    see = seer(job)
+
+    def fill(field: re.Match[str]) -> str:
+        if field[1] == "event":
+            return _SAID[event]
+        try:
+            value = msgspec.json.decode(see(parse_reference(field[1])))
+        except Unresolvable:
+            return field[0]
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return "".join(character if character.isprintable() else " " for character in text)
+
+    return _FIELD.sub(fill, template)
+
+
+def _find(tx: Transaction, name: str) -> Channel | None:
+    rows = tx.execute("SELECT body FROM channels WHERE name = :name", {"name": name})
+    return _decode(rows[0][0]) if rows else None
+
+
+def no_channel(key: str) -> NotFound:
+    """Return the refusal for a channel that there is not."""
+    return NotFound(f"There is no channel {called(key)!r}.", resource_type="channel", resource_id=called(key))

@@ -1,0 +1,148 @@
+"""How are reactions carried out? In the transaction of the event, one after the other. (seed 003, "Event reactions")
+
+A reaction that fails is noted in the history of its job, and never undoes the event.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from ojster.collections.items import LOOKS_UP
+from ojster.collections.outputs import carry_out, collect_all, collect_outputs, finder, note_failure, seer, workflow_of
+from ojster.core.errors import NotFound, OjsterError
+from ojster.core.references import Unresolvable, resolve
+from ojster.core.tenant import qualify
+from ojster.events.channel import Notify
+from ojster.events.notifications import notify
+from ojster.events.reaction_rules import Action, Collect, Enqueue, Event, StartWorkflow, reactions_of
+from ojster.insight.task_history import record_all
+from ojster.insight.task_values import Record
+from ojster.jobs.admission import admit
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import Members, NewJob, read_job
+from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.workflows.definition import START_MEMBERS, check_params, read_start
+from ojster.workflows.definitions import find
+from ojster.workflows.plan import read_workflow
+from ojster.workflows.workflows import create
+
+MOST_ROUNDS: Final = 8
+"""How often, in one transaction, reactions may follow from what reactions have done."""
+
+_OF_JOB: Final = ("args", "meta")
+_OF_WORKFLOW: Final = ("params", "properties", "target")
+"""Where references are replaced; elsewhere they are those of the workflow itself."""
+
+
+log = logging.getLogger("ojster")
+
+
+def react(tx: Transaction) -> None:
+    """Carry out the reactions to what has happened in this transaction."""
+    for _ in range(MOST_ROUNDS):
+        if not tx.effects.reactions:
+            return
+        collect_outputs(tx)
+        fired, tx.effects.reactions = tx.effects.reactions, []
+        wanted = list(_actions(tx, fired))
+        collect_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Collect)])
+        _enqueue_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Enqueue)])
+        record_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Record)])
+        for job, event, action in wanted:
+            if isinstance(action, StartWorkflow | Notify):  # others were decided before
+                carry_out(tx, job, event, partial(_act, tx, job, event, action))
+    for job, event in tx.effects.reactions:
+        note_failure(tx, job, event, f"More than {MOST_ROUNDS} reactions follow each other.")
+    tx.effects.reactions.clear()
+
+
+def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tuple[Job, Event, Action]]:
+    """What is to be done, in the order of what has happened."""
+    fresh = tx.find_jobs([job.id for job, _ in fired if not job.seq])  # they were inserted just now
+    tx.envelopes([job for job, _ in fired if job.seq and job.envelope == b"{}"])
+    for known, event in fired:
+        job = fresh.get(known.id, known)
+        for action in reactions_of(job.envelope).get(event, ()):
+            was_collected = event == "on_success" and job.id in tx.effects.collected
+            if not (was_collected and isinstance(action, Collect)):
+                yield job, event, action
+
+
+def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) -> None:
+    """Push jobs, all in one go; those that are refused are noted in the history of what they are a reaction to."""
+    ready: list[tuple[Job, Event, NewJob]] = []
+    for job, event, action in wanted:
+        try:
+            members = _resolved(tx, action.job, _OF_JOB, job)
+            new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
+            new = msgspec.structs.replace(new, reacts=new.reacts & ~LOOKS_UP)  # they were resolved just now
+            ready.append((job, event, new))
+        except (OjsterError, Unresolvable) as error:
+            note_failure(tx, job, event, str(error))
+    if not ready:
+        return
+    try:
+        with tx.savepoint():
+            results = admit(tx, [[new] for _, _, new in ready])
+    except TryAgain:
+        raise
+    except Exception:
+        log.exception("jobs that reactions push are pushed one by one")
+        for job, event, new in ready:
+            carry_out(tx, job, event, partial(_push, tx, new))
+        return
+    for (job, event, _), result in zip(ready, results, strict=True):
+        try:
+            _accept(result)
+        except OjsterError as error:
+            note_failure(tx, job, event, str(error))
+
+
+def _push(tx: Transaction, new: NewJob) -> None:
+    (pushed,) = admit(tx, [[new]])
+    _accept(pushed)
+
+
+def _act(tx: Transaction, job: Job, event: Event, action: StartWorkflow | Notify) -> None:
+    match action:
+        case StartWorkflow():
+            _start(tx, job, _resolved(tx, action.workflow, _OF_WORKFLOW, job))
+        case Notify():
+            notify(tx, job, event, action)
+
+
+def _start(tx: Transaction, job: Job, members: Members) -> None:
+    found = start = None
+    own = members
+    if "definition" in members:
+        start = read_start(members)
+        found = find(tx, qualify(job.tenant, start.definition), start.definition_version)
+        if found is None:
+            raise NotFound(f"There is no definition {start.definition!r}.", resource_type="definition")
+        check_params(found, bytes(members.get("params", b"{}")))
+        members = found.members | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+    new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
+    if found is not None and start is not None:
+        start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
+        new = msgspec.structs.replace(new, **start.of(new.params, own, job.tenant))
+    (created,) = create(tx, [new])
+    _accept(created)
+
+
+def _accept(result: Any) -> None:
+    """Raise a refusal, so that what has led to it is undone."""
+    if isinstance(result, Later):
+        raise TryAgain(result.message)
+    if isinstance(result, OjsterError):
+        raise result
+
+
+def _resolved(tx: Transaction, template: Members, names: tuple[str, ...], job: Job) -> Members:
+    """Return a request, with what its references to a job, and its lookups, lead to."""
+    see, find = seer(job), finder(tx, job.tenant, workflow_of(job))
+    return {name: msgspec.Raw(resolve(raw, see, find)) if name in names else raw for name, raw in template.items()}

@@ -1,0 +1,127 @@
+"""How is followed what happens, over HTTP? Server-sent events (ojs-realtime.md section 2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from ojster.core.events import SOURCE
+from ojster.core.states import FINISHED
+from ojster.core.timestamps import format_timestamp
+from ojster.events.streams import ALL, Channel, Told, gap, id_to_number
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import check_queue_name
+from ojster.server.request import Answer, Exchange, encode
+from ojster.server.route import BASE, Route
+
+HEARTBEAT: Final = 10.0
+"""After how many seconds without an event the connection is shown to be alive, …"""
+
+PATIENCE: Final = 4.0
+"""… and how often that is looked at: together less than the fifteen seconds that section 2.4 allows."""
+
+RETRY: Final = 3_000
+"""After how many milliseconds a client should come back that was cut off."""
+
+GRACE_MS: Final = 5_000
+"""How soon connections are closed when the server stops, in milliseconds."""
+
+
+async def follow_job(exchange: Exchange) -> Answer:
+    """Follow a job as server-sent events, until it is finished; ``event_types`` chooses some."""
+    after = await _begin(exchange)
+    job = await exchange.engine.find(exchange.path["id"])
+    return _stream(exchange, f"job:{job.id}", after, job)
+
+
+async def follow_queue(exchange: Exchange) -> Answer:
+    """Follow all that happens in a queue as server-sent events; ``event_types`` chooses some."""
+    name = check_queue_name(exchange.path["name"])
+    await exchange.engine.queue_statistics(name)
+    return _stream(exchange, f"queue:{name}", await _begin(exchange))
+
+
+async def follow_all(exchange: Exchange) -> Answer:
+    """Follow all that happens as server-sent events; ``event_types`` chooses some."""
+    return _stream(exchange, ALL, await _begin(exchange))
+
+
+async def _begin(exchange: Exchange) -> tuple[int, bool]:
+    """Return after which event to begin, and whether those that the client wants are no longer known."""
+    last_id = exchange.header(b"last-event-id") or exchange.query.get("last_event_id")
+    present = await exchange.engine.last_event()
+    if not last_id:
+        return present, False
+    number = id_to_number(last_id)
+    return (present, True) if number is None or number > present else (number, False)
+
+
+def _stream(exchange: Exchange, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
+    exchange.feed.check(exchange.address)
+    types = frozenset(filter(None, exchange.query.get("event_types", "").split(",")))
+    followed = Channel(channel, types, exchange.engine.tenant)
+    headers = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+    return Answer(headers=headers, content_type=b"text/event-stream", stream=_pieces(exchange, followed, begin, job))
+
+
+async def _pieces(
+    exchange: Exchange, channel: Channel, begin: tuple[int, bool], job: Job | None
+) -> AsyncGenerator[bytes, None]:
+    loop = asyncio.get_running_loop()
+    after, is_unknown = begin
+    with exchange.feed.admit(exchange.address):
+        yield b"retry: %d\n\n" % RETRY
+        if is_unknown:
+            yield _line(gap(channel.name, exchange.engine.database.clock()))
+        if job is not None and job.state in FINISHED:
+            async for one in _rest(exchange, channel, after, job):
+                yield _line(one)
+            return
+        quiet_since = loop.time()
+        async for piece in exchange.feed.follow(after, PATIENCE):
+            if not piece.is_whole:
+                yield _line(gap(channel.name, piece.events[0][1][1] if piece.events else None))
+            lines = [_line(told) for number, event in piece.events if (told := channel.tell(number, event)) is not None]
+            if lines:
+                yield b"".join(lines)
+                quiet_since = loop.time()
+            if any(channel.ends_with(event) for _, event in piece.events):
+                return
+            if not lines and loop.time() >= quiet_since + HEARTBEAT:
+                yield b":heartbeat\n\n"
+                quiet_since = loop.time()
+        yield _line(Told("server.shutdown", {"reason": "the server stops", "grace_period_ms": GRACE_MS}))
+
+
+async def _rest(exchange: Exchange, channel: Channel, after: int, job: Job) -> AsyncGenerator[Told, None]:
+    """What happened to a finished job since an event; if nothing, or nothing is known, how it stands."""
+    ended = False
+    while not ended:
+        stretch = await exchange.engine.read_on(after)
+        for number, event in stretch.events:
+            after = number
+            ended = ended or channel.ends_with(event)
+            if (told := channel.tell(number, event)) is not None:
+                yield told
+        if not stretch.more:
+            break
+    if not ended:
+        at = format_timestamp(job.finished_at or 0)
+        data = {"job_id": job.id, "queue": job.queue, "type": job.type, "from": job.state, "to": job.state}
+        yield Told("job.state_changed", data | {"timestamp": at, "source": SOURCE})
+
+
+def _line(told: Told) -> bytes:
+    id = b"id: %b\n" % told.id.encode() if told.id else b""
+    return b"%bevent: %b\ndata: %b\n\n" % (id, told.name.encode(), encode(told.data))
+
+
+_TAG: Final = "Events"
+_QUERY: Final = ("event_types", "last_event_id")
+
+ROUTES: Final = (
+    Route("GET", f"{BASE}/jobs/{{id}}/events", follow_job, _TAG, query=_QUERY, streams=True),
+    Route("GET", f"{BASE}/queues/{{name}}/events", follow_queue, _TAG, query=_QUERY, streams=True),
+    Route("GET", f"{BASE}/events/stream", follow_all, _TAG, query=_QUERY, streams=True),
+)

@@ -1,0 +1,229 @@
+"""How do others subscribe to events, and what was delivered to them? (ojs-webhooks.md section 10)"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+import msgspec
+from msgspec import UNSET
+
+from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.events import SOURCE, describe_event
+from ojster.core.ids import new_id
+from ojster.core.states import JobState
+from ojster.core.timestamps import format_timestamp
+from ojster.events import webhooks
+from ojster.events.webhook_sender import Refused
+from ojster.events.webhooks import Change
+from ojster.jobs import interventions
+from ojster.jobs.envelope import Job
+from ojster.jobs.queries import Page
+from ojster.jobs.selection import JobFilter
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
+from ojster.server.route import BASE, NUMBERED_PAGE, Route
+from ojster.storage.configuration import Subscription
+
+
+async def create_subscription(exchange: Exchange) -> Answer:
+    """Subscribe to events. The secret with which deliveries are signed is told here, and never again."""
+    body = await exchange.read(wire.SUBSCRIPTION)
+    await exchange.sender.check(body.url)
+    chosen = body.filter or wire.EventFilterBody()
+    subscription = Subscription(
+        id=f"sub_{new_id()}",
+        url=body.url,
+        events=_events(body.events),
+        secret=body.secret or webhooks.new_secret(),
+        created_at=exchange.engine.database.clock(),
+        active=body.active,
+        queues=tuple(chosen.queues),
+        job_types=tuple(chosen.job_types),
+        metadata=body.metadata,
+        tenant=exchange.engine.tenant,
+    )
+    await exchange.engine.do(webhooks.subscribe, subscription)
+    return _answer(_shown(subscription) | {"secret": subscription.secret}, 201)
+
+
+async def list_subscriptions(exchange: Exchange) -> Answer:
+    """List the subscriptions, the oldest first."""
+    engine = exchange.engine
+    found = await engine.look(webhooks.list_subscriptions, None)
+    shown = [_shown(one) for one in found if engine.tenant in (None, one.tenant)]
+    return Answer(encode({"subscriptions": shown}))
+
+
+async def show_subscription(exchange: Exchange) -> Answer:
+    """Show a subscription, without its secret."""
+    return _answer(_shown(await _find(exchange)))
+
+
+async def change_subscription(exchange: Exchange) -> Answer:
+    """Change a subscription; what is not mentioned stays."""
+    body = await exchange.read(wire.SUBSCRIPTION_PATCH)
+    await _find(exchange)
+    members: dict[str, Any] = {}
+    if body.url is not UNSET:
+        await exchange.sender.check(body.url)
+        members["url"] = body.url
+    if body.events is not UNSET:
+        members["events"] = _events(body.events)
+    if body.active is not UNSET:
+        members["active"] = body.active
+    if body.metadata is not UNSET:
+        members["metadata"] = body.metadata
+    if body.filter is not UNSET:
+        chosen = body.filter or wire.EventFilterBody()
+        members |= {"queues": tuple(chosen.queues), "job_types": tuple(chosen.job_types)}
+    changed = await exchange.engine.do(webhooks.change_subscriptions, Change(exchange.path["id"], members))
+    return _answer(_shown(changed))
+
+
+async def delete_subscription(exchange: Exchange) -> Answer:
+    """Delete a subscription; what is still to be delivered to it is dropped."""
+    await _find(exchange)
+    gone = await exchange.engine.do(webhooks.unsubscribe, exchange.path["id"])
+    return Answer(encode({"deleted": True, "id": gone.id}))
+
+
+async def rotate_secret(exchange: Exchange) -> Answer:
+    """Give a subscription a new secret; for a day, deliveries are signed with both."""
+    await _find(exchange)
+    changed = await exchange.engine.do(webhooks.change_subscriptions, Change(exchange.path["id"], rotate=True))
+    shown = _shown(changed) | {"secret": changed.secret}
+    return _answer(shown | {"former_secret_expires_at": format_timestamp(changed.former_until)})
+
+
+async def test_subscription(exchange: Exchange) -> Answer:
+    """Send the event ``webhook.test`` now, and tell what the endpoint answered."""
+    engine = exchange.engine
+    subscription = await _find(exchange)
+    data = {"subscription_id": subscription.id}
+    event = ("webhook.test", engine.database.clock(), subscription.id, None, None, data, subscription.tenant or "")
+    described = describe_event(event, f"evt_{new_id()}", SOURCE)
+    try:
+        answered = await exchange.sender.send(subscription, described, f"del_{new_id()}")
+    except (Refused, httpx.HTTPError, OSError, TimeoutError) as error:
+        return Answer(encode({"success": False, "error": str(error) or type(error).__name__}))
+    shown = {
+        "success": answered.succeeded,
+        "status_code": answered.status,
+        "response_time_ms": round(answered.seconds * 1000),
+        "response_body": answered.body,
+    }
+    return Answer(encode(shown))
+
+
+async def _find(exchange: Exchange) -> Subscription:
+    id, engine = exchange.path["id"], exchange.engine
+    found = await engine.look(webhooks.find_subscriptions, id)
+    if engine.tenant not in (None, found.tenant):
+        raise webhooks.no_subscription(id)
+    return found
+
+
+async def list_deliveries(exchange: Exchange) -> Answer:
+    """List deliveries, the newest first; with ``state`` only those that are pending, delivered or dead."""
+    page = numbered_page(exchange.query)
+    state = exchange.query.get("state")
+    if state is not None and state not in _STATES:
+        raise InvalidRequest(f"A delivery is {', '.join(_STATES)}, not {state[:40]!r}.", field="state")
+    states = _STATES[state] if state else ()
+    found = await exchange.engine.list_jobs(
+        JobFilter(states=states, queue=webhooks.QUEUE), Page(page.size, page.offset)
+    )
+    items = [_delivery(job) for job in found.jobs]
+    return Answer(encode({"deliveries": items, "pagination": numbered_pagination(page, found.total)}))
+
+
+async def show_delivery(exchange: Exchange) -> Answer:
+    """Show a delivery: the event, and what each attempt came to."""
+    job = await _find_delivery(exchange)
+    return Answer(encode(_delivery(job) | {"event": job.args[1], "errors": _decoded(job.errors) or []}))
+
+
+async def retry_delivery(exchange: Exchange) -> Answer:
+    """Make a delivery again that nobody took."""
+    job = await _find_delivery(exchange)
+    again = await exchange.engine.do(interventions.revive, job.id)
+    return Answer(encode({"id": f"del_{again.id}", "state": "pending"}))
+
+
+async def _find_delivery(exchange: Exchange) -> Job:
+    id = exchange.path["id"].removeprefix("del_")
+    job = await exchange.engine.find(id)
+    if job.queue != webhooks.QUEUE:
+        raise NotFound(f"There is no delivery {id}.", resource_type="webhook_delivery", resource_id=id)
+    return job
+
+
+_STATES: Final[dict[str, tuple[str, ...]]] = {
+    "pending": tuple(state.value for state in JobState if state.value not in ("completed", "discarded", "cancelled")),
+    "delivered": ("completed",),
+    "dead": ("discarded", "cancelled"),
+}
+
+
+def _delivery(job: Job) -> dict[str, Any]:
+    state = next(name for name, states in _STATES.items() if job.state in states)
+    return {
+        "id": f"del_{job.id}",
+        "subscription_id": job.meta.get("subscription_id"),
+        "event_type": job.meta.get("event_type"),
+        "state": state,
+        "attempts": job.attempt,
+        "created_at": format_timestamp(job.created_at),
+        "next_attempt_at": format_timestamp(job.due_at) if job.state == "retryable" and job.due_at else None,
+        "finished_at": format_timestamp(job.finished_at) if job.finished_at else None,
+        "response": _decoded(job.result),
+        "error": job.error,
+    }
+
+
+def _decoded(raw: bytes | None) -> Any:
+    return msgspec.json.decode(raw) if raw else None
+
+
+def _events(given: list[str]) -> tuple[str, ...]:
+    for type in given:
+        if "*" in type[:-1] or not type or (type.endswith("*") and type != "*" and not type.endswith(".*")):
+            raise InvalidRequest(f"{type[:60]!r} is no type of events, nor a prefix such as 'job.*'.", field="events")
+    return tuple(dict.fromkeys(given))
+
+
+def _shown(one: Subscription) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": one.id,
+        "url": one.url,
+        "events": one.events,
+        "active": one.active,
+        "metadata": one.metadata,
+        "created_at": format_timestamp(one.created_at),
+    }
+    if one.queues or one.job_types:
+        shown["filter"] = {"queues": one.queues, "job_types": one.job_types}
+    return shown
+
+
+def _answer(shown: dict[str, Any], status: int = 200) -> Answer:
+    """Answer with a subscription as the specification does, and as its conformance suite expects it: in a wrapper."""
+    return Answer(encode(shown | {"subscription": shown}), status)
+
+
+_SUBSCRIPTIONS: Final = f"{BASE}/webhooks/subscriptions"
+_TAG: Final = "Webhooks"
+
+ROUTES: Final = (
+    Route("POST", _SUBSCRIPTIONS, create_subscription, _TAG, wire.SubscriptionBody, status=201),
+    Route("GET", _SUBSCRIPTIONS, list_subscriptions, _TAG),
+    Route("GET", f"{_SUBSCRIPTIONS}/{{id}}", show_subscription, _TAG),
+    Route("PATCH", f"{_SUBSCRIPTIONS}/{{id}}", change_subscription, _TAG, wire.SubscriptionPatchBody),
+    Route("DELETE", f"{_SUBSCRIPTIONS}/{{id}}", delete_subscription, _TAG),
+    Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/test", test_subscription, _TAG),
+    Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/rotate-secret", rotate_secret, _TAG),
+    Route("GET", f"{BASE}/webhooks/deliveries", list_deliveries, _TAG, query=("state", *NUMBERED_PAGE)),
+    Route("GET", f"{BASE}/webhooks/deliveries/{{id}}", show_delivery, _TAG),
+    Route("POST", f"{BASE}/webhooks/deliveries/{{id}}/retry", retry_delivery, _TAG),
+)

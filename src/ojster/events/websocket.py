@@ -1,0 +1,188 @@
+"""How is followed what happens, over a WebSocket? (ojs-realtime.md section 3)"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError
+from ojster.core.tenant import check_tenant
+from ojster.core.timestamps import format_timestamp
+from ojster.events.streams import ALL, Channel, Feed, Told, gap, id_to_number
+from ojster.jobs.request import check_queue_name
+from ojster.server.request import Services
+from ojster.service import Engine
+from ojster.tenancy.access import Operation
+
+SUBPROTOCOL: Final = "ojs.v1"
+MOST_CHANNELS: Final = 100
+"""How many channels a connection may follow."""
+
+GOING_AWAY: Final = 1001
+POLICY_VIOLATION: Final = 1008
+TRY_LATER: Final = 1013
+
+_QUIET: Final = 60.0
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+class _Order(msgspec.Struct):
+    """What a client wants."""
+
+    action: Literal["subscribe", "unsubscribe", "resume"]
+    channel: str | None = None
+    event_types: list[str] | None = None
+    last_event_id: str | None = None
+
+
+_read_order: Final = msgspec.json.Decoder(_Order).decode
+
+
+async def follow_by_socket(socket: WebSocket, engine: Engine, services: Services, origins: Sequence[str]) -> None:
+    """Serve a connection until the client, or the server, has gone.
+
+    Parameters
+    ----------
+    origins:
+        From which origins browsers may connect, beside the server's own.
+    """
+    if not _comes_from_here(socket, origins):
+        await socket.close(POLICY_VIOLATION, "This origin may not connect.")
+        return
+    try:
+        feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
+        if services.doorkeeper is not None:
+            engine, access = await services.doorkeeper.admit(socket.headers.get("authorization"), tenant)
+            access.need(Operation.INSPECT)
+        elif tenant is not None:
+            engine = engine.of(check_tenant(tenant))
+        address = socket.client.host if socket.client else ""
+        feed.check(address)
+        with feed.admit(address):
+            await _Connection(socket, engine, feed).serve()
+    except WebSocketDisconnect:
+        return
+    except OjsterError as error:
+        await socket.close(POLICY_VIOLATION if error.status < 429 else TRY_LATER, error.message[:120])
+
+
+def _comes_from_here(socket: WebSocket, origins: Sequence[str]) -> bool:
+    """Whether no page of somebody else's has opened the connection."""
+    origin = socket.headers.get("origin")
+    if origin is None or origin in origins or "*" in origins:
+        return True
+    return urlsplit(origin).netloc == socket.headers.get("host")
+
+
+class _Connection:
+    """One client, and what it follows."""
+
+    def __init__(self, socket: WebSocket, engine: Engine, feed: Feed) -> None:
+        self._socket = socket
+        self._engine = engine
+        self._feed = feed
+        self._channels: dict[str, Channel] = {}
+        self._sending = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._after = 0
+
+    async def serve(self) -> None:
+        """Carry out what the client wants, and tell it what happens."""
+        offered = self._socket.scope.get("subprotocols", [])
+        await self._socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        try:
+            while True:
+                message = await self._socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                await self._obey(message.get("text") or (message.get("bytes") or b"").decode(errors="replace"))
+        finally:
+            await self._stop()
+
+    async def _obey(self, text: str) -> None:
+        try:
+            order = _read_order(text)
+        except msgspec.DecodeError as error:
+            await self._complain("invalid_request", f"The message cannot be read: {error}.")
+            return
+        try:
+            if order.action == "resume":
+                await self._resume(order.last_event_id or "")
+            elif order.channel is None:
+                await self._complain("invalid_request", "Say which channel: job:ID, queue:NAME or all.")
+            elif order.action == "unsubscribe":
+                self._channels.pop(order.channel, None)
+                await self._send({"type": "unsubscribed", "channel": order.channel})
+            else:
+                await self._subscribe(order.channel, order.event_types)
+        except OjsterError as error:
+            await self._complain(error.code, error.message, order.channel)
+
+    async def _subscribe(self, name: str, types: list[str] | None) -> None:
+        if len(self._channels) >= MOST_CHANNELS and name not in self._channels:
+            raise InvalidRequest(f"A connection follows at most {MOST_CHANNELS} channels.")
+        if self._following is None:
+            self._after = await self._engine.last_event()  # before it is looked at, so that nothing is missed
+        await self._check(name)
+        self._channels[name] = Channel(name, frozenset(types or ()), self._engine.tenant)
+        answer: dict[str, Any] = {"type": "subscribed", "channel": name}
+        await self._send(answer if types is None else answer | {"event_types": types})
+        if self._following is None:
+            self._following = asyncio.create_task(self._follow(self._after))
+
+    async def _check(self, name: str) -> None:
+        kind, _, rest = name.partition(":")
+        if kind == "job" and rest:
+            await self._engine.find(rest)
+        elif kind == "queue" and rest:
+            await self._engine.queue_statistics(check_queue_name(rest))
+        elif name != ALL:
+            raise NotFound(f"There is no channel {name[:80]!r}; there are job:ID, queue:NAME and all.")
+
+    async def _resume(self, last_id: str) -> None:
+        """Tell again what has happened since an event, on the channels that are followed now."""
+        number, present = id_to_number(last_id), await self._engine.last_event()
+        if number is None or number > present:
+            await self._complain("unknown_event_id", "Event ID not found in buffer. Perform a full state sync.")
+            return
+        await self._stop()
+        await self._send({"type": "resumed", "last_event_id": last_id, "channels": list(self._channels)})
+        self._following = asyncio.create_task(self._follow(number))
+
+    async def _follow(self, after: int) -> None:
+        async for piece in self._feed.follow(after, _QUIET):
+            for channel in list(self._channels.values()):
+                if not piece.is_whole:
+                    await self._tell(channel, gap(channel.name, piece.events[0][1][1] if piece.events else None))
+            for number, event in piece.events:
+                for channel in list(self._channels.values()):
+                    if (told := channel.tell(number, event)) is not None:
+                        await self._tell(channel, told)
+        await self._send({"type": "event", "event": "server.shutdown", "data": {"grace_period_ms": 5_000}})
+        await self._socket.close(GOING_AWAY)
+
+    async def _tell(self, channel: Channel, told: Told) -> None:
+        message: dict[str, Any] = {"type": "event", "channel": channel.name, "event": told.name, "data": told.data}
+        if told.id is not None:
+            message |= {"id": told.id, "timestamp": format_timestamp(told.at)}
+        await self._send(message)
+
+    async def _complain(self, code: str, message: str, channel: str | None = None) -> None:
+        shown = {"type": "error", "code": code, "message": message}
+        await self._send(shown if channel is None else shown | {"channel": channel})
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        async with self._sending:
+            await self._socket.send_text(encode(message).decode())
+
+    async def _stop(self) -> None:
+        task, self._following = self._following, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,352 @@
+"""What is known of files? Their hashes, their pieces, and who refers to them. (seed 003: artifacts)
+
+The bytes are in the file store; ``ojster.files.streams`` brings the two together. Files of a workspace are kept once
+for each hash. What no item of a collection refers to any more is forgotten after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.durations import DAY
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.core.ids import new_id
+from ojster.core.tenant import NOBODY
+from ojster.core.timestamps import format_timestamp
+from ojster.files.file import File, FileRef, NewFile
+from ojster.jobs.queries import find_owners, no_job
+from ojster.storage.transaction import Row, Transaction
+
+GRACE: Final = DAY
+"""For how long a file is kept to which nobody refers, and what has come of an upload with which nobody goes on."""
+
+AT_ONCE: Final = 100
+"""How many files are forgotten in one transaction."""
+
+_COLUMNS: Final = "tenant, state, id, stored, created_at, size, sha256, content_type, filename, created_by"
+
+_FORGETTABLE: Final = (
+    "touched_at < :before AND state <> 'doomed' AND NOT EXISTS "
+    "(SELECT 1 FROM collection_items AS i WHERE i.file_id = files.id AND i.removed_at IS NULL)"
+)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A file, and whose it is."""
+
+    tenant: str
+    file: File
+
+
+class Creation(msgspec.Struct, frozen=True):
+    """A file that somebody wants to upload; ``tenant`` is whose view it is (``None``: all)."""
+
+    new: NewFile
+    tenant: str | None = None
+    by: str | None = None
+
+
+def create_files(tx: Transaction, creations: Sequence[Creation]) -> list[File | OjsterError]:
+    """Begin uploads; for each return the file, which is complete if it is there already, or why it was refused."""
+    results: list[File | OjsterError] = []
+    for one in creations:
+        tenant = one.tenant or NOBODY
+        if one.new.job_id is not None:
+            (owners,) = find_owners(tx, [(one.new.job_id,)])
+            if owners.get(one.new.job_id) is None or one.tenant not in (None, owners[one.new.job_id]):
+                results.append(no_job(one.new.job_id))
+                continue
+            tenant = owners[one.new.job_id]
+        results.append(_known_by_hash(tx, tenant, one.new) or _begin(tx, tenant, one))
+    return results
+
+
+def _known_by_hash(tx: Transaction, tenant: str, new: NewFile) -> File | None:
+    if new.sha256 is None:
+        return None
+    known = _complete(tx, tenant, new.sha256)
+    return None if known is None or new.size not in (None, known.file.offset) else known.file
+
+
+def _complete(tx: Transaction, tenant: str, sha256: str) -> Known | None:
+    """Return the complete file of a hash, if a workspace has one, which is of interest from now on."""
+    rows = tx.execute(
+        f"UPDATE files SET touched_at = :now WHERE tenant = :tenant AND sha256 = :sha256 AND state = 'complete' "
+        f"RETURNING {_COLUMNS}",
+        {"now": tx.now, "tenant": tenant, "sha256": sha256},
+    )
+    return _known(rows[0]) if rows else None
+
+
+def _begin(tx: Transaction, tenant: str, one: Creation) -> File:
+    new = one.new
+    (row,) = tx.execute(
+        "INSERT INTO files (id, tenant, state, stored, created_at, size, sha256, content_type, filename, created_by, "
+        "touched_at) VALUES (:id, :tenant, 'uploading', 0, :now, :size, :sha256, :content_type, :filename, :by, :now) "
+        f"RETURNING {_COLUMNS}",
+        {
+            "id": new_id(),
+            "tenant": tenant,
+            "now": tx.now,
+            "size": new.size,
+            "sha256": new.sha256,
+            "content_type": new.content_type,
+            "filename": new.filename,
+            "by": one.by,
+        },
+    )
+    return _known(row).file
+
+
+def find_files(tx: Transaction, ids: Sequence[str]) -> list[Known | OjsterError]:
+    """Return files, or that there is no such one."""
+    results: list[Known | OjsterError] = []
+    for id in ids:
+        rows = tx.execute(f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'", {"id": id})
+        results.append(_known(rows[0]) if rows else no_file(id))
+    return results
+
+
+class FilePage(msgspec.Struct, frozen=True):
+    """Which files somebody wants to see: those of a workspace (``None``: of all), begun before the one of an id."""
+
+    tenant: str | None
+    limit: int
+    before: str | None = None
+
+
+def list_files(tx: Transaction, pages: Sequence[FilePage]) -> list[list[File]]:
+    """Return pages of files, the latest first."""
+    results = []
+    for page in pages:
+        given = {"tenant": page.tenant, "before": page.before}
+        parameters: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        condition = " AND tenant = :tenant" * (page.tenant is not None) + " AND id < :before" * (
+            page.before is not None
+        )
+        rows = tx.execute(
+            f"SELECT {_COLUMNS} FROM files WHERE state <> 'doomed'{condition} ORDER BY id DESC LIMIT :limit",
+            parameters | {"limit": page.limit},
+        )
+        results.append([_known(row).file for row in rows])
+    return results
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A piece of a file: where it begins, how many bytes it has, their hash, and what it is called in the store."""
+
+    file_id: str
+    start: int
+    size: int
+    sha256: bytes
+    name: str
+
+
+def add_pieces(tx: Transaction, pieces: Sequence[Piece]) -> list[File | OjsterError]:
+    """Note pieces that are in the store now; for each return the file, or that somebody else has gone on with it."""
+    results: list[File | OjsterError] = []
+    for piece in pieces:
+        rows = tx.execute(
+            "UPDATE files SET stored = stored + :size, touched_at = :now "
+            f"WHERE id = :id AND state = 'uploading' AND stored = :start RETURNING {_COLUMNS}",
+            {"size": piece.size, "now": tx.now, "id": piece.file_id, "start": piece.start},
+        )
+        if not rows:
+            results.append(_gone_on(piece.file_id))
+            continue
+        tx.execute(
+            "INSERT INTO file_pieces (file, start, size, sha256, piece) VALUES (:id, :start, :size, :sha256, :piece)",
+            {
+                "id": piece.file_id,
+                "start": piece.start,
+                "size": piece.size,
+                "sha256": piece.sha256,
+                "piece": piece.name,
+            },
+        )
+        results.append(_known(rows[0]).file)
+    return results
+
+
+def list_pieces(tx: Transaction, ids: Sequence[str]) -> list[list[Piece]]:
+    """Return the pieces of files, in order."""
+    return [
+        [
+            Piece(id, *row)
+            for row in tx.execute(
+                "SELECT start, size, sha256, piece FROM file_pieces WHERE file = :id ORDER BY start", {"id": id}
+            )
+        ]
+        for id in ids
+    ]
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """All of a file has come: so many bytes, with this hash."""
+
+    file_id: str
+    size: int
+    sha256: str
+
+
+def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | OjsterError]:
+    """Complete files; for each return it, or the one with the same content that its workspace has already."""
+    results: list[File | OjsterError] = []
+    for one in finished:
+        rows = tx.execute(
+            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state = 'uploading'{tx.for_update}", {"id": one.file_id}
+        )
+        if not rows:
+            (found,) = find_files(tx, [one.file_id])  # somebody else was faster
+            results.append(found if isinstance(found, OjsterError) else found.file)
+            continue
+        if _known(rows[0]).file.offset != one.size:
+            results.append(_gone_on(one.file_id))
+            continue
+        known = _complete(tx, _known(rows[0]).tenant, one.sha256)
+        if known is not None:
+            _doom(tx, one.file_id)
+            results.append(known.file)
+            continue
+        (row,) = tx.execute(
+            "UPDATE files SET state = 'complete', sha256 = :sha256, size = stored, touched_at = :now "
+            f"WHERE id = :id RETURNING {_COLUMNS}",
+            {"sha256": one.sha256, "now": tx.now, "id": one.file_id},
+        )
+        results.append(_known(row).file)
+    return results
+
+
+def start_over(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] | OjsterError]:
+    """Forget what has come of uploads whose hash is wrong; return the names of the pieces, which are to be deleted."""
+    results: list[list[str] | OjsterError] = []
+    for one in refused:
+        rows = tx.execute(
+            "UPDATE files SET stored = 0 WHERE id = :id AND state = 'uploading' AND stored = :size RETURNING id",
+            {"id": one.file_id, "size": one.size},
+        )
+        if not rows:
+            results.append(_gone_on(one.file_id))
+            continue
+        pieces = tx.execute("DELETE FROM file_pieces WHERE file = :id RETURNING piece", {"id": one.file_id})
+        results.append([piece for (piece,) in pieces])
+    return results
+
+
+def distrust(tx: Transaction, ids: Sequence[str]) -> list[None]:
+    """Let nobody have damaged files in the place of what they would upload; what refers to them is not changed."""
+    for id in ids:
+        tx.execute("UPDATE files SET state = 'damaged' WHERE id = :id AND state = 'complete'", {"id": id})
+    return [None for _ in ids]
+
+
+def _gone_on(file_id: str) -> Conflict:
+    return Conflict(f"Somebody else has gone on with the upload of the file {file_id}.")
+
+
+# Who refers to them
+
+
+def refer(tx: Transaction, file_id: str, tenant: str) -> FileRef:
+    """Return a complete file, which somebody of a workspace is about to refer to, and keep it from being forgotten.
+
+    Raises
+    ------
+    NotFound
+        The workspace has none.
+    Conflict
+        It is not complete.
+    """
+    rows = tx.execute(
+        "UPDATE files SET touched_at = :now WHERE id = :id AND tenant = :tenant AND state <> 'doomed' "
+        f"RETURNING {_COLUMNS}",
+        {"now": tx.now, "id": file_id, "tenant": tenant},
+    )
+    if not rows:
+        raise no_file(file_id)
+    return _known(rows[0]).file.ref
+
+
+def let_go(tx: Transaction, file_ids: Sequence[str]) -> None:
+    """Note that somebody no longer refers to files: if nobody does, they are kept for a while yet."""
+    tx.execute_many("UPDATE files SET touched_at = ? WHERE id = ?", [(tx.now, id) for id in file_ids])
+
+
+# How they are forgotten
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """A file that somebody wants to be deleted; ``tenant`` is whose view it is (``None``: all)."""
+
+    file_id: str
+    tenant: str | None = None
+
+
+def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
+    """Let files go to which nobody refers; their pieces are to be deleted then."""
+    results: list[OjsterError | None] = []
+    for one in deletions:
+        rows = tx.execute(
+            f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'{tx.for_update}", {"id": one.file_id}
+        )
+        if not rows or one.tenant not in (None, _known(rows[0]).tenant):
+            results.append(no_file(one.file_id))
+        elif items := tx.execute(
+            "SELECT name FROM collection_items WHERE file_id = :id AND removed_at IS NULL LIMIT 1", {"id": one.file_id}
+        ):
+            message = f"An item of a collection, {items[0][0]!r}, refers to the file {one.file_id}."
+            results.append(Conflict(message, item=items[0][0]))
+        else:
+            _doom(tx, one.file_id)
+            results.append(None)
+    return results
+
+
+def forget_files(tx: Transaction, requests: Sequence[None]) -> list[list[str]]:
+    """Let files go to which nobody has referred for a while; return those whose pieces are to be deleted."""
+    rows = tx.execute(
+        f"SELECT id FROM files WHERE {_FORGETTABLE} LIMIT :most{tx.skip_locked}",
+        {"before": tx.now - GRACE, "most": AT_ONCE},
+    )
+    for (id,) in rows:
+        _doom(tx, id)
+    doomed = [id for (id,) in tx.execute("SELECT id FROM files WHERE state = 'doomed' LIMIT :most", {"most": AT_ONCE})]
+    return [doomed for _ in requests]
+
+
+def count_forgettable_files(tx: Transaction, requests: Sequence[None]) -> list[int]:
+    """Return how many files nobody has referred to for a while."""
+    ((count,),) = tx.execute(f"SELECT count(*) FROM files WHERE {_FORGETTABLE}", {"before": tx.now - GRACE})
+    return [int(count) for _ in requests]
+
+
+def erase_files(tx: Transaction, ids: Sequence[str]) -> list[None]:
+    """Know nothing more of files whose pieces are deleted."""
+    for table, column in (("file_pieces", "file"), ("files", "id")):
+        tx.execute_many(f"DELETE FROM {table} WHERE {column} = ?", [(id,) for id in ids])
+    return [None for _ in ids]
+
+
+def _doom(tx: Transaction, file_id: str) -> None:
+    tx.execute("UPDATE files SET state = 'doomed' WHERE id = :id", {"id": file_id})
+
+
+def no_file(file_id: str) -> NotFound:
+    """Return the refusal for a file that is not there."""
+    return NotFound(f"There is no file {file_id!r}.", resource_type="file", resource_id=file_id)
+
+
+def too_long(file: File, most: int) -> InvalidRequest:
+    """Return the refusal of bytes beyond the size of a file."""
+    return InvalidRequest(f"The file {file.id} has at most {most} bytes, and more have come.", field="size")
+
+
+def _known(row: Row) -> Known:
+    tenant, state, id, stored, created_at, size, sha256, content_type, filename, created_by = row
+    created = format_timestamp(created_at)
+    is_complete = state in ("complete", "damaged")
+    file = File(id, stored, is_complete, created, size, sha256, content_type, filename, created_by)
+    return Known(tenant, file)

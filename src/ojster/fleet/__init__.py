@@ -1,0 +1,1 @@
+"""Workers as the server knows them: heartbeats, resources, matching and operator rules."""

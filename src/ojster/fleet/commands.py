@@ -1,0 +1,189 @@
+"""How are workers looked at and directed from the command line?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.output import ago, moment_json, print_json, print_table
+from ojster.fleet.worker_rule import read_rule_members
+from ojster.workflows.commands import parameter
+
+
+@click.group(
+    epilog=examples(
+        "ojster workers list", "ojster workers tell ID quiet", "ojster workers disable ID --reason 'disk full'"
+    )
+)
+def workers() -> None:
+    """List workers, tell them to be quiet, to resume or to stop, and say what stands over what they say."""
+
+
+@workers.command("list", epilog=examples("ojster workers list"))
+@with_url
+@with_json
+def list_workers(url: str, as_json: bool) -> None:
+    """List the workers that send heartbeats."""
+    found = ask(url, lambda client: client.workers())
+    if as_json:
+        shown = [
+            msgspec.structs.asdict(worker)
+            | {"started_at": moment_json(worker.started_at), "last_seen_at": moment_json(worker.last_seen_at)}
+            for worker in found
+        ]
+        print_json({"workers": shown})
+        return
+    print_table(
+        ("id", "state", "told", "host", "# pid", "queues", "# jobs", "provides", "started", "last seen"),
+        [
+            (
+                worker.id,
+                worker.state if worker.enabled else "disabled",
+                worker.directive,
+                worker.hostname,
+                worker.pid,
+                ", ".join(worker.queues),
+                f"{worker.active_jobs}/{worker.concurrency}",
+                " ".join(f"{name}={','.join(values)}" for name, values in worker.provides.items()),
+                ago(worker.started_at),
+                ago(worker.last_seen_at),
+            )
+            for worker in found
+        ],
+        "There are no workers.",
+    )
+
+
+@workers.command("unrunnable", epilog=examples("ojster workers unrunnable"))
+@with_url
+@with_json
+def list_unrunnable(url: str, as_json: bool) -> None:
+    """List the jobs that wait and that no worker can run which is there, with the reasons."""
+    found = ask(url, lambda client: client.unrunnable())
+    if as_json:
+        print_json({"unrunnable": found})
+        return
+    print_table(
+        ("queue", "type", "# jobs", "oldest", "why"),
+        [(one.queue, one.type, one.jobs, one.job_id, "; ".join(one.reasons)) for one in found],
+        "Every job that waits has a worker that can run it.",
+    )
+
+
+@workers.command(
+    "tell", epilog=examples("ojster workers tell worker_0194… quiet", "ojster workers tell worker_0194… terminate")
+)
+@click.argument("worker_id")
+@click.argument("directive", type=click.Choice(["running", "quiet", "terminate"]))
+@with_url
+@with_json
+def tell_worker(worker_id: str, directive: str, url: str, as_json: bool) -> None:
+    """Tell a worker, with its next heartbeat, what to be."""
+    ask(url, lambda client: client.direct(worker_id, directive))
+    done(f"{worker_id} will be told to be {directive}.", as_json, {"id": worker_id, "directive": directive})
+
+
+@workers.command("disable", epilog=examples("ojster workers disable builder-3 --reason 'its disk is full'"))
+@click.argument("worker_id")
+@click.option("--reason", help="For others to read.")
+@with_url
+@with_json
+def disable_worker(worker_id: str, reason: str | None, url: str, as_json: bool) -> None:
+    """Give a worker no jobs, and what it holds to others; whether it is there now or not."""
+    _change(url, worker_id, {"enabled": False, "reason": reason}, as_json, f"{worker_id} gets no jobs any more.")
+
+
+@workers.command("enable", epilog=examples("ojster workers enable builder-3"))
+@click.argument("worker_id")
+@with_url
+@with_json
+def enable_worker(worker_id: str, url: str, as_json: bool) -> None:
+    """Give a worker jobs again."""
+    _change(url, worker_id, {"enabled": True, "reason": None}, as_json, f"{worker_id} gets jobs again.")
+
+
+@workers.command(
+    "configure",
+    epilog=examples(
+        "ojster workers configure builder-3 --provide memory_mb=4096 --deny 'reports.*'",
+        "ojster workers configure builder-4 --allow mail.send --allow 'mail.bulk.*'",
+    ),
+)
+@click.argument("worker_id")
+@click.option("--provide", "provided", multiple=True, metavar="NAME=VALUE", help="Whatever it says itself; repeatable.")
+@click.option("--lacks", multiple=True, metavar="NAME", help="That it does not provide, whatever it says; repeatable.")
+@click.option("--allow", multiple=True, metavar="TYPE", help="Only jobs of this type, or 'mail.*'; repeatable.")
+@click.option("--deny", multiple=True, metavar="TYPE", help="No jobs of this type, unless it is allowed; repeatable.")
+@click.option("--reason", help="For others to read.")
+@with_url
+@with_json
+def configure_worker(
+    worker_id: str,
+    provided: tuple[str, ...],
+    lacks: tuple[str, ...],
+    allow: tuple[str, ...],
+    deny: tuple[str, ...],
+    reason: str | None,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Say what a worker provides, and jobs of which types it is given. What is not mentioned stays as it is."""
+    given: dict[str, Any] = {}
+    if provided or lacks:
+        given["provides"] = dict(map(parameter, provided)) | dict.fromkeys(lacks)
+    if allow:
+        given["allowed_types"] = allow
+    if deny:
+        given["denied_types"] = deny
+    if reason is not None:
+        given["reason"] = reason
+    if not given:
+        raise click.UsageError("Say --provide, --lacks, --allow, --deny or --reason.")
+    _change(url, worker_id, read_rule_members(given), as_json, f"Said of {worker_id}.")
+
+
+@workers.command("rules", epilog=examples("ojster workers rules"))
+@with_url
+@with_json
+def list_rules(url: str, as_json: bool) -> None:
+    """List what is said of workers, whether they are there or not."""
+    found = ask(url, lambda client: client.worker_rules())
+    if as_json:
+        print_json({"items": [rule.to_wire() for rule in found]})
+        return
+    print_table(
+        ("id", "", "provides", "allowed", "denied", "reason", "changed"),
+        [
+            (
+                rule.id,
+                "" if rule.enabled else "disabled",
+                " ".join(
+                    f"{name}={value}" if value is not None else f"no {name}" for name, value in rule.provides.items()
+                ),
+                "all" if rule.allowed is None else ", ".join(rule.allowed) or "none",
+                ", ".join(rule.denied),
+                rule.reason,
+                ago(rule.changed_at),
+            )
+            for rule in found
+        ],
+        "Nothing is said of any worker.",
+    )
+
+
+@workers.command("forget", epilog=examples("ojster workers forget builder-3"))
+@click.argument("worker_id")
+@with_url
+@with_json
+def forget_rule(worker_id: str, url: str, as_json: bool) -> None:
+    """Say nothing of a worker any more: it gets jobs as it says itself."""
+    ask(url, lambda client: client.forget_worker_rule(worker_id))
+    done(f"Nothing is said of {worker_id} any more.", as_json, {"id": worker_id, "deleted": True})
+
+
+def _change(url: str, worker_id: str, members: dict[str, Any], as_json: bool, said: str) -> None:
+    rule = ask(url, lambda client: client.change_worker_rule(worker_id, members), makes=True)
+    done(said, as_json, rule.to_wire())

@@ -1,0 +1,391 @@
+"""What does a job say of the resources that it needs? The attributes ``ext_ml_*``. (ojs-ml-resources.md)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from ojster.core.durations import SECOND
+from ojster.core.errors import InvalidRequest, ResourcesRefused
+from ojster.core.parsing import read_value
+from ojster.fleet.requirements import ALIASES, COMPARISONS, LONGEST_TEXT, MOST_CONDITIONS, Condition, Needs, text_of
+from ojster.jobs.code import ATTRIBUTE, FACT
+
+PREFIX: Final = "ext_ml_"
+
+LIKED: Final = 50
+"""How much a job prefers a worker that has loaded its model, where it does not need it; see ``Needs.preferred``."""
+
+_TEXTS: Final = (
+    "gpu_type",
+    "tpu_type",
+    "tpu_topology",
+    "model_id",
+    "model_version",
+    "model_provider",
+    "model_registry",
+    "model_registry_uri",
+    "reservation_id",
+)
+_CHOICES: Final = {
+    "accelerator": ("gpu", "tpu", "fpga", "cpu"),
+    "gpu_interconnect": ("nvlink", "pcie", "any"),
+    "model_format": ("safetensors", "gguf", "onnx", "torchscript", "savedmodel", "custom"),
+    "runtime": ("pytorch", "tensorflow", "onnx", "triton", "vllm", "tgi", "custom"),
+    "precision": ("fp32", "fp16", "bf16", "fp8", "int8", "int4"),
+    "distributed_strategy": (
+        "none",
+        "data_parallel",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "fsdp",
+        "deepspeed",
+    ),
+    "priority_class": ("spot", "on-demand", "reserved"),
+    "escalation_target_class": ("spot", "on-demand", "reserved"),
+}
+_AMOUNTS: Final = ("gpu_memory_gb", "memory_gb", "storage_gb", "shm_size_gb")
+_COUNTS: Final = {  # and the least that each may be
+    "gpu_count": 0,
+    "tpu_chip_count": 1,
+    "cpu_cores": 1,
+    "max_tokens": 1,
+    "max_batch_size": 1,
+    "timeout_seconds": 1,
+    "preemption_grace_period_s": 0,
+    "reservation_timeout_s": 0,
+    "escalation_after_s": 0,
+    "checkpoint_interval_s": 1,
+    "checkpoint_max_count": 1,
+}
+_SWITCHES: Final = ("preemptible", "checkpoint_on_preempt", "priority_escalation", "checkpoint_enabled")
+
+_USED: Final = ("gpu_count", "tpu_chip_count", "cpu_cores", "memory_gb", "storage_gb", "shm_size_gb")
+"""What a job takes of its worker as long as it runs."""
+
+_GPU: Final = ("gpu_type", "gpu_memory_gb", "gpu_compute_capability")
+_LARGEST: Final = 10**9
+
+_RANKS: Final = {"spot": -1, "on-demand": 0, "reserved": 1}
+
+_CAPABILITY_FOR: Final = {"fp32": "7.0", "fp16": "7.0", "bf16": "8.0", "fp8": "8.9", "int8": "7.5", "int4": "7.5"}
+"""Which compute capability of NVIDIA's GPUs a precision needs at least (section 6)."""
+
+_CAPABILITY: Final = re.compile(r"\d{1,3}\.\d{1,3}")
+_CHECKSUM: Final = re.compile(r"[a-z0-9_\-]+:[0-9a-f]+")
+_STORAGE: Final = re.compile(r"(s3|gs|az|file)://[^\s?#]*/")
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What was read of a job's ``ext_ml_*`` attributes: its needs, if it has some, and its timeout in microseconds."""
+
+    needs: Needs | None = None
+    timeout: int | None = None
+
+
+def says_something(names: Mapping[str, Any]) -> bool:
+    """Whether a job with attributes of these names says what it needs."""
+    return any(name.startswith(PREFIX) or name in (ATTRIBUTE, REQUIRES) for name in names)
+
+
+def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
+    """Return what a job needs that has these attributes.
+
+    Attributes of the extension that are not known, and such as are ``null``, mean nothing.
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is malformed, or contradicts another.
+    """
+    given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX) or name == REQUIRES}
+    return _read(tuple(sorted(given.items())), ATTRIBUTE in members)
+
+
+@lru_cache(maxsize=1024)
+def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources:
+    values = {name.removeprefix(PREFIX): read_value(raw, name) for name, raw in given}
+    ml = {name: value for name, value in values.items() if value is not None}
+    _check(ml)
+    required = [*_hardware(ml), *_model(ml)]
+    if carries_code:
+        required.append(Condition(FACT, "Exists"))
+    required += _required(ml.pop(REQUIRES, None))
+    if "reservation_id" in ml:
+        required.append(Condition("reservation_id", "In", (ml["reservation_id"],)))
+    if "node_selector" in ml:
+        required += _selected(ml["node_selector"])
+    preferred: list[tuple[Condition, int]] = []
+    if "model_id" in ml:
+        preferred.append((Condition("model_id", "In", (ml["model_id"],)), LIKED))
+    for name in ("affinity", "node_affinity"):
+        rules = _rules(ml, name)
+        required += [condition for condition, _ in rules["required"]]
+        preferred += rules["preferred"]
+    apart = []
+    for condition, _ in _rules(ml, "anti_affinity")["required"]:
+        if condition.key in ("job_type", "queue"):
+            apart.append(condition)
+        else:
+            required.append(msgspec.structs.replace(condition, negated=True))
+    if len(required) + len(preferred) + len(apart) > MOST_CONDITIONS:
+        raise InvalidRequest(f"A job can have at most {MOST_CONDITIONS} conditions on its worker.", field=PREFIX)
+    needs = Needs(
+        required=tuple(required),
+        used=tuple((name, float(amount)) for name in _USED if (amount := _amount(ml, name))),
+        apart=tuple(apart),
+        preferred=tuple(preferred),
+        rank=_RANKS[ml.get("priority_class", "on-demand")],
+    )
+    if ml.get("priority_escalation") and "escalation_target_class" in ml:
+        needs = msgspec.structs.replace(
+            needs,
+            escalated_rank=_RANKS[ml["escalation_target_class"]],
+            escalated_after=ml.get("escalation_after_s", 3_600) * SECOND,
+        )
+    timeout = ml.get("timeout_seconds")
+    return Resources(None if needs == Needs() else needs, None if timeout is None else timeout * SECOND)
+
+
+REQUIRES: Final = "requires"
+"""What a job says, in plain words, that its worker must provide (seed 003): ``{"memory_mb": 4096, "region": "eu"}``."""
+
+
+def _required(requires: Any) -> Iterator[Condition]:
+    """What must hold for a worker: numbers are minima; of a list, one must be there; what is true must be so."""
+    if requires is None:
+        return
+    if not isinstance(requires, dict) or len(requires) > MOST_CONDITIONS:
+        raise InvalidRequest(f"'requires' must be an object with at most {MOST_CONDITIONS} members.", field=REQUIRES)
+    for key, value in requires.items():
+        wanted = value if isinstance(value, list) else [value]
+        if (
+            not 0 < len(key) <= LONGEST_TEXT
+            or not 0 < len(wanted) <= MOST_CONDITIONS
+            or not all(isinstance(one, str | int | float) and len(str(one)) <= LONGEST_TEXT for one in wanted)
+        ):
+            raise InvalidRequest(
+                f"'requires.{key[:80]}' must be a number, a string, true or false, or a list of these.", field=REQUIRES
+            )
+        is_minimum = isinstance(value, int | float) and not isinstance(value, bool)
+        yield Condition(key, "Gte" if is_minimum else "In", tuple(text_of(one) for one in wanted))
+
+
+def _check(ml: Mapping[str, Any]) -> None:
+    """Refuse what is malformed (section 3)."""
+    for name in _TEXTS:
+        if name in ml and not (isinstance(ml[name], str) and 0 < len(ml[name]) <= LONGEST_TEXT):
+            raise _wrong(name, f"a string of 1 to {LONGEST_TEXT} characters", ml[name])
+    for name, choices in _CHOICES.items():
+        if name in ml and ml[name] not in choices:
+            raise _wrong(name, "one of " + ", ".join(choices), ml[name])
+    for name, least in _COUNTS.items():
+        if name in ml and not (type(ml[name]) is int and least <= ml[name] <= _LARGEST):
+            raise _wrong(name, f"an integer from {least} on", ml[name])
+    for name in _AMOUNTS:
+        if name in ml and not (type(ml[name]) in (int, float) and 0 <= ml[name] <= _LARGEST):
+            raise _wrong(name, "a number from 0 on", ml[name])
+    for name in _SWITCHES:
+        if name in ml and not isinstance(ml[name], bool):
+            raise _wrong(name, "true or false", ml[name])
+    for name, pattern, meaning in (
+        ("gpu_compute_capability", _CAPABILITY, "a version such as '8.0'"),
+        ("model_checksum", _CHECKSUM, "an algorithm and a hexadecimal digest such as 'sha256:e3b0…'"),
+        ("checkpoint_storage_uri", _STORAGE, "an s3://, gs://, az:// or file:// URI that ends with a slash"),
+    ):
+        if name in ml and not (isinstance(ml[name], str) and pattern.fullmatch(ml[name])):
+            raise _wrong(name, meaning, ml[name])
+    if "/../" in ml.get("checkpoint_storage_uri", ""):
+        raise _wrong("checkpoint_storage_uri", "a URI without '..'", ml["checkpoint_storage_uri"])
+    if ml.get("gpu_count") == 0 and any(name in ml for name in _GPU):
+        raise InvalidRequest(
+            f"'{PREFIX}gpu_count' is 0, but other attributes say which GPUs are needed.", field=PREFIX + "gpu_count"
+        )
+
+
+def _wrong(name: str, meaning: str, value: Any) -> InvalidRequest:
+    return InvalidRequest(f"The '{PREFIX}{name}' attribute must be {meaning}, not {value!r:.80}.", field=PREFIX + name)
+
+
+def _wants_gpu(ml: Mapping[str, Any]) -> bool:
+    if ml.get("gpu_count") == 0:
+        return False
+    return ml.get("accelerator") == "gpu" or "gpu_count" in ml or any(name in ml for name in _GPU)
+
+
+def _amount(ml: Mapping[str, Any], name: str) -> float:
+    default = 1 if name == "gpu_count" and _wants_gpu(ml) else 0
+    return float(ml.get(name, default))
+
+
+def _hardware(ml: Mapping[str, Any]) -> Iterator[Condition]:
+    """What a job needs of the hardware, beside how much of it (sections 3.1 to 3.3, and 11)."""
+    accelerator = ml.get("accelerator")
+    if accelerator is None:
+        wants_tpu = "tpu_type" in ml or "tpu_chip_count" in ml
+        accelerator = "gpu" if _wants_gpu(ml) else "tpu" if wants_tpu else "cpu"
+    if accelerator != "cpu":
+        yield Condition("accelerator", "In", (accelerator,))
+    for name in ("gpu_type", "tpu_type", "tpu_topology"):
+        if name in ml:
+            yield Condition(name, "In", (ml[name],))
+    if "gpu_memory_gb" in ml:
+        yield Condition("gpu_memory_gb", "Gte", (text_of(ml["gpu_memory_gb"]),))
+    if "gpu_compute_capability" in ml:
+        yield Condition("gpu_compute_capability", "Gte", (ml["gpu_compute_capability"],))
+    elif _wants_gpu(ml) and "precision" in ml and not str(ml.get("gpu_type", "nvidia-")).startswith("amd-"):
+        yield Condition("gpu_compute_capability", "Gte", (_CAPABILITY_FOR[ml["precision"]],), lenient=True)
+    if ml.get("gpu_interconnect") == "nvlink" and ml.get("gpu_count", 1) > 1:
+        yield Condition("gpu_interconnect", "In", ("nvlink",))
+    if "runtime" in ml:
+        yield Condition("runtime", "In", (ml["runtime"],), lenient=True)
+
+
+def _model(ml: Mapping[str, Any]) -> Iterator[Condition]:
+    """A version of a model must be there, unless it is said where any worker can get it (sections 4 and 5)."""
+    if "model_id" in ml and "model_version" in ml and "model_registry_uri" not in ml:
+        yield Condition("model", "In", (f"{ml['model_id']}@{ml['model_version']}",))
+
+
+def _selected(selector: Any) -> list[Condition]:
+    if not isinstance(selector, dict):
+        raise _wrong("node_selector", "an object of labels", selector)
+    return [
+        Condition(_name(key, "node_selector"), "In", _values([value], "node_selector"))
+        for key, value in selector.items()
+    ]
+
+
+def _rules(ml: Mapping[str, Any], name: str) -> dict[str, list[tuple[Condition, int]]]:
+    """Return the rules of an affinity, each with its weight (section 7.2)."""
+    rules: dict[str, list[tuple[Condition, int]]] = {"required": [], "preferred": []}
+    affinity = ml.get(name, {})
+    if not isinstance(affinity, dict):
+        raise _wrong(name, "an object with 'required' and 'preferred'", affinity)
+    for kind, found in rules.items():
+        given = affinity.get(kind, [])
+        if not isinstance(given, list):
+            raise _wrong(name, f"an object whose '{kind}' is an array of rules", given)
+        for rule in given:
+            weight = rule.get("weight", 1) if isinstance(rule, dict) else 0
+            if type(weight) is not int or not 0 <= weight <= 100:
+                raise _wrong(name, "made of rules with a weight from 0 to 100", rule)
+            found.append((_rule(rule, name), weight))
+    return rules
+
+
+def _rule(rule: Any, name: str) -> Condition:
+    if not isinstance(rule, dict):
+        raise _wrong(name, "made of rules with 'key', 'operator' and 'values'", rule)
+    operator, values = rule.get("operator", "In"), rule.get("values", [])
+    if operator not in ("In", "NotIn", "Exists", "DoesNotExist", *COMPARISONS):
+        raise _wrong(name, "made of rules with an operator such as 'In' or 'Gte'", operator)
+    if not isinstance(values, list) or (not values and operator not in ("Exists", "DoesNotExist")):
+        raise _wrong(name, "made of rules whose 'values' are an array that is not empty", values)
+    return Condition(_name(rule.get("key"), name), operator, _values(values, name))
+
+
+def _name(key: Any, where: str) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_TEXT:
+        raise _wrong(where, f"made of keys of 1 to {LONGEST_TEXT} characters", key)
+    return ALIASES.get(key, key)
+
+
+def _values(values: Sequence[Any], where: str) -> tuple[str, ...]:
+    if len(values) > MOST_CONDITIONS:
+        raise InvalidRequest(f"A rule can have at most {MOST_CONDITIONS} values.", field=PREFIX + where)
+    for value in values:
+        if not isinstance(value, str | int | float) or len(str(value)) > LONGEST_TEXT:
+            raise _wrong(where, f"made of strings, numbers and booleans of at most {LONGEST_TEXT} characters", value)
+    return tuple(map(text_of, values))
+
+
+# What a queue says
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ResourceLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What jobs of a queue may need at most (sections 10.2 and 10.3); ``None``: anything.
+
+    Parameters
+    ----------
+    max_gpu_count, max_gpu_memory_gb, max_memory_gb, max_timeout_seconds:
+        Of one job.
+    allowed_gpu_types, allowed_priority_classes, allowed_models, allowed_checkpoint_prefixes:
+        What its attributes may be, if they are there; of the last, how they must begin (section 15).
+    max_concurrent_gpu_jobs, max_total_gpus:
+        Of all active jobs of the queue together. Jobs for which there is too little wait.
+    """
+
+    max_gpu_count: Count | None = None
+    max_gpu_memory_gb: Amount | None = None
+    max_memory_gb: Amount | None = None
+    max_timeout_seconds: Count | None = None
+    allowed_gpu_types: tuple[str, ...] | None = None
+    allowed_priority_classes: tuple[str, ...] | None = None
+    allowed_models: tuple[str, ...] | None = None
+    allowed_checkpoint_prefixes: tuple[str, ...] | None = None
+    max_concurrent_gpu_jobs: Count | None = None
+    max_total_gpus: Count | None = None
+
+    def check(self, members: Mapping[str, msgspec.Raw], queue: str) -> None:
+        """Refuse a job that needs more than is allowed.
+
+        Raises
+        ------
+        ResourcesRefused
+            It does.
+        """
+        for name in ("gpu_count", "gpu_memory_gb", "memory_gb", "timeout_seconds"):
+            most, wanted = getattr(self, f"max_{name}"), _given(members, name)
+            if name == "gpu_count" and wanted is None:
+                wanted = (needs := read_resources(members).needs) and needs.gpus
+            if most is not None and wanted is not None and wanted > most:
+                raise _too_much(queue, name, f"{wanted}, and at most {most} is allowed", most)
+        for name, allowed in (
+            ("gpu_type", self.allowed_gpu_types),
+            ("priority_class", self.allowed_priority_classes),
+            ("model_id", self.allowed_models),
+        ):
+            wanted = _given(members, name)
+            if allowed is not None and wanted is not None and wanted not in allowed:
+                raise _too_much(queue, name, f"{wanted!r}, and allowed are: {', '.join(allowed)}", list(allowed))
+        uri, prefixes = _given(members, "checkpoint_storage_uri"), self.allowed_checkpoint_prefixes
+        if prefixes is not None and uri is not None and not uri.startswith(prefixes):
+            shown = f"{uri!r}, and must begin with one of: {', '.join(prefixes)}"
+            raise _too_much(queue, "checkpoint_storage_uri", shown, list(prefixes))
+
+
+def _given(members: Mapping[str, msgspec.Raw], name: str) -> Any:
+    raw = members.get(PREFIX + name)
+    return None if raw is None else read_value(raw, PREFIX + name)
+
+
+def _too_much(queue: str, name: str, words: str, allowed: Any) -> ResourcesRefused:
+    return ResourcesRefused(
+        f"The '{PREFIX}{name}' attribute is {words} in queue {queue!r}.",
+        field=PREFIX + name,
+        allowed=allowed,
+        queue=queue,
+    )
+
+
+def check_defaults(defaults: Mapping[str, Any]) -> None:
+    """Refuse defaults of a queue that no job could have (section 10.1).
+
+    Raises
+    ------
+    InvalidRequest
+        They are malformed, or no attributes of the extension.
+    """
+    for name in defaults:
+        if not name.startswith(PREFIX):
+            raise InvalidRequest(f"{name[:80]!r} is no attribute that begins with '{PREFIX}'.", field="ml_defaults")
+    read_resources({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in defaults.items()})

@@ -1,0 +1,147 @@
+"""Which jobs can no worker run that is there, and why not? (seed 003: matching; ojs-ml-resources.md section 11)
+
+Workers that send no heartbeats are not known, and do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.tenant import ALL_NAMES
+from ojster.fleet.matching import find_needs
+from ojster.fleet.requirements import Needs, Provided
+from ojster.jobs.versions import shown_version
+from ojster.storage.configuration import PLAIN, Abilities, decode_abilities
+from ojster.storage.transaction import Transaction
+
+MOST_KINDS: Final = 1_000
+"""Of how many kinds of jobs it is told."""
+
+
+class Unrunnable(msgspec.Struct, frozen=True):
+    """Jobs of a kind that wait in a queue, and that no worker can run that is there.
+
+    Parameters
+    ----------
+    jobs, job_id:
+        How many there are, and the oldest of them.
+    reasons:
+        What the worker lacks that lacks least; or that no worker takes jobs of the queue.
+    type:
+        Their type; ``None``: of whatever type they are.
+    """
+
+    queue: str
+    jobs: int
+    job_id: str
+    reasons: list[str]
+    type: str | None = None
+
+
+def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unrunnable]]:
+    """Return, for each request, which jobs nobody can run."""
+    present = _Present(tx)
+    found = [*_with_needs(tx, present), *_without_needs(tx, present)]
+    found.sort(key=lambda one: (one.queue, one.type or "", one.job_id))
+    return [found[:MOST_KINDS] for _ in requests]
+
+
+class _Present:
+    """The workers that are there and get jobs, by their queues."""
+
+    def __init__(self, tx: Transaction) -> None:
+        rules = tx.configuration.worker_rules(tx)
+        self._workers: list[tuple[set[str], Abilities]] = []
+        for id, queues, said in tx.execute("SELECT id, queues, abilities FROM workers"):
+            rule = rules.get(id)
+            if rule is None or rule.enabled:
+                abilities = (PLAIN if said is None else decode_abilities(said)).under(rule)
+                self._workers.append((set(msgspec.json.decode(queues, type=list[str])), abilities))
+
+    def of(self, queue: str) -> list[Abilities]:
+        """What those can do who take jobs of a queue."""
+        return [abilities for queues, abilities in self._workers if queue in queues]
+
+
+def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
+    rows = tx.execute(
+        "SELECT queue, needs, type, version, count(*), min(seq) FROM jobs WHERE state = 'available' "
+        "AND needs IS NOT NULL GROUP BY queue, needs, type, version ORDER BY queue, needs, type, version LIMIT :most",
+        {"most": MOST_KINDS},
+    )
+    found = []
+    for queue, key, type, version, jobs, seq in rows:
+        reasons = _reasons(present.of(queue), type, version, find_needs(tx, key, seq))
+        if reasons:
+            found.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
+    return found
+
+
+def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
+    first, end = ALL_NAMES
+    rows = tx.execute(
+        "SELECT queue FROM job_counts WHERE state = 'available' AND jobs > 0 "
+        "AND NOT (queue >= :first AND queue < :end) ORDER BY queue",
+        {"first": first, "end": end},
+    )
+    found = []
+    for (queue,) in rows:
+        workers = present.of(queue)
+        if any(not one.handled and one.types == PLAIN.types for one in workers):
+            continue  # one of them takes everything, so nobody has to look at the jobs
+        kinds = "type, version" if workers else "NULL, NULL"
+        for type, version, jobs, seq in tx.execute(
+            f"SELECT {kinds}, count(*), min(seq) FROM jobs WHERE queue = :queue AND state = 'available' "
+            f"AND needs IS NULL{' GROUP BY type, version' if workers else ''}",
+            {"queue": queue},
+        ):
+            reasons = _reasons(workers, type, version, None)
+            if jobs and reasons:
+                found.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
+    return found
+
+
+def _unrunnable(tx: Transaction, queue: str, jobs: int, seq: int, reasons: list[str], type: str | None) -> Unrunnable:
+    ((id,),) = tx.execute("SELECT id FROM jobs WHERE seq = :seq", {"seq": seq})
+    return Unrunnable(queue, jobs, str(id), reasons, type)
+
+
+def _reasons(
+    workers: Sequence[Abilities], type: str | None, version: int | None, needs: Needs | None
+) -> list[str] | None:
+    """Say why none of these workers can run a job, as far as it is known; ``None`` if one can."""
+    if not workers:
+        return ["no worker takes jobs of this queue"]
+    if type is None:
+        return None
+    lacks = [_lacks(one, type, version, needs) for one in workers]
+    return min(lacks, key=len) if all(lacks) else None
+
+
+def _lacks(worker: Abilities, type: str, version: int | None, needs: Needs | None) -> list[str]:
+    """Say what keeps a worker from running a job."""
+    lacks = [] if worker.types.accepts(type) else [f"operators give it no jobs of the type {type!r}"]
+    lacks += [
+        f"it handles {one.versions} of {type!r}, not {shown_version(version)}"
+        for one in worker.handled
+        if version is not None and one.type == type and not one.low <= version < one.high
+    ]
+    return lacks if needs is None or worker.provided.meets(needs) else lacks + _missing(worker.provided, needs)
+
+
+def _missing(provided: Provided, needs: Needs) -> list[str]:
+    """Say what a worker does not provide of what a job needs."""
+    lacks = []
+    for condition in needs.required:
+        found = provided.facts.get(condition.key, ())
+        if not condition.holds(found):
+            wanted = " ".join(filter(None, [condition.operator, ", ".join(condition.values)]))
+            has = ", ".join(found) if found else "nothing is known of it"
+            lacks.append(f"{condition.key}: {'not ' * condition.negated}{wanted} is needed; {has}")
+    for name, amount in needs.used:
+        if provided.amount(name) < amount:
+            lacks.append(f"{name}: {amount:g} is needed; {provided.amount(name):g} is there")
+    return lacks or ["it provides nothing of what the job takes"]

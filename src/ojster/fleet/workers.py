@@ -1,0 +1,291 @@
+"""Who works? Heartbeats, leases, directives, and workers that fell silent. (BEAT, ojs-worker-protocol.md)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, NotFound, OjsterError
+from ojster.core.tenant import called
+from ojster.fleet.requirements import read_provided
+from ojster.jobs.claim import lease_end
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.transitions import lock_workflows, make_available
+from ojster.jobs.versions import Handled
+from ojster.storage.configuration import PLAIN, Abilities, decode_abilities
+from ojster.storage.transaction import JOB_COLUMNS, Transaction
+from ojster.workflows.advance import advance
+from ojster.workflows.workflows import lose_attempt
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What a worker says of itself, and which jobs it is at. ``lease`` is the extension that it asks for."""
+
+    worker_id: str
+    active_jobs: tuple[str, ...] = ()
+    lease: int | None = None
+    state: str = "running"
+    hostname: str | None = None
+    pid: int | None = None
+    queues: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    concurrency: int | None = None
+    pool: str | None = None
+    handlers: tuple[Handled, ...] = ()
+    """Of which types it handles only some versions."""
+    capabilities: dict[str, Any] = {}
+    """What it provides for jobs that need something (ojs-ml-resources.md section 11)."""
+    tenant: str | None = None
+    """Whose jobs only it may be at; ``None``: anybody's."""
+
+
+class Pulse(msgspec.Struct):
+    """The answer to a heartbeat.
+
+    ``extended`` are the jobs whose leases are longer now; ``cancelled`` those that were cancelled meanwhile; ``lost``
+    those that the worker does not hold (any more). The last two are to be stopped.
+    """
+
+    directive: str
+    extended: list[str]
+    cancelled: list[str]
+    lost: list[str]
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """A worker, as its last heartbeat described it."""
+
+    id: str
+    state: str
+    directive: str | None
+    hostname: str | None
+    pid: int | None
+    queues: list[str]
+    labels: list[str]
+    concurrency: int | None
+    active_jobs: int
+    started_at: int
+    last_seen_at: int
+    pool: str | None = None
+    provides: dict[str, list[str]] = {}
+    """What it provides for jobs that need something, by fact, as it says and operators do."""
+    enabled: bool = True
+    """Whether operators let it have jobs."""
+
+
+_WORKER_COLUMNS: Final = (
+    "id, state, directive, hostname, pid, queues, labels, concurrency, active_jobs, started_at, last_seen_at, pool"
+)
+
+
+def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[Pulse]:
+    """Note that workers are alive, extend the leases of their jobs, and tell them what is wanted of them."""
+    return [_beat(tx, one) for one in beats]
+
+
+def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
+    now = tx.now
+    abilities = Abilities(one.handlers, read_provided(one.capabilities))
+    _note_abilities(tx, one, abilities)
+    ((directive, started_at),) = tx.execute(
+        f"INSERT INTO workers ({_WORKER_COLUMNS}, abilities) VALUES (:id, :state, NULL, :hostname, :pid, :queues, "
+        ":labels, :concurrency, :active_jobs, :now, :now, :pool, :abilities) "
+        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, hostname = excluded.hostname, pid = excluded.pid, "
+        "queues = excluded.queues, labels = excluded.labels, concurrency = excluded.concurrency, "
+        "active_jobs = excluded.active_jobs, last_seen_at = excluded.last_seen_at, pool = excluded.pool, "
+        "abilities = excluded.abilities "
+        "RETURNING directive, started_at",
+        {
+            "id": one.worker_id,
+            "state": one.state,
+            "hostname": one.hostname,
+            "pid": one.pid,
+            "queues": msgspec.json.encode(one.queues).decode(),
+            "labels": msgspec.json.encode(one.labels).decode(),
+            "concurrency": one.concurrency,
+            "active_jobs": len(one.active_jobs),
+            "pool": one.pool,
+            "abilities": None if abilities == PLAIN else msgspec.json.encode(abilities).decode(),
+            "now": now,
+        },
+    )
+    if started_at == now:
+        tx.emit_about("worker.started", one.worker_id, worker_id=one.worker_id)
+    tx.expect(now + tx.settings.heartbeat_timeout)
+    jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
+    rule = tx.configuration.worker_rules(tx).get(one.worker_id)
+    if rule is not None and not rule.enabled and directive in (None, "running"):
+        directive = "quiet"
+    pulse = Pulse(directive or "running", [], [], [])
+    rows = []
+    for id in one.active_jobs:
+        job = jobs.get(id)
+        if job is not None and one.tenant not in (None, job.tenant):
+            job = None
+        if job is not None and job.state == "active" and job.worker_id in (None, one.worker_id):
+            lease = one.lease or tx.settings.default_lease
+            job.due_at = lease_end(job, now, lease, tx.settings.default_timeout)
+            tx.expect(job.due_at)
+            rows.append((job.due_at, job.seq))
+            pulse.extended.append(id)
+        elif job is not None and job.state == "cancelled":
+            pulse.cancelled.append(id)
+        else:
+            pulse.lost.append(id)
+    tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", rows)
+    return pulse
+
+
+def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
+    """Let all processes know if a worker can do other things than it could."""
+    abilities = abilities.under(tx.configuration.worker_rules(tx).get(one.worker_id))
+    if tx.configuration.abilities(tx).get(one.worker_id, PLAIN) != abilities:
+        tx.effects.configured = True
+        tx.effects.opened.update(one.queues)
+
+
+def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | OjsterError]:
+    """Tell workers, with their next heartbeat, to be ``running``, ``quiet`` or ``terminate``."""
+    results: list[Worker | OjsterError] = []
+    for worker_id, directive in orders:
+        rows = tx.execute(
+            f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
+            {"id": worker_id, "directive": directive},
+        )
+        results.append(_worker(tx, rows[0]) if rows else _no_worker(worker_id))
+    return results
+
+
+def held_jobs(tx: Transaction, worker_ids: Sequence[str]) -> list[list[Job]]:
+    """Return the jobs that each worker holds."""
+    results = []
+    for worker_id in worker_ids:
+        rows = tx.execute(
+            "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id ORDER BY seq",
+            {"worker_id": worker_id},
+        )
+        found = tx.find_jobs([id for (id,) in rows])
+        results.append([found[id] for (id,) in rows])
+    return results
+
+
+def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError | None]:
+    """Forget workers that have missed their heartbeats; what they held is given to others, and counts as lost."""
+    results: list[OjsterError | None] = []
+    for worker_id in worker_ids:
+        rows = tx.execute("SELECT last_seen_at FROM workers WHERE id = :id" + tx.for_update, {"id": worker_id})
+        if not rows:
+            results.append(_no_worker(worker_id))
+        elif rows[0][0] > tx.now - tx.settings.heartbeat_timeout:
+            results.append(
+                Conflict(
+                    f"The worker {called(worker_id)} was heard of lately; only one that has missed its heartbeats can "
+                    "be deregistered. Quiet it instead.",
+                    worker_id=worker_id,
+                )
+            )
+        else:
+            _lose(tx, worker_id)
+            results.append(None)
+    return results
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """A worker is not there any more; ``lost``: it did not stop in good order, and its attempts count."""
+
+    worker_id: str
+    lost: bool = False
+
+
+def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
+    """Forget workers; what they still hold goes back, without counting the attempt if they stopped in good order."""
+    for one in leaves:
+        worker_id = one.worker_id
+        if one.lost:
+            _lose(tx, worker_id)
+            continue
+        give_back_jobs(tx, worker_id)
+        _forget(tx, worker_id, "stopped")
+    advance(tx)
+    return [None for _ in leaves]
+
+
+def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]]:
+    """Return all workers, those seen last first, for each request."""
+    rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers ORDER BY last_seen_at DESC, id")
+    found = [_worker(tx, row) for row in rows]
+    return [found for _ in requests]
+
+
+def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterError]:
+    """Return the worker of each id, or that there is none."""
+    results: list[Worker | OjsterError] = []
+    for id in ids:
+        rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers WHERE id = :id", {"id": id})
+        results.append(_worker(tx, rows[0]) if rows else _no_worker(id))
+    return results
+
+
+def reap_silent_workers(tx: Transaction) -> int | None:
+    """Give the jobs of workers that fell silent to others; return when the next one would be silent for too long."""
+    deadline = tx.now - tx.settings.heartbeat_timeout
+    for (worker_id,) in tx.execute(
+        "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.skip_locked, {"deadline": deadline}
+    ):
+        _lose(tx, worker_id)
+    ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
+    return None if oldest is None else oldest + tx.settings.heartbeat_timeout
+
+
+def _lose(tx: Transaction, worker_id: str) -> None:
+    """Forget a worker that fell silent, and give its jobs to others."""
+    failure = Failure("worker_death", f"The worker {called(worker_id)} held the job and fell silent.")
+    held = _jobs_held_by(tx, worker_id)
+    lock_workflows(tx, held)
+    for job in held:
+        lose_attempt(tx, job, failure)
+    advance(tx)
+    _forget(tx, worker_id, "silent")
+
+
+def _forget(tx: Transaction, worker_id: str, reason: str) -> None:
+    if tx.execute("DELETE FROM workers WHERE id = :id RETURNING id", {"id": worker_id}):
+        tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
+
+
+def give_back_jobs(tx: Transaction, worker_id: str) -> None:
+    """Give what a worker holds to others; its attempts do not count. Workflows are left to ``advance``."""
+    held = _jobs_held_by(tx, worker_id)
+    for job in held:
+        job.attempt -= 1
+    make_available(tx, held)
+
+
+def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
+        + tx.for_update,
+        {"worker_id": worker_id},
+    )
+    return [Job(*row) for row in rows]
+
+
+def _worker(tx: Transaction, row: tuple[Any, ...]) -> Worker:
+    *columns, said = row
+    rule = tx.configuration.worker_rules(tx).get(row[0])
+    abilities = (PLAIN if said is None else decode_abilities(said)).under(rule)
+    return msgspec.structs.replace(
+        Worker(*columns),
+        queues=msgspec.json.decode(row[5], type=list[str]),
+        labels=msgspec.json.decode(row[6], type=list[str]),
+        provides={name: list(values) for name, values in abilities.provided.facts.items()},
+        enabled=rule is None or rule.enabled,
+    )
+
+
+def _no_worker(worker_id: str) -> NotFound:
+    id = called(worker_id)
+    return NotFound(f"There is no worker {id}.", resource_type="worker", resource_id=id)

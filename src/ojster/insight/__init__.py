@@ -1,0 +1,1 @@
+"""Statistics, overview and task history."""

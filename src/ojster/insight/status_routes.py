@@ -1,0 +1,182 @@
+"""What is this server, is it well, and what has it done lately? (ojs-http-binding.md sections 18 and 21)"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import time
+from typing import Any, Final
+
+from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
+from ojster.core.events import MOST_EVENTS, EventFilter
+from ojster.jobs.checkpoints import LARGEST_CHECKPOINT
+from ojster.server.request import Answer, Exchange, encode, page_of
+from ojster.server.route import BASE, Route
+from ojster.version import __version__
+from ojster.workflows.node import MOST_NODES
+from ojster.workflows.plan import MOST_LEVELS
+
+
+async def list_events(exchange: Exchange) -> Answer:
+    """List what has been done lately, oldest first, by ``types``, ``queues`` and ``job_types``."""
+    query = exchange.query
+    limit, _, _ = page_of(query, default=100, largest=MOST_EVENTS)
+    after = query.get("after", "evt_0").removeprefix("evt_")
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
+    filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
+    chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
+    page = await exchange.engine.select_events(chosen)
+    return Answer(encode(page))
+
+
+async def health(exchange: Exchange) -> Answer:
+    """Tell whether the server and its database work; 503 if not."""
+    database = exchange.engine.database
+    started = time.perf_counter()
+    backend: dict[str, Any] = {"type": database.kind, "status": "ok"}
+    try:
+        await asyncio.wait_for(exchange.engine.count_jobs("default"), timeout=5)
+        backend["latency_ms"] = round((time.perf_counter() - started) * 1000, 3)
+    except (OjsterError, TimeoutError) as error:
+        backend |= {"status": "unhealthy", "error": str(error) or "no answer within 5 seconds"}
+    healthy = backend["status"] == "ok"
+    return Answer(
+        encode(
+            {
+                "status": "ok" if healthy else "degraded",
+                "version": "1.0",
+                "uptime_seconds": int(time.monotonic() - STARTED),
+                "backend": backend,
+            }
+        ),
+        200 if healthy else 503,
+    )
+
+
+async def ready(exchange: Exchange) -> Answer:
+    """Tell whether the server takes requests; 503 while it stops, or while its database does not answer."""
+    if exchange.engine.draining:
+        return Answer(encode({"status": "stopping"}), 503)
+    answer = await health(exchange)
+    return Answer(encode({"status": "ready" if answer.status == 200 else "not_ready"}), answer.status)
+
+
+async def ping(exchange: Exchange) -> Answer:
+    """Answer, if the database does; 503 if not."""
+    try:
+        seconds = await asyncio.wait_for(exchange.engine.ping(), timeout=5)
+    except TimeoutError:
+        raise BackendUnavailable("The database does not answer within 5 seconds.") from None
+    return Answer(encode({"ping": "pong", "backend": "up", "latency_ms": round(seconds * 1000, 3), "pid": os.getpid()}))
+
+
+async def manifest(exchange: Exchange) -> Answer:
+    """Tell what this server is and can do (ojs-http-binding.md section 21)."""
+    settings = exchange.engine.database.settings
+    capabilities: dict[str, Any] = {
+        "batch_enqueue": True,
+        "cron_jobs": True,
+        "dead_letter": True,
+        "delayed_jobs": True,
+        "job_ttl": True,
+        "pause_resume": True,
+        "priority_queues": True,
+        "rate_limiting": {"strategies": ["concurrency", "rate", "throttle"], "window": "fixed"},
+        "bulk_operations": {"atomicity": ["atomic", "partial"], "filters": True, "idempotency_keys": True},
+        "max_batch_size": settings.largest_batch,
+        "checkpoints": {"max_bytes": LARGEST_CHECKPOINT},
+        "webhooks": True,
+        "release": {"then": ["queue", "wait", "retry", "skip"]},
+        "multi_tenancy": {"isolation": "shared queues with turns", "tenants": settings.tenants},
+        "schema_validation": _has("jsonschema_rs"),
+        "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
+        "workflows": {
+            "types": ["chain", "group", "batch", "saga", "graph", "map"],
+            "max_nesting": MOST_LEVELS,
+            "max_nodes": MOST_NODES,
+            "approvals": True,
+            "conditions": _has("cel_expr_python"),
+            "hold": True,
+            "retry": True,
+            "growth": "append in an acknowledgement",
+            "definitions": True,
+            "properties": True,
+            "locks": _has("jsonschema_rs"),
+        },
+        "max_job_bytes": settings.largest_job,
+        "ai_agents": {"level": "standard", "output_schemas": _has("jsonschema_rs")},
+        "ml_resources": {"matching": True, "queue_limits": True, "preemption": False},
+        "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
+    }
+    return Answer(
+        encode(
+            {
+                "specversion": "1.0",
+                "ojs_version": "1.0",
+                "implementation": {"name": "ojster", "version": __version__, "language": "python"},
+                "conformance_level": 4,
+                "protocols": ["http", "sse", *(["websocket"] if _has("websockets") else [])],
+                "backend": exchange.engine.database.kind,
+                "capabilities": capabilities,
+                "extensions": {"official": _EXTENSIONS, "experimental": []},
+                "features": _FEATURES,
+                "endpoints": {
+                    "base_url": BASE,
+                    "manifest": "/ojs/manifest",
+                    "health": f"{BASE}/health",
+                    "openapi": "/openapi.json",
+                    "metrics": "/metrics",
+                },
+            }
+        )
+    )
+
+
+_FEATURES: Final = [
+    "long-poll",
+    "batch-acknowledge",
+    "release",
+    "worker-directives",
+    "events",
+    "event-streams",
+    "metrics",
+]
+
+_EXTENSIONS: Final = [
+    {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0-rc.1"}
+    for name in (
+        "admin-api",
+        "backpressure",
+        "bulk-operations",
+        "dead-letter",
+        "durable-execution",
+        "execution-history",
+        "fair-scheduling",
+        "job-versioning",
+        "multi-tenancy",
+        "rate-limiting",
+        "realtime",
+        "schema-registry",
+        "webhooks",
+    )
+]
+"""The extensions that are served whole (ojs-extension-lifecycle.md section 7)."""
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+STARTED: Final = time.monotonic()
+
+
+ROUTES: Final = (
+    Route("GET", f"{BASE}/events", list_events, "Server", query=("types", "queues", "job_types", "after", "limit")),
+    Route("GET", f"{BASE}/health", health, "Server"),
+    Route("GET", f"{BASE}/ping", ping, "Server"),
+    Route("GET", "/health", health, "Server"),
+    Route("GET", "/ready", ready, "Server"),
+    Route("GET", "/ojs/manifest", manifest, "Server"),
+)

@@ -1,0 +1,354 @@
+"""What is remembered of how jobs have ended, by what they were about? And which need not run again? (seed 003)"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from ojster.collections.contents import copy_items, delete_items, look_up, put
+from ojster.collections.items import INTERNAL, Item, NewItem, key_of, key_of_job, read_lookup
+from ojster.collections.outputs import carry_out, filled, finder, note_failure, seer, workflow_of
+from ojster.core.durations import DAY
+from ojster.core.errors import NotFound, OjsterError
+from ojster.core.outcome import SKIPPED, Outcome, outcome_of
+from ojster.core.references import Unresolvable, parse_reference, resolve
+from ojster.core.timestamps import format_timestamp
+from ojster.events.reaction_rules import SKIPS, Event, reactions_of
+from ojster.insight.task_values import (
+    NEWEST,
+    Record,
+    Skip,
+    SkipIfChanged,
+    SkipIfUnchanged,
+    Task,
+    TaskFilter,
+    TaskRun,
+    TaskStatistics,
+    check_key,
+)
+from ojster.jobs.envelope import Job
+from ojster.jobs.transitions import complete_job, write_completed
+from ojster.storage.transaction import Row, Transaction
+
+KEPT: Final = 365 * DAY
+"""For how long a run is remembered at most."""
+
+LARGEST_RESULT: Final = 65_536
+"""Of results of more bytes it is not remembered what they were."""
+
+_KEY: Final = ("tenant", "type", "subject", "context")
+_IS_TASK: Final = "tenant = :tenant AND type = :type AND subject = :subject AND context = :context"
+_OF_RUN: Final = "/run/"
+_RUN_COLUMNS: Final = (
+    "id, type, subject, context, outcome, job_id, workflow_id, finished_at, duration, waited, attempts, result, error"
+)
+
+_COUNTS: Final = {
+    Outcome.SUCCESS: "successes",
+    Outcome.FAILURE: "failures",
+    Outcome.ERROR: "errors",
+    Outcome.SKIPPED: "skipped",
+}
+
+Key = tuple[str, str, str, str]
+
+
+class _Membership(msgspec.Struct):
+    workflow_id: str | None = None
+
+
+_membership: Final = msgspec.json.Decoder(_Membership).decode
+_errors: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+# What is remembered
+
+
+def record_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Record]]) -> None:
+    """Remember how jobs have ended; what fails is noted in the history of its job."""
+    found: list[tuple[Key, Job, Event]] = []
+    for job, event, action in wanted:
+        try:
+            found.append((_key_of(job, action), job, event))
+        except (OjsterError, Unresolvable) as error:
+            note_failure(tx, job, event, str(error))
+    for key, job, event in sorted(found, key=lambda one: one[0]):  # so that few wait for each other in a circle
+        carry_out(tx, job, event, partial(_record, tx, key, job, event))
+
+
+def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
+    see = seer(job)
+    subject = check_key(filled(action.subject, see), "subject")
+    return job.tenant, job.type, subject, check_key(filled(action.context, see), "context")
+
+
+def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
+    error = bytes(_errors(job.errors)[-1]) if job.errors and event == "on_failure" else None
+    outcome = outcome_of(job.state, error, skipped=job.hold == SKIPPED) or Outcome.ERROR
+    inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,)) if job.reacts & SKIPS else []
+    result = job.result if job.result is None or len(job.result) <= LARGEST_RESULT else None
+    is_whole = result is not None or job.result is None
+    started = job.started_at if outcome is not Outcome.SKIPPED else None
+    duration = 0 if started is None else (job.finished_at or tx.now) - started
+    ((run,),) = tx.execute(
+        "INSERT INTO task_runs (tenant, type, subject, context, outcome, job_id, workflow_id, finished_at, duration, "
+        "waited, attempts, result, error, inputs) VALUES (:tenant, :type, :subject, :context, :outcome, :job_id, "
+        ":workflow_id, :finished_at, :duration, :waited, :attempts, :result, :error, :inputs) RETURNING id",
+        dict(zip(_KEY, key, strict=True))
+        | {
+            "outcome": outcome.value,
+            "job_id": job.id,
+            "workflow_id": _membership(job.envelope).workflow_id,
+            "finished_at": job.finished_at or tx.now,
+            "duration": duration,
+            "waited": 0 if started is None else max(0, started - (job.enqueued_at or started)),
+            "attempts": job.attempt,
+            "result": result,
+            "error": error,
+            "inputs": inputs[0][0] if inputs and is_whole and outcome is Outcome.SUCCESS else None,
+        },
+    )
+    if inputs and outcome is Outcome.SUCCESS:
+        copy_items(tx, key_of_job(job.seq), _artifacts_of(run), f"job {job.id}")
+    _count(tx, key, outcome, duration)
+    _forget_older(tx, key)
+
+
+_SUMS: Final = ("successes", "failures", "errors", "skipped", "ran")
+_LAST: Final = ("last_success_at", "last_failure_at")
+_COLUMNS: Final = (*_KEY, *_SUMS, "shortest", "longest", *_LAST, "changed_at")
+_KNOWN: Final = "task_statistics"
+
+
+def _extreme(name: str, relation: str) -> str:
+    """In SQL: the one of two values, each of which may be missing, that stands in a relation to the other."""
+    given, known = f"excluded.{name}", f"{_KNOWN}.{name}"
+    return f"{name} = CASE WHEN {given} IS NULL OR {known} {relation} {given} THEN {known} ELSE {given} END"
+
+
+_ADD: Final = (
+    f"INSERT INTO task_statistics ({', '.join(_COLUMNS)}) VALUES (:{', :'.join(_COLUMNS)}) "
+    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
+    + ", ".join(
+        [
+            *(f"{name} = {_KNOWN}.{name} + excluded.{name}" for name in _SUMS),
+            _extreme("shortest", "<="),
+            _extreme("longest", ">="),
+            *(f"{name} = coalesce(excluded.{name}, {_KNOWN}.{name})" for name in _LAST),
+            "changed_at = excluded.changed_at",
+        ]
+    )
+)
+
+
+def _count(tx: Transaction, key: Key, outcome: Outcome, duration: int) -> None:
+    ran = duration if outcome in (Outcome.SUCCESS, Outcome.FAILURE) else None
+    tx.execute(
+        _ADD,
+        dict(zip(_KEY, key, strict=True))
+        | {name: int(outcome is kind) for kind, name in _COUNTS.items()}
+        | {
+            "ran": ran or 0,
+            "shortest": ran,
+            "longest": ran,
+            "last_success_at": tx.now if outcome is Outcome.SUCCESS else None,
+            "last_failure_at": tx.now if outcome in (Outcome.FAILURE, Outcome.ERROR) else None,
+            "changed_at": tx.now,
+        },
+    )
+
+
+def _forget_older(tx: Transaction, key: Key) -> None:
+    """Keep of a task the last success, the last failure and the last few runs, and forget the others."""
+    rows = tx.execute(
+        f"SELECT id, outcome FROM task_runs WHERE {_IS_TASK} ORDER BY id DESC", dict(zip(_KEY, key, strict=True))
+    )
+    kept = {id for id, _ in rows[:NEWEST]}
+    for outcomes in ((Outcome.SUCCESS,), (Outcome.FAILURE, Outcome.ERROR)):
+        kept.update([id for id, outcome in rows if outcome in outcomes][:1])
+    _delete(tx, [id for id, _ in rows if id not in kept])
+
+
+def _delete(tx: Transaction, runs: Sequence[int]) -> None:
+    tx.execute_many("DELETE FROM task_runs WHERE id = ?", [(run,) for run in runs])
+    delete_items(tx, [_artifacts_of(run) for run in runs])
+
+
+def forget_runs(tx: Transaction, room: int) -> int:
+    """Forget runs that nobody has repeated for very long, and counts of tasks; return how many."""
+    before = tx.now - KEPT
+    runs = tx.execute("SELECT id FROM task_runs WHERE finished_at < ? ORDER BY finished_at LIMIT ?", (before, room))
+    _delete(tx, [id for (id,) in runs])
+    tasks = tx.execute(
+        "SELECT tenant, type, subject, context FROM task_statistics WHERE changed_at < ? ORDER BY changed_at LIMIT ?",
+        (before, room),
+    )
+    condition = "tenant = ? AND type = ? AND subject = ? AND context = ? AND changed_at < ?"
+    tx.execute_many(f"DELETE FROM task_statistics WHERE {condition}", [(*row, before) for row in tasks])
+    return len(runs) + len(tasks)
+
+
+def _artifacts_of(run: int) -> str:
+    return f"{_OF_RUN}{run}"
+
+
+# What is asked
+
+
+def list_runs(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskRun]]:
+    """Return runs of tasks, the latest first; for each filter."""
+    results = []
+    for one in filters:
+        where, parameters = _where(one)
+        if one.outcome is not None:
+            where, parameters = f"{where} AND outcome = :outcome", parameters | {"outcome": one.outcome.value}
+        rows = tx.execute(
+            f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE {where} ORDER BY id DESC LIMIT :limit", parameters
+        )
+        results.append([_run(row) for row in rows])
+    return results
+
+
+def list_statistics(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskStatistics]]:
+    """Return how tasks have done, by their names; for each filter."""
+    results = []
+    for one in filters:
+        where, parameters = _where(one)
+        rows = tx.execute(
+            "SELECT type, subject, context, successes, failures, errors, skipped, ran, shortest, longest, "
+            f"last_success_at, last_failure_at, changed_at FROM task_statistics WHERE {where} "
+            "ORDER BY type, subject, context LIMIT :limit",
+            parameters,
+        )
+        results.append([_statistics(row) for row in rows])
+    return results
+
+
+def _where(one: TaskFilter) -> tuple[str, dict[str, Any]]:
+    given = {name: getattr(one, name) for name in _KEY if getattr(one, name) is not None}
+    condition = " AND ".join(f"{name} = :{name}" for name in given) or "1 = 1"
+    return condition, given | {"limit": one.limit}
+
+
+def _run(row: Row) -> TaskRun:
+    id, type, subject, context, outcome, job_id, workflow_id, finished_at, duration, waited, attempts, result, error = (
+        row
+    )
+    return TaskRun(
+        id,
+        Task(type, subject, context),
+        Outcome(outcome),
+        job_id,
+        format_timestamp(finished_at),
+        duration / 1e6,
+        attempts,
+        waited / 1e6,
+        workflow_id,
+        msgspec.UNSET if result is None else msgspec.Raw(result),
+        msgspec.UNSET if error is None else msgspec.Raw(error),
+    )
+
+
+def _statistics(row: Row) -> TaskStatistics:
+    type, subject, context, successes, failures, errors, skipped, ran, shortest, longest, succeeded, failed, at = row
+    counted = successes + failures
+    return TaskStatistics(
+        Task(type, subject, context),
+        counted + errors + skipped,
+        successes,
+        failures,
+        errors,
+        skipped,
+        format_timestamp(at),
+        success_rate=successes / (counted + errors) if counted + errors else None,
+        average_duration=ran / counted / 1e6 if counted else None,
+        shortest_duration=None if shortest is None else shortest / 1e6,
+        longest_duration=None if longest is None else longest / 1e6,
+        last_success_at=None if succeeded is None else format_timestamp(succeeded),
+        last_failure_at=None if failed is None else format_timestamp(failed),
+    )
+
+
+# What need not run
+
+
+class Adoption(msgspec.Struct):
+    """Why a job need not run, and what is its result in place of its own."""
+
+    reason: str
+    result: bytes | None
+    job_id: str | None = None
+
+
+def adoption_of(tx: Transaction, job: Job) -> Adoption | None:
+    """Return why a job that is about to be handed out need not run, if it says so; its workflow is locked."""
+    tx.execute("DELETE FROM job_inputs WHERE seq = :seq", {"seq": job.seq})
+    for action in reactions_of(job.envelope).get("on_assignment", ()):
+        if not isinstance(action, Skip):
+            continue
+        found: list[Adoption | None] = []
+        decide = _if_unchanged if isinstance(action, SkipIfUnchanged) else _if_changed
+        carry_out(tx, job, "on_assignment", lambda: found.append(decide(tx, job, action)))  # type: ignore[arg-type]  # noqa: B023
+        if found and found[0] is not None:
+            return found[0]
+    return None
+
+
+def skip(tx: Transaction, job: Job, adopted: Adoption) -> None:
+    """Complete a job that need not run."""
+    job.hold = SKIPPED
+    tx.emit("job.skipped", job, reason=adopted.reason, adopted_job_id=adopted.job_id)
+    complete_job(tx, job, adopted.result, 0)
+    write_completed(tx, [job])
+    tx.execute("UPDATE jobs SET hold = :hold WHERE seq = :seq", {"hold": SKIPPED, "seq": job.seq})
+
+
+def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoption | None:
+    see = seer(job)
+    if action.inputs is msgspec.UNSET:
+        inputs = see(parse_reference("job.args"))
+    else:
+        inputs = resolve(action.inputs, see, finder(tx, job.tenant, workflow_of(job)))
+    canonical = msgspec.json.encode(msgspec.json.decode(inputs), order="sorted")
+    digest = hashlib.sha256(canonical).digest()
+    key = _key_of(job, action)
+    last = tx.execute(
+        f"SELECT id, inputs, result, job_id FROM task_runs WHERE {_IS_TASK} AND outcome = 'success' "
+        "ORDER BY id DESC LIMIT 1",
+        dict(zip(_KEY, key, strict=True)),
+    )
+    if last and last[0][1] == digest:
+        run, _, result, job_id = last[0]
+        copy_items(tx, _artifacts_of(run), key_of_job(job.seq), f"job {job_id}")
+        return Adoption(f"Its inputs are those of the job {job_id}.", result, job_id)
+    tx.execute("INSERT INTO job_inputs (seq, inputs) VALUES (:seq, :inputs)", {"seq": job.seq, "inputs": digest})
+    return None
+
+
+def _if_changed(tx: Transaction, job: Job, action: SkipIfChanged) -> Adoption | None:
+    found = _found_now(tx, job, action)
+    if (None if found is None else found.id) == action.item:
+        return None
+    reason = f"Result of lookup {action.lookup!r} changed"
+    if found is None:
+        return Adoption(reason, None)
+    new = NewItem(found.name, bytes(found.data), found.category, True).with_file(found.file)
+    if found.file is not None:
+        put(tx, key_of_job(job.seq), job.tenant, new, job=job)
+    if action.provides is not None:
+        key = key_of(job.tenant, INTERNAL, workflow_of(job))
+        put(tx, key, job.tenant, msgspec.structs.replace(new, name=action.provides), job=job)
+    return Adoption(reason, bytes(found.data), found.job_id)
+
+
+def _found_now(tx: Transaction, job: Job, action: SkipIfChanged) -> Item | None:
+    lookups, _ = read_lookup(msgspec.json.encode(action.lookup))
+    try:
+        (found,) = look_up(tx, lookups, job.tenant, workflow_of(job))
+    except NotFound:
+        return None
+    return found

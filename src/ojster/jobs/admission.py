@@ -1,0 +1,192 @@
+"""Which jobs are let in? Ids that are free, unique keys that are free, queues that are noted (ojs-unique-jobs.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ojster.agents.budgets import begin_task
+from ojster.collections.items import LOOKS_UP
+from ojster.core.durations import SECOND
+from ojster.core.errors import Duplicate, OjsterError
+from ojster.core.states import JobState
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import NewJob
+from ojster.jobs.transitions import cancel_job
+from ojster.jobs.versions import version_number
+from ojster.queues.limits import limit_queue, register
+from ojster.queues.rate_limit import Rate
+from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction
+from ojster.workflows.node import NUMBER_BITS
+from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
+
+Group = Sequence[NewJob]
+"""Jobs that are pushed together: all of them get in, or none."""
+
+
+class Pushed:
+    """What became of a pushed job: itself as it is stored, or (``existing``) the one that it duplicates."""
+
+    __slots__ = ("existing", "job")
+
+    def __init__(self, job: Job, existing: bool = False) -> None:
+        self.job = job
+        self.existing = existing
+
+
+def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
+    """Insert groups of jobs; for each, return its jobs, or the refusal for which none of it was inserted."""
+    given = [job.id for group in groups for job in group if job.id_is_given]
+    taken = set(tx.find_jobs(given)) if given else set()
+    held = tx.lock_keys({job.unique_key for group in groups for job in group if job.unique_key is not None})
+    results: list[list[Pushed] | OjsterError | Later] = []
+    waiting: list[Job] = []
+    for group in groups:
+        if held and any(job.unique_key in held for job in group):
+            results.append(Later("Another transaction that pushes a job with the same unique key does not end."))
+            continue
+        try:
+            _check_ids(group, taken)
+            if any(job.unique_key for job in group):
+                _insert(tx, waiting)
+                waiting = []
+                results.append(_push_unique(tx, group))
+            else:
+                jobs = [_new_row(tx, new) for new in group]
+                waiting += jobs
+                results.append([Pushed(job) for job in jobs])
+        except OjsterError as refusal:
+            results.append(refusal)
+        else:
+            taken.update(job.id for job in group if job.id_is_given)
+    _insert(tx, waiting)
+    return results
+
+
+def _check_ids(group: Group, taken: set[str]) -> None:
+    seen: set[str] = set()
+    for index, new in enumerate(group):
+        if new.id_is_given:
+            if new.id in taken or new.id in seen:
+                raise Duplicate(f"A job with the id {new.id} exists already.", existing_job_id=new.id, index=index)
+            seen.add(new.id)
+
+
+def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> Job:
+    """Make the job that is to be stored, in its first state."""
+    now = tx.now
+    if scheduled_at is None:
+        scheduled_at = new.scheduled_at
+    job = Job(0, new.id, new.type, new.queue, "available", new.priority, 0, new.max_attempts, now)
+    job.expires_at = new.expires_at
+    job.timeout = new.timeout
+    job.lease = new.lease
+    job.unique_key = new.unique_key
+    job.cron_name = new.cron_name
+    job.exclusive_key = new.exclusive_key
+    if new.node is not None and new.type == ORCHESTRATE_TYPE:
+        job.exclusive_key = f"orchestrate:{new.node >> NUMBER_BITS}"  # one at a time in each workflow
+    job.node = new.node
+    job.tenant = new.tenant
+    if new.version is not None:
+        job.version = version_number(msgspec.json.decode(new.version))
+    job.needs = new.needs
+    job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKS_UP  # those of steps are resolved already
+    if new.agent is not None:
+        begin_task(tx, job, new.agent)
+    job.envelope = new.envelope
+    if new.wait is not None:
+        job.state = "pending"
+        job.hold = "delay" if new.wait.is_for_a_time else "complete"
+        job.due_at = new.wait.due(now, now)
+    elif new.pending:
+        job.state = "pending"
+        job.due_at = new.expires_at
+    elif scheduled_at is not None and scheduled_at > now:
+        job.state = "scheduled"
+        job.due_at = scheduled_at
+    else:
+        job.enqueued_at = now
+        job.due_at = new.expires_at
+    if new.queue_rate is not None:
+        limit_queue(tx, new.queue, rate=Rate(new.queue_rate, SECOND))
+    if new.limit is not None:
+        job.limit_key = new.limit.key
+        register(tx, new.limit, new.queue)
+    return job
+
+
+def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
+    if not jobs:
+        return
+    tx.insert_jobs(jobs)
+    for job in jobs:
+        tx.count(job.queue, job.tenant, job.state, 1)
+        job.moved = (None, job.state)
+        if job.due_at is not None:
+            tx.expect(job.due_at)
+        if job.state == "available":
+            tx.make_fetchable(job)
+            tx.emit("job.enqueued", job)
+        elif job.state == "scheduled":
+            tx.emit("job.scheduled", job, scheduled_at=job.due_at)
+        else:
+            tx.emit("job.pending", job)
+        if job.reacts:
+            tx.note_event(job, "on_creation")
+            if job.node is not None:
+                tx.note_event(job, "on_unblock")
+    tx.know_queues({job.queue for job in jobs})
+
+
+def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:
+    if len(group) == 1:
+        return [_push_one_unique(tx, group[0], 0)]
+    with tx.savepoint():
+        return [_push_one_unique(tx, new, index) for index, new in enumerate(group)]
+
+
+def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
+    """Insert a job unless its unique key is taken; the check and the insert are one transaction, so it is strong."""
+    policy = new.unique
+    scheduled_at = None
+    if policy is not None and (others := _duplicates(tx, new)):
+        newest = others[0]
+        match policy.on_conflict:
+            case "ignore":
+                tx.envelopes([newest])
+                return Pushed(newest, existing=True)
+            case "reject":
+                raise Duplicate(
+                    f"A job with the same unique key exists already: {newest.id}, which is {newest.state}.",
+                    existing_job_id=newest.id,
+                    existing_job_state=newest.state,
+                    unique_key=new.unique_key,
+                    index=index,
+                )
+            case "replace_except_schedule" if newest.state == JobState.SCHEDULED:
+                scheduled_at = newest.due_at
+        for other in others:
+            cancel_job(tx, other)
+    job = _new_row(tx, new, scheduled_at)
+    _insert(tx, [job])
+    return Pushed(job)
+
+
+def _duplicates(tx: Transaction, new: NewJob) -> list[Job]:
+    """The jobs that the new one duplicates, newest first."""
+    policy = new.unique
+    assert policy is not None
+    # Only jobs that are to be replaced are locked: a claim leaves out locked ones, as if they were not there.
+    lock = tx.for_update if policy.on_conflict.startswith("replace") else ""
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE unique_key = :key ORDER BY seq DESC" + lock,
+        {"key": new.unique_key},
+    )
+    jobs = [Job(*row) for row in rows]
+    return [
+        job
+        for job in jobs
+        if job.state in policy.states and (policy.period is None or job.created_at + policy.period > tx.now)
+    ]

@@ -1,0 +1,143 @@
+"""How far had a job got? What its handler saved of its state, for the next attempt (ojs-durable-execution.md).
+
+A job has at most one checkpoint. Its number stands in the job's row, so that jobs without one cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
+from ojster.core.states import FINISHED, JobState
+from ojster.core.tenant import called
+from ojster.jobs.envelope import Job
+from ojster.jobs.queries import no_job
+from ojster.storage.transaction import Transaction
+
+LARGEST_CHECKPOINT: Final = 1_048_576
+"""How many bytes a state may take as JSON (section 9.1)."""
+
+
+class NewCheckpoint(msgspec.Struct, frozen=True):
+    """A state to be saved, as JSON. Worker and attempt are checked if they are given."""
+
+    job_id: str
+    state: bytes
+    worker_id: str | None = None
+    attempt: int | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A state that was saved, as JSON; ``sequence`` counts the job's checkpoints, from 1."""
+
+    job_id: str
+    state: bytes
+    sequence: int
+    created_at: int
+
+
+def save(tx: Transaction, items: Sequence[NewCheckpoint]) -> list[Checkpoint | OjsterError]:
+    """Save states in the place of those before them; for each return the checkpoint, or why it is refused.
+
+    A job that is not finished may have one, also before it runs; while it runs, only its worker may change it.
+    """
+    jobs = tx.lock_jobs([item.job_id for item in items])
+    results: list[Checkpoint | OjsterError] = []
+    for item in items:
+        job = jobs.get(item.job_id)
+        if refusal := _refusal(job, item):
+            results.append(refusal)
+            continue
+        assert job is not None
+        job.checkpoint_number += 1
+        tx.execute(
+            "INSERT INTO checkpoints (seq, state, created_at) VALUES (:seq, :state, :now) "
+            "ON CONFLICT (seq) DO UPDATE SET state = excluded.state, created_at = excluded.created_at",
+            {"seq": job.seq, "state": item.state, "now": tx.now},
+        )
+        _number(tx, job)
+        tx.emit("job.checkpointed", job, sequence=job.checkpoint_number)
+        results.append(Checkpoint(job.id, item.state, job.checkpoint_number, tx.now))
+    return results
+
+
+def find_checkpoints(tx: Transaction, ids: Sequence[str]) -> list[Checkpoint | OjsterError]:
+    """Return the checkpoint of each job, or that there is none."""
+    jobs = tx.find_jobs(ids)
+    results: list[Checkpoint | OjsterError] = []
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+        elif not job.checkpoint_number:
+            results.append(_nothing(id))
+        else:
+            rows = tx.execute("SELECT state, created_at FROM checkpoints WHERE seq = :seq", {"seq": job.seq})
+            results.append(Checkpoint(id, rows[0][0], job.checkpoint_number, rows[0][1]) if rows else _nothing(id))
+    return results
+
+
+def clear(tx: Transaction, ids: Sequence[str]) -> list[bool | OjsterError]:
+    """Delete the checkpoints of jobs; for each tell whether it had one."""
+    jobs = tx.lock_jobs(ids)
+    results: list[bool | OjsterError] = []
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+            continue
+        results.append(job.checkpoint_number > 0)
+        if job.checkpoint_number:
+            job.checkpoint_number = 0
+            tx.execute("DELETE FROM checkpoints WHERE seq = :seq", {"seq": job.seq})
+            _number(tx, job)
+    return results
+
+
+def give_checkpoints(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Give jobs that are handed out the states that were saved (section 6.1)."""
+    begun = {job.seq: job for job in jobs if job.checkpoint_number}
+    if not begun:
+        return
+    for seq, state in tx.execute(
+        f"SELECT seq, state FROM checkpoints WHERE seq {tx.among}", (tx.integers(sorted(begun)),)
+    ):
+        job = begun[seq]
+        job.checkpoint = b'{"state":%b,"sequence":%d}' % (state, job.checkpoint_number)
+
+
+def _number(tx: Transaction, job: Job) -> None:
+    tx.execute(
+        "UPDATE jobs SET checkpoint_number = :number WHERE seq = :seq",
+        {"number": job.checkpoint_number, "seq": job.seq},
+    )
+
+
+def _refusal(job: Job | None, item: NewCheckpoint) -> OjsterError | None:
+    if job is None:
+        return no_job(item.job_id)
+    if len(item.state) > LARGEST_CHECKPOINT:
+        return PayloadTooLarge(
+            f"The state takes {len(item.state)} bytes; a checkpoint has at most {LARGEST_CHECKPOINT}. "
+            "Save a reference to what is large.",
+            limit=LARGEST_CHECKPOINT,
+        )
+    if job.state in FINISHED:
+        return Conflict(f"The job {job.id} is {job.state}; its state cannot be saved.", current_state=job.state)
+    if item.attempt is not None and item.attempt != job.attempt:
+        return Conflict(
+            f"The job {job.id} is in attempt {job.attempt}; attempt {item.attempt} has lost its lease.",
+            current_attempt=job.attempt,
+        )
+    if item.worker_id is None:
+        return None
+    if job.state != JobState.ACTIVE or job.worker_id not in (None, item.worker_id):
+        return Conflict(f"The worker {called(item.worker_id)} does not hold the job {job.id}.", current_state=job.state)
+    return None
+
+
+def _nothing(id: str) -> NotFound:
+    return NotFound(f"The job {id} has no checkpoint.", resource_type="checkpoint", resource_id=id)

@@ -1,0 +1,83 @@
+"""How are dead letters looked at, retried and deleted from the command line?"""
+
+from __future__ import annotations
+
+import click
+
+from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.output import print_page
+from ojster.client.interface import Client
+from ojster.jobs.queries import LARGEST_PAGE, Page
+from ojster.jobs.selection import JobFilter
+
+
+@click.group("dead-letter", epilog=examples("ojster dead-letter list", "ojster dead-letter retry ID"))
+def dead_letter() -> None:
+    """List, retry and delete dead letters."""
+
+
+@dead_letter.command("list", epilog=examples("ojster dead-letter list", "ojster dead-letter list --queue email --json"))
+@with_url
+@click.option("--queue", "-q", help="Only jobs of this queue.")
+@click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
+@click.option("--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="How many at most.")
+@with_json
+def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
+    """List jobs that have used up their attempts and are kept."""
+    chosen = JobFilter(dead=True, queue=queue, type=type)
+    page = ask(url, lambda client: client.list_jobs(chosen, Page(limit)))
+    print_page(page, as_json, "There are no dead letters.")
+
+
+@dead_letter.command(
+    "retry",
+    epilog=examples(
+        "ojster dead-letter retry 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "ojster dead-letter retry --all --queue email"
+    ),
+)
+@click.argument("job_ids", nargs=-1)
+@click.option("--all", "all_of_them", is_flag=True, help="All that --queue and --type choose.")
+@click.option("--queue", "-q", help="With --all: only jobs of this queue.")
+@click.option("--type", "-t", help="With --all: only jobs of this type; it may end in '*'.")
+@with_url
+@with_json
+def retry_letters(
+    job_ids: tuple[str, ...], all_of_them: bool, queue: str | None, type: str | None, url: str, as_json: bool
+) -> None:
+    """Run dead letters again, as if they were new."""
+    if bool(job_ids) == all_of_them:
+        raise click.UsageError("Say which: some ids, or --all.")
+
+    async def retry(client: Client) -> list[str]:
+        ids = list(job_ids)
+        if all_of_them:
+            before = None
+            while True:
+                page = await client.list_jobs(
+                    JobFilter(dead=True, queue=queue, type=type), Page(LARGEST_PAGE, before=before)
+                )
+                ids += [job.id for job in page.jobs]
+                before = page.next_before
+                if before is None:
+                    break
+        for job_id in ids:
+            await client.retry_dead(job_id)
+        return ids
+
+    ids = ask(url, retry)
+    done(f"{len(ids)} jobs are available again.", as_json, {"retried": ids})
+
+
+@dead_letter.command("delete", epilog=examples("ojster dead-letter delete 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
+@click.argument("job_ids", nargs=-1, required=True)
+@with_url
+@with_json
+def delete_letters(job_ids: tuple[str, ...], url: str, as_json: bool) -> None:
+    """Delete dead letters for good."""
+
+    async def delete(client: Client) -> None:
+        for job_id in job_ids:
+            await client.delete_dead(job_id)
+
+    ask(url, delete)
+    done(f"{len(job_ids)} dead letters are deleted.", as_json, {"deleted": list(job_ids)})

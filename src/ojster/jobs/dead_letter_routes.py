@@ -1,0 +1,68 @@
+"""What becomes of jobs that have used up their attempts? (ojs-http-binding.md section 12)"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.envelope import Job
+from ojster.jobs.interventions import Revival
+from ojster.jobs.routes import job_page
+from ojster.jobs.selection import JobFilter
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode
+from ojster.server.route import BASE, PAGE, Route
+
+
+async def list_dead_letters(exchange: Exchange) -> Answer:
+    """List jobs that have used up their attempts and asked to be kept, newest first, by ``queue`` and ``type``."""
+    query = exchange.query
+    return await job_page(exchange, JobFilter(dead=True, queue=query.get("queue"), type=query.get("type")))
+
+
+async def retry_dead_letter(exchange: Exchange) -> Answer:
+    """Run a discarded job again, as if it were new; with ``override``, with other arguments or options."""
+    job = await revive(exchange)
+    at = format_timestamp(job.enqueued_at or 0).encode()
+    return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (job.to_json(), at))
+
+
+async def revive(exchange: Exchange) -> Job:
+    """Run the discarded job in the path again, as the body says, if there is one."""
+    id, raw = exchange.path["id"], await exchange.body()
+    override = exchange.decode(raw, wire.DEAD_LETTER_RETRY).override if raw.strip() else None
+    if override is None:
+        return await exchange.engine.retry_dead(id)
+    revival = Revival(id, override.args, override.queue, override.meta, override.retry)
+    return await exchange.engine.retry_dead(id, revival)
+
+
+async def delete_dead_letter(exchange: Exchange) -> Answer:
+    """Delete a discarded job for good."""
+    job = await exchange.engine.delete_dead(exchange.path["id"])
+    return Answer(encode({"deleted": True, "job_id": job.id}))
+
+
+_TAG: Final = "Dead letters"
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        f"{BASE}/dead-letter",
+        list_dead_letters,
+        _TAG,
+        None,
+        wire.JobPageAnswer,
+        query=("queue", "type", *PAGE),
+    ),
+    Route(
+        "POST",
+        f"{BASE}/dead-letter/{{id}}/retry",
+        retry_dead_letter,
+        _TAG,
+        wire.DeadLetterRetryBody,
+        wire.JobAnswer,
+        may_be_empty=True,
+    ),
+    Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, _TAG),
+)

@@ -1,0 +1,117 @@
+"""What went wrong in a handler? The error of a failed attempt (ojs-core.md section 8, ojs-retry.md section 10)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import InvalidRequest
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+
+MOST_ERRORS: Final = 25
+"""How many errors of a job are kept, the newest of them; the specification asks for ten."""
+
+LONGEST_MESSAGE: Final = 10_000
+MOST_FRAMES: Final = 50
+LONGEST_BACKTRACE: Final = 10_000
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why an attempt failed.
+
+    ``code`` may be one of the handler codes ``RETRY``, ``DISCARD``, ``DEAD_LETTER`` and ``FAIL``; ``retryable`` is the
+    worker's opinion, ``None`` if it has none. Until ``rate_limit_until``, a time stamp, no other job with the same rate
+    limit should start (ojs-rate-limiting.md section 9.1).
+    """
+
+    type: str
+    message: str
+    code: str = "handler_error"
+    retryable: bool | None = None
+    details: dict[str, Any] | None = None
+    backtrace: tuple[str, ...] = ()
+    rate_limit_until: str | None = None
+
+    def to_history(self, attempt: int, now: int) -> dict[str, Any]:
+        """Return the entry of the job's ``errors`` that this failure makes."""
+        at = format_timestamp(now)
+        entry: dict[str, Any] = {
+            "attempt": attempt,
+            "type": clean(self.type),
+            "code": clean(self.code),
+            "message": clean(self.message[:LONGEST_MESSAGE]),
+            "occurred_at": at,
+            "timestamp": at,
+        }
+        if self.details:
+            entry["details"] = self.details
+        if self.backtrace:
+            entry["backtrace"] = [clean(frame) for frame in _shorten(self.backtrace)]
+        return entry
+
+
+def parse_failure(given: Any) -> Failure:
+    """Return the failure that the ``error`` object of a FAIL describes.
+
+    The type is ``type``, else ``details.error_class``, else ``code``.
+
+    Raises
+    ------
+    InvalidRequest
+        It is no object, or one of its attributes has the wrong type.
+    """
+    if not isinstance(given, dict):
+        raise InvalidRequest("The 'error' attribute must be an object with 'code' and 'message'.", field="error")
+    for name in ("type", "code", "message"):
+        if not isinstance(given.get(name, ""), str):
+            raise InvalidRequest(f"error.{name} must be a string.", field=f"error.{name}")
+    details, backtrace, retryable = given.get("details"), given.get("backtrace"), given.get("retryable")
+    if details is not None and not isinstance(details, dict):
+        raise InvalidRequest("error.details must be an object.", field="error.details")
+    if retryable is not None and not isinstance(retryable, bool):
+        raise InvalidRequest("error.retryable must be true or false.", field="error.retryable")
+    if isinstance(backtrace, str):
+        backtrace = backtrace.splitlines()
+    if backtrace is not None and not (isinstance(backtrace, list) and all(isinstance(f, str) for f in backtrace)):
+        raise InvalidRequest("error.backtrace must be an array of strings.", field="error.backtrace")
+    until = given.get("rate_limit_until")
+    if until is not None:
+        if not isinstance(until, str):
+            raise InvalidRequest("error.rate_limit_until must be a time stamp.", field="error.rate_limit_until")
+        parse_timestamp(until)
+    code = given.get("code") or "handler_error"
+    error_class = (details or {}).get("error_class")
+    return Failure(
+        type=given.get("type") or (error_class if isinstance(error_class, str) else "") or code,
+        message=given.get("message", ""),
+        code=code,
+        retryable=retryable,
+        details=details,
+        backtrace=tuple(backtrace or ()),
+        rate_limit_until=until,
+    )
+
+
+def clean(text: str) -> str:
+    """Return a text that can be JSON: half characters, as in names of files that are not UTF-8, are written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def append_failure(history: bytes | None, failure: Failure, attempt: int, now: int) -> bytes:
+    """Return the job's ``errors``, a JSON array, with one more entry."""
+    entries: list[Any] = msgspec.json.decode(history, type=list[msgspec.Raw]) if history else []
+    entries.append(failure.to_history(attempt, now))
+    return msgspec.json.encode(entries[-MOST_ERRORS:])
+
+
+def _shorten(backtrace: tuple[str, ...]) -> list[str]:
+    """The last frames, as many as are allowed: the error is at the end."""
+    kept: list[str] = []
+    room = LONGEST_BACKTRACE
+    for frame in reversed(backtrace[-MOST_FRAMES:]):
+        room -= len(frame)
+        if room < 0:
+            break
+        kept.append(frame)
+    return kept[::-1]

@@ -1,0 +1,261 @@
+"""What has happened to a job, from its creation on? (ojs-execution-history.md)
+
+What happens to every job, its creation, its last attempt and its success, stands in its row and is not written a second
+time: a job that goes well costs nothing. Everything else is noted by ``Transaction.emit`` when it happens. The two are
+put together here, and live as long as the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import OjsterError
+from ojster.core.outcome import SKIPPED
+from ojster.core.states import JobState
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.jobs.envelope import Job
+from ojster.jobs.queries import no_job
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import NUMBER_BITS
+
+MOST_ENTRIES: Final = 1_000
+"""How many entries of a job are told of: the last (section 6)."""
+
+MOST_RELATIVES: Final = 1_000
+
+PURGED: Final = "history.purged"
+"""The type of the entry behind which the history of a job begins anew."""
+
+_ENDS: Final = frozenset({"job.discarded", "job.expired", "rate_limit.dropped", "backpressure.dropped"})
+
+_RELEASED: Final = frozenset({"job.enqueued", "job.scheduled", "job.pending"})
+
+_CLIENT: Final = {"type": "client"}
+_SYSTEM: Final = {"type": "system"}
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Something that has happened to a job.
+
+    Parameters
+    ----------
+    actor:
+        Who has made it happen: a worker, a client or the system.
+    is_estimated:
+        Whether its time was not noted, but follows from what is known.
+    """
+
+    type: str
+    at: int
+    data: dict[str, Any]
+    actor: Mapping[str, Any] = MappingProxyType(_SYSTEM)
+    is_estimated: bool = False
+
+    def to_wire(self, job_id: str, number: int) -> dict[str, Any]:
+        """Return it as JSON has it (section 4)."""
+        shown: dict[str, Any] = {
+            "id": f"evt_{job_id}_{number}",
+            "job_id": job_id,
+            "event_type": self.type,
+            "timestamp": format_timestamp(self.at),
+            "actor": dict(self.actor),
+            "data": self.data,
+        }
+        return shown | {"metadata": {"reconstructed": True}} if self.is_estimated else shown
+
+
+def read_history(tx: Transaction, ids: Sequence[str]) -> list[list[Entry] | OjsterError]:
+    """Return what has happened to each job, the oldest first, or that there is none."""
+    jobs = tx.find_jobs(ids)
+    results: list[list[Entry] | OjsterError] = []
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+            continue
+        rows = tx.execute("SELECT at, type, data FROM job_history WHERE seq = :seq ORDER BY id", {"seq": job.seq})
+        noted = [(at, type, msgspec.json.decode(data)) for at, type, data in rows]
+        since = max((at for at, type, _ in noted if type == PURGED), default=None)
+        told = sorted(_entries(job, noted), key=lambda entry: entry.at)
+        results.append([entry for entry in told if since is None or entry.at > since][-MOST_ENTRIES:])
+    return results
+
+
+def purge_history(tx: Transaction, ids: Sequence[str]) -> list[int | OjsterError]:
+    """Forget what has happened to jobs so far; for each return how many entries that were."""
+    known = read_history(tx, ids)
+    jobs = tx.lock_jobs(ids)
+    results: list[int | OjsterError] = []
+    for id, entries in zip(ids, known, strict=True):
+        if isinstance(entries, OjsterError):
+            results.append(entries)
+            continue
+        seq = jobs[id].seq
+        tx.execute("DELETE FROM job_history WHERE seq = :seq", {"seq": seq})
+        tx.insert_rows("job_history", _COLUMNS, [(seq, tx.now, PURGED, b"{}")])
+        results.append(len(entries))
+    return results
+
+
+_COLUMNS: Final[dict[str, Any]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
+
+_Noted = tuple[int, str, Mapping[str, Any]]
+
+
+def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
+    facts = _facts_of(job.envelope)
+    size = len(facts.args)
+    yield Entry("job.created", job.created_at, {"queue": job.queue, "type": job.type, "args_size_bytes": size}, _CLIENT)
+    planned = parse_timestamp(facts.scheduled_at) if facts.scheduled_at else None
+    if planned is not None and planned > job.created_at and (noted or job.enqueued_at is not None):
+        at = planned if noted or job.enqueued_at is None else job.enqueued_at
+        moved = {"from": "scheduled", "to": "available"}
+        yield Entry("job.state_changed", at, moved, _SYSTEM, is_estimated=bool(noted))
+    begun: set[int] = set()
+    for place, (at, type, data) in enumerate(noted):
+        attempt, started_at = int(data.get("attempt") or 0), data.get("started_at")
+        if started_at is not None and started_at not in begun:
+            begun.add(started_at)
+            was_released = type in _RELEASED and data.get("reason") != "waiting"  # and its attempt does not count
+            yield from _start(attempt + was_released, started_at, data.get("worker_id"))
+        worker = {"type": "worker", "id": data["worker_id"]} if data.get("worker_id") else _SYSTEM
+        if type == "job.failed":
+            follows = noted[place + 1][2].get("to") if place + 1 < len(noted) else None
+            told = {"error": data.get("error"), "attempt": attempt, "will_retry": follows != JobState.DISCARDED}
+            yield Entry("job.attempt_failed", at, told, worker)
+        if "to" in data:
+            actor = _CLIENT if type == "job.cancelled" else _SYSTEM
+            yield Entry("job.state_changed", at, {"from": data["from"], "to": data["to"]}, actor)
+        if type == "job.cancelled":
+            yield Entry("job.cancelled", at, {"reason": data.get("reason")}, _CLIENT)
+        elif type == "job.reaction_failed":
+            yield Entry(type, at, {"reaction": data.get("reaction"), "error": data.get("error")})
+        elif type == "job.skipped":
+            yield Entry(type, at, {"reason": data.get("reason"), "adopted_job_id": data.get("adopted_job_id")})
+            yield Entry("job.state_changed", at, {"from": "available", "to": "completed"})
+        elif type == "job.resumed":
+            yield Entry(type, at, {}, _CLIENT)
+        elif type in _ENDS:
+            yield Entry("job.discarded", at, {"total_attempts": job.attempt, "last_error": data.get("error")})
+    yield from _last_attempt(job, begun)
+
+
+def _last_attempt(job: Job, begun: Set[int]) -> Iterator[Entry]:
+    """What is known of an attempt that has not failed from the job's row alone."""
+    if job.started_at is None or job.hold == SKIPPED:
+        return
+    if job.started_at in begun:
+        if job.state == JobState.COMPLETED and job.finished_at is not None:  # it was resumed with its result
+            yield Entry("job.state_changed", job.finished_at, {"from": "pending", "to": "completed"}, _CLIENT)
+        return
+    if job.state not in (JobState.ACTIVE, JobState.COMPLETED):
+        return
+    worker_id = None if job.worker_id is None else called(job.worker_id)
+    yield from _start(job.attempt, job.started_at, worker_id)
+    if job.state == JobState.COMPLETED and job.finished_at is not None:
+        worker = {"type": "worker", "id": worker_id}
+        duration = (job.finished_at - job.started_at) // 1000
+        yield Entry("job.attempt_completed", job.finished_at, {"duration_ms": duration, "attempt": job.attempt}, worker)
+        yield Entry("job.state_changed", job.finished_at, {"from": "active", "to": "completed"}, worker)
+
+
+def _start(attempt: int, at: int, worker_id: str | None) -> Iterator[Entry]:
+    worker = {"type": "worker", "id": worker_id}
+    yield Entry("job.state_changed", at, {"from": "available", "to": "active"}, worker)
+    yield Entry("job.attempt_started", at, {"worker_id": worker_id, "attempt": attempt}, worker)
+
+
+class _Facts(msgspec.Struct):
+    args: msgspec.Raw
+    scheduled_at: str | None = None
+
+
+_facts_of: Final = msgspec.json.Decoder(_Facts).decode
+
+
+# Lineage
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """Where a job comes from, and what comes after it (section 5); jobs are named by their ids.
+
+    Parameters
+    ----------
+    parents, children:
+        The jobs of its workflow that are directly before and after it; ``children`` by id, each with its own.
+    """
+
+    job_id: str
+    parent_id: str | None
+    root_id: str | None
+    workflow_id: str | None
+    superseded_by: str | None
+    parents: list[str]
+    children: dict[str, Any]
+
+
+class _Named(msgspec.Struct):
+    parent_id: Any = None
+    root_id: Any = None
+    workflow_id: Any = None
+
+
+_names_of: Final = msgspec.json.Decoder(_Named).decode
+
+
+def trace_lineage(tx: Transaction, ids: Sequence[str]) -> list[Lineage | OjsterError]:
+    """Return the lineage of each job, or that there is none."""
+    jobs = tx.find_jobs(ids)
+    results: list[Lineage | OjsterError] = []
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+            continue
+        given = _names_of(job.envelope)
+        before, after, root = _relatives(tx, job)
+        parent = given.parent_id if given.parent_id is not None else (before[0] if before else None)
+        root_id = given.root_id if given.root_id is not None else root
+        results.append(Lineage(id, parent, root_id, given.workflow_id, job.superseded_by, before, after))
+    return results
+
+
+def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Any], str | None]:
+    """The jobs before a job of a workflow, those after it, and the first of all that lead to it."""
+    if job.node is None:
+        return [], {}, None
+    base = job.node >> NUMBER_BITS << NUMBER_BITS
+    numbers = {"low": base, "high": base + (1 << NUMBER_BITS) - 1}
+    names: dict[int, str] = dict(
+        tx.execute(
+            "SELECT id, job_id FROM nodes WHERE id BETWEEN :low AND :high AND job_id IS NOT NULL ORDER BY id", numbers
+        )
+    )
+    later: dict[int, list[int]] = {}
+    earlier: dict[int, list[int]] = {}
+    for source, target in tx.execute(
+        "SELECT source, target FROM node_edges WHERE source BETWEEN :low AND :high ORDER BY source, target", numbers
+    ):
+        later.setdefault(source, []).append(target)
+        earlier.setdefault(target, []).append(source)
+    room = MOST_RELATIVES
+
+    def below(node: int) -> dict[str, Any]:
+        nonlocal room
+        found: dict[str, Any] = {}
+        for target in later.get(node, ()):
+            if target in names and room > 0:
+                room -= 1
+                found[names[target]] = below(target)
+        return found
+
+    root = job.node
+    while before := [source for source in earlier.get(root, ()) if source in names]:
+        root = before[0]
+    parents = [names[source] for source in earlier.get(job.node, ()) if source in names]
+    return parents, below(job.node), names.get(root)

@@ -1,0 +1,275 @@
+"""How does somebody other than its worker steer a job? Cancel it, and bring it back from the dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from ojster.collections.contents import delete_items
+from ojster.collections.items import key_of_job
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.core.states import FINISHED, JobState
+from ojster.jobs.envelope import Job
+from ojster.jobs.queries import no_job
+from ojster.jobs.request import PRIORITIES, read_job, read_members
+from ojster.jobs.transitions import Steered, cancel_jobs, lock_workflows, make_available
+from ojster.storage.transaction import Transaction
+from ojster.workflows.advance import advance
+from ojster.workflows.wait import WAIT_TYPE
+
+
+def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
+    """Cancel unfinished jobs; for each return it, or why it cannot be cancelled."""
+    results: list[Steered | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
+    cancel_jobs(tx, [jobs[id] for id in before])
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+        elif id in before:
+            results.append(Steered(job, before.pop(id)))
+        else:
+            results.append(_wrong_state(job, "cancelled", "it is finished"))
+    advance(tx)
+    return results
+
+
+class Adjustment(msgspec.Struct, frozen=True):
+    """By how much the priority of a job is to differ from the one with which it was pushed."""
+
+    job_id: str
+    by: int
+
+
+def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Job | OjsterError]:
+    """Raise or lower the priorities of unfinished jobs (seed 003); each adjustment takes the place of the last one."""
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs([one.job_id for one in adjustments])
+    for one in adjustments:
+        job = jobs.get(one.job_id)
+        if job is None:
+            results.append(no_job(one.job_id))
+        elif job.state in FINISHED:
+            results.append(_wrong_state(job, "adjusted", "it is finished"))
+        else:
+            ((before,),) = tx.execute("SELECT priority_adjustment FROM jobs WHERE seq = :seq", {"seq": job.seq})
+            base = job.priority - before
+            if base + one.by not in PRIORITIES:
+                message = f"The priority would be {base + one.by}; it must be from {PRIORITIES[0]} to {PRIORITIES[-1]}."
+                results.append(InvalidRequest(message, field="priority_adjustment"))
+                continue
+            job.priority = base + one.by
+            tx.execute(
+                "UPDATE jobs SET priority = :priority, priority_adjustment = :by WHERE seq = :seq",
+                {"priority": job.priority, "by": one.by, "seq": job.seq},
+            )
+            tx.envelopes([job])
+            tx.emit("job.adjusted", job, priority=job.priority, priority_adjustment=one.by)
+            results.append(job)
+    return results
+
+
+class Revival(msgspec.Struct, frozen=True):
+    """A discarded job that is to run again, and what is to be changed of it before (ojs-dead-letter.md section 6.4).
+
+    Parameters
+    ----------
+    args, queue:
+        Instead of those that it has.
+    meta, retry:
+        Members of its metadata, and of its retry policy, instead of or beside those that it has.
+    """
+
+    id: str
+    args: list[Any] | None = None
+    queue: str | None = None
+    meta: dict[str, Any] | None = None
+    retry: dict[str, Any] | None = None
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether anything is to be changed."""
+        return self != Revival(self.id)
+
+
+def retry_dead(tx: Transaction, revivals: Sequence[Revival]) -> list[Job | OjsterError]:
+    """Run discarded jobs again as if they were new: no attempts, no errors (ojs-core.md section 6.3)."""
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs([revival.id for revival in revivals])
+    for revival in revivals:
+        id = revival.id
+        job = jobs.get(id)
+        if job is None or (job.state != JobState.DISCARDED and not job.dead):
+            results.append(_no_dead_letter(id, job))
+            continue
+        if job.type == WAIT_TYPE:
+            results.append(_wrong_state(job, "retried", "it waited, and there is nothing to run"))
+            continue
+        if job.node is not None:
+            results.append(_of_a_workflow(job, "retried"))
+            continue
+        tx.envelopes([job])
+        try:
+            if revival.changes_something:
+                _revise(tx, job, revival)
+        except OjsterError as refusal:
+            results.append(refusal)
+            continue
+        _run_again(tx, job)
+        results.append(job)
+    return results
+
+
+def _revise(tx: Transaction, job: Job, revival: Revival) -> None:
+    """Change a job that is to run again. It keeps its id, its unique key and its limits.
+
+    Raises
+    ------
+    InvalidRequest, InvalidPolicy, PayloadTooLarge
+        What it would become is no job.
+    """
+    members = read_members(job.envelope, "The job")
+    for name in ("scheduled_at", "expires_at"):
+        members.pop(name, None)
+    changes: dict[str, Any] = {"queue": revival.queue or job.queue, "priority": job.priority}
+    if revival.args is not None:
+        changes["args"] = revival.args
+    if revival.meta is not None:
+        changes["meta"] = job.meta | revival.meta
+    if revival.retry is not None:
+        changes["retry"] = msgspec.json.decode(members.get("retry", b"{}")) | revival.retry
+    members |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changes.items()}
+    revised = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=job.tenant)
+    if revised.queue != job.queue:
+        tx.count(job.queue, job.tenant, job.state, -1)
+        tx.count(revised.queue, job.tenant, job.state, 1)
+        tx.know_queues({revised.queue})
+    job.queue, job.max_attempts, job.envelope = revised.queue, revised.max_attempts, revised.envelope
+    job.needs = revised.needs
+    tx.execute(
+        "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts, needs = :needs WHERE seq = :seq",
+        {"queue": job.queue, "max_attempts": job.max_attempts, "needs": job.needs, "seq": job.seq},
+    )
+    tx.execute("UPDATE payloads SET envelope = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
+
+
+def retry(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Run jobs again that were discarded, as if they were new, and those that wait for a retry, at once."""
+    return _retry(tx, ids, (JobState.DISCARDED, JobState.RETRYABLE))
+
+
+def revive(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Run jobs again that were discarded or cancelled, as if they were new (ojs-admin-api.md section 7.4)."""
+    return _retry(tx, ids, (JobState.DISCARDED, JobState.CANCELLED))
+
+
+def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> list[Job | OjsterError]:
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    lock_workflows(tx, jobs.values())
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+        elif job.state not in allowed:
+            results.append(_wrong_state(job, "retried", f"only a {' or '.join(allowed)} one can be"))
+        elif job.type == WAIT_TYPE:
+            results.append(_wrong_state(job, "retried", "it waited, and there is nothing to run"))
+        elif job.node is not None and job.state != JobState.RETRYABLE:
+            results.append(_of_a_workflow(job, "retried"))
+        else:
+            if job.state == JobState.RETRYABLE:
+                make_available(tx, [job])
+            else:
+                _run_again(tx, job)
+            results.append(job)
+    advance(tx)  # a workflow may have given up a job that waited for its retry
+    return results
+
+
+def _run_again(tx: Transaction, job: Job) -> None:
+    """Make a finished job available as if it were new."""
+    if job.dead:
+        tx.emit("dead_letter.retried", job)
+    job.attempt = 0
+    job.errors = None
+    job.error_type = None
+    job.retry_delay = None
+    job.dead = 0
+    job.hold = None
+    job.expires_at = None
+    make_available(tx, [job])
+    tx.execute("UPDATE jobs SET started_at = NULL, expires_at = NULL WHERE seq = :seq", {"seq": job.seq})
+    job.started_at = None
+
+
+def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Delete finished jobs for good."""
+
+    def refusal(id: str, job: Job | None) -> OjsterError | None:
+        if job is None:
+            return no_job(id)
+        return None if job.state in FINISHED else _wrong_state(job, "deleted", "it is not finished")
+
+    return _delete(tx, ids, refusal)
+
+
+def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
+    """Delete discarded jobs for good."""
+
+    def refusal(id: str, job: Job | None) -> OjsterError | None:
+        return None if job is not None and job.state == JobState.DISCARDED else _no_dead_letter(id, job)
+
+    return _delete(tx, ids, refusal)
+
+
+def _delete(
+    tx: Transaction, ids: Sequence[str], refusal: Callable[[str, Job | None], OjsterError | None]
+) -> list[Job | OjsterError]:
+    results: list[Job | OjsterError] = []
+    jobs = tx.lock_jobs(ids)
+    gone: list[Job] = []
+    for id in ids:
+        job = jobs.pop(id, None)
+        if (refused := refusal(id, job)) is not None:
+            results.append(refused)
+            continue
+        assert job is not None
+        if job.node is not None:
+            results.append(_of_a_workflow(job, "deleted"))
+        else:
+            gone.append(job)
+            results.append(job)
+            if job.dead:
+                tx.emit("dead_letter.deleted", job)
+    delete_jobs(tx, [(job.seq, job.queue, job.tenant, job.state) for job in gone])
+    return results
+
+
+def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> None:
+    """Delete jobs, given as ``(seq, queue, tenant, state)``, with their payloads, and keep the counts."""
+    for _, queue, tenant, state in jobs:
+        tx.count(queue, tenant, state, -1)
+    for table in ("jobs", "payloads", "checkpoints", "job_history", "resumptions", "notes", "job_inputs"):
+        tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, *_ in jobs])
+    delete_items(tx, [key_of_job(seq) for seq, *_ in jobs])
+
+
+def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:
+    return Conflict(
+        f"The job {job.id} is {job.state} and cannot be {verb}: {rule}.", job_id=job.id, current_state=job.state
+    )
+
+
+def _of_a_workflow(job: Job, verb: str) -> Conflict:
+    return Conflict(f"The job {job.id} is one of a workflow, and is {verb} with it.", job_id=job.id)
+
+
+def _no_dead_letter(id: str, job: Job | None) -> OjsterError:
+    if job is None:
+        return NotFound(f"There is no dead letter {id}.", resource_type="dead_letter_job", resource_id=id)
+    return Conflict(f"The job {id} is {job.state}; it is no dead letter.", job_id=id, current_state=job.state)

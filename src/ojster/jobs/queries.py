@@ -1,0 +1,122 @@
+"""What is there? Jobs one by one, in lists, and in numbers. Reads only. (INFO, ojs-core.md section 7.7)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import NotFound
+from ojster.core.tenant import BEYOND, NOBODYS, names_of, qualify
+from ojster.jobs.envelope import Job
+from ojster.jobs.selection import JobFilter, conditions
+from ojster.storage.transaction import JOB_COLUMNS_OF_J, Transaction
+
+DEFAULT_PAGE: Final = 50
+LARGEST_PAGE: Final = 200
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Which part of a list is wanted, and in which order.
+
+    Parameters
+    ----------
+    before:
+        Only jobs older than this one, by ``seq``: where the last page ended. It goes with the usual order only.
+    sort:
+        ``created_at``, ``scheduled_at`` or ``priority``.
+    ascending:
+        Whether the smallest comes first; usually the greatest does.
+    """
+
+    limit: int = DEFAULT_PAGE
+    offset: int = 0
+    before: int | None = None
+    sort: str = "created_at"
+    ascending: bool = False
+
+
+_ORDERS: Final = {"created_at": "seq", "scheduled_at": "due_at", "priority": "priority"}
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """One page of jobs, how many there are in all, and the ``before`` of the next page."""
+
+    jobs: list[Job]
+    total: int
+    next_before: int | None
+
+
+def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
+    """Return the job of each id, or ``None``."""
+    found = tx.find_jobs(ids)
+    return [found.get(id) for id in ids]
+
+
+def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
+    """Return whose jobs are, by id, as far as there are any; for each request."""
+    return [{id: job.tenant for id, job in tx.find_jobs(ids).items()} for ids in requests]
+
+
+def no_job(id: str) -> NotFound:
+    """Return the refusal for a job that there is not."""
+    return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
+
+
+def list_jobs(tx: Transaction, requests: Sequence[tuple[JobFilter, Page]]) -> list[JobPage]:
+    """Return a page of jobs for each filter."""
+    return [_page(tx, chosen, page) for chosen, page in requests]
+
+
+def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
+    where, parameters = conditions(chosen)
+    total = _count(tx, chosen, where, parameters)
+    inside = where if page.before is None else f"{where} AND seq < :before"
+    direction = "ASC" if page.ascending else "DESC"
+    column = _ORDERS[page.sort]
+    order = f"{{0}}{column} {direction}" + f", {{0}}seq {direction}" * (column != "seq")
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM "
+        f"(SELECT * FROM jobs WHERE {inside} ORDER BY {order.format('')} LIMIT :limit OFFSET :offset) AS j "
+        f"JOIN payloads AS p ON p.seq = j.seq ORDER BY {order.format('j.')}",
+        parameters | {"before": page.before, "limit": page.limit + 1, "offset": page.offset},
+    )
+    jobs = [Job(*row) for row in rows]
+    more = len(jobs) > page.limit
+    jobs = jobs[: page.limit]
+    return JobPage(jobs, total, jobs[-1].seq if more else None)
+
+
+def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str, Any]) -> int:
+    """How many jobs match: from the counts that are kept, where they know it."""
+    if chosen == JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant) and chosen.tenant != "":
+        where, parameters = conditions(JobFilter(states=chosen.states))
+        names, bounds = _names_of_counts(chosen)
+        query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {names} AND {where}"
+        parameters |= bounds
+    else:
+        query = f"SELECT count(*) FROM jobs WHERE {where}"
+    return int(tx.execute(query, parameters)[0][0])
+
+
+def _names_of_counts(chosen: JobFilter) -> tuple[str, dict[str, str]]:
+    """Return a condition of the names under which it is counted how many jobs match, and its parameters."""
+    if chosen.queue is not None:
+        return "queue = :name", {"name": qualify(chosen.tenant or "", chosen.queue)}
+    first, end = names_of(chosen.tenant) if chosen.tenant else (NOBODYS, BEYOND)
+    return "queue >= :first AND queue < :end", {"first": first, "end": end}
+
+
+def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:
+    """Return the number of jobs by queue and state, for one queue or (``None``) for all."""
+    results = []
+    for queue in queues:
+        counts: dict[str, dict[str, int]] = {}
+        for name, state, jobs in tx.execute(
+            "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue <= :last ORDER BY queue, state",
+            {"first": queue or NOBODYS, "last": queue or BEYOND},
+        ):
+            counts.setdefault(name, {})[state] = jobs
+        results.append(counts)
+    return results

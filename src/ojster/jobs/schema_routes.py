@@ -1,0 +1,140 @@
+"""How are schemas of arguments registered, shown and deleted? (ojs-schema-registry.md section 10)
+
+The registry's own paths, and those of ojs-job-versioning.md section 11 under ``/admin``, are the same endpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import InvalidRequest
+from ojster.core.json_schema import compile_schema, parse_version
+from ojster.core.tenant import called, split
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs import schemas
+from ojster.jobs.request import read_type
+from ojster.jobs.schemas import Mode, Schema, no_schema
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode
+from ojster.server.route import BASE, Route
+
+
+async def register_schema(exchange: Exchange) -> Answer:
+    """Register a schema of the arguments of a job type: JSON Schema, in a version that is not there yet."""
+    body = await exchange.read(wire.SCHEMA)
+    schema = await _register(exchange, body, body.job_type or body.type, body.version)
+    return Answer(encode(_shown(schema)), 201)
+
+
+async def put_schema(exchange: Exchange) -> Answer:
+    """Register a schema of the arguments of a job type, in a version that is not there yet."""
+    body = await exchange.read(wire.SCHEMA)
+    schema = await _register(exchange, body, exchange.path["type"], exchange.path["version"])
+    return Answer(encode(_shown(schema)), 201)
+
+
+async def _register(exchange: Exchange, body: wire.SchemaBody, type: str | None, version: Any) -> Schema:
+    if type is None or version is None:
+        raise InvalidRequest("Say which job type and which version: 'job_type' and 'version'.", field="job_type")
+    given = body.args_schema if body.schema is msgspec.UNSET else body.schema
+    if given is msgspec.UNSET:
+        raise InvalidRequest("The 'schema' is missing.", field="schema")
+    name = read_type(encode(type))
+    compile_schema(msgspec.json.decode(given))
+    mode = exchange.engine.database.settings.schema_mode if body.mode is None else body.mode
+    schema = Schema(exchange.engine.named(name), parse_version(version), str(version), Mode(mode), bytes(given))
+    return await exchange.engine.do(schemas.register_schemas, schema)
+
+
+async def show_latest_schema(exchange: Exchange) -> Answer:
+    """Show the latest schema of a job type."""
+    found = await _versions(exchange)
+    if not found:
+        raise no_schema(exchange.path["type"])
+    return Answer(encode(_shown(found[0])))
+
+
+async def show_schema(exchange: Exchange) -> Answer:
+    """Show a version of the schema of a job type."""
+    version = parse_version(exchange.path["version"])
+    found = await _versions(exchange)
+    for schema in found:
+        if schema.version == version:
+            return Answer(encode(_shown(schema)))
+    raise no_schema(exchange.path["type"], exchange.path["version"])
+
+
+async def list_schema_versions(exchange: Exchange) -> Answer:
+    """List the versions of the schema of a job type, the latest first."""
+    found = await _versions(exchange)
+    if not found:
+        raise no_schema(exchange.path["type"])
+    versions = [
+        {"version": _version(one), "created_at": format_timestamp(one.created_at), "is_latest": one is found[0]}
+        for one in found
+    ]
+    return Answer(encode({"type": exchange.path["type"], "versions": versions}))
+
+
+async def list_schemas(exchange: Exchange) -> Answer:
+    """List all schemas, by job type, the latest version first."""
+    engine = exchange.engine
+    found = [one for one in await engine.look(schemas.list_schemas, None) if engine.sees(split(one.type)[0])]
+    return Answer(encode({"schemas": [_members(one) for one in found]}))
+
+
+async def delete_schema(exchange: Exchange) -> Answer:
+    """Delete a version of the schema of a job type."""
+    version = parse_version(exchange.path["version"])
+    found = await exchange.engine.do(schemas.delete_schemas, (_type(exchange), version))
+    return Answer(encode({"deleted": True, "type": called(found.type), "version": _version(found)}))
+
+
+def _type(exchange: Exchange) -> str:
+    return exchange.engine.named(exchange.path["type"])
+
+
+async def _versions(exchange: Exchange) -> list[Schema]:
+    return await exchange.engine.look(schemas.list_schemas, _type(exchange))
+
+
+def _shown(schema: Schema) -> dict[str, Any]:
+    """A schema as the suite expects it, ``schema`` being the JSON Schema; the registry's own wrapper is beside it."""
+    members = _members(schema)
+    return members | {"registered": members}
+
+
+def _members(schema: Schema) -> dict[str, Any]:
+    return {
+        "type": called(schema.type),
+        "job_type": called(schema.type),
+        "version": _version(schema),
+        "mode": schema.mode,
+        "schema": msgspec.Raw(schema.body),
+        "created_at": format_timestamp(schema.created_at),
+    }
+
+
+def _version(schema: Schema) -> int | str:
+    return int(schema.name) if schema.name.isdigit() else schema.name
+
+
+_TAG: Final = "Schemas"
+
+ROUTES: Final = (
+    Route("POST", f"{BASE}/schemas", register_schema, _TAG, wire.SchemaBody, status=201),
+    *(
+        route
+        for base in (BASE, f"{BASE}/admin")
+        for route in (
+            Route("GET", f"{base}/schemas", list_schemas, _TAG),
+            Route("GET", f"{base}/schemas/{{type}}/versions", list_schema_versions, _TAG),
+            Route("GET", f"{base}/schemas/{{type}}", show_latest_schema, _TAG),
+            Route("GET", f"{base}/schemas/{{type}}/{{version}}", show_schema, _TAG),
+            Route("DELETE", f"{base}/schemas/{{type}}/{{version}}", delete_schema, _TAG),
+        )
+    ),
+    Route("PUT", f"{BASE}/admin/schemas/{{type}}/{{version}}", put_schema, _TAG, wire.SchemaBody, status=201),
+)

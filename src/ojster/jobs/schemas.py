@@ -1,0 +1,162 @@
+"""Which schemas are registered for the arguments of which jobs? (ojs-schema-registry.md)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.json_schema import Check, Version, breaking_changes, compile_schema, parse_version
+from ojster.storage.transaction import Transaction
+
+
+class Mode(StrEnum):
+    """What becomes of a job whose arguments violate the schema: refused, taken with a warning, or simply taken."""
+
+    STRICT = "strict"
+    WARN = "warn"
+    OFF = "off"
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """A schema of the arguments of a job type, in a version; ``name`` is the version as it was given, ``body`` JSON."""
+
+    type: str
+    version: Version
+    name: str
+    mode: Mode
+    body: bytes
+    created_at: int = 0
+
+
+_COLUMNS: Final = "type, major, minor, patch, name, mode, body, created_at"
+
+
+def _schema(row: Sequence[Any]) -> Schema:
+    type, major, minor, patch, name, mode, body, created_at = row
+    return Schema(type, (major, minor, patch), name, Mode(mode), body, created_at)
+
+
+def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema | OjsterError]:
+    """Register schemas that are valid; for each return it, or why it is refused.
+
+    A version that is there already stays as it is. One that breaks what the version before it allowed must have a
+    greater major number (section 8.4).
+    """
+    results: list[Schema | OjsterError] = []
+    for schema in schemas:
+        known = _versions(tx, schema.type)
+        if any(one.version == schema.version for one in known):
+            results.append(
+                Duplicate(
+                    f"Version {schema.name} of the schema of {schema.type} is registered already; register another.",
+                    job_type=schema.type,
+                    version=schema.name,
+                )
+            )
+            continue
+        before = next((one for one in known if one.version < schema.version), None)
+        if before is not None and before.version[0] == schema.version[0]:
+            broken = breaking_changes(msgspec.json.decode(before.body), msgspec.json.decode(schema.body))
+            if broken:
+                results.append(
+                    InvalidRequest(
+                        f"Version {schema.name} breaks what {before.name} allowed; give it the major version "
+                        f"{schema.version[0] + 1}.",
+                        breaking_changes=broken,
+                        field="version",
+                    )
+                )
+                continue
+        tx.execute(
+            f"INSERT INTO schemas ({_COLUMNS}) VALUES (:type, :major, :minor, :patch, :name, :mode, :body, :now)",
+            dict(zip(("major", "minor", "patch"), schema.version, strict=True))
+            | {"type": schema.type, "name": schema.name, "mode": schema.mode.value, "body": schema.body, "now": tx.now},
+        )
+        tx.effects.configured = True
+        tx.emit_about("schema.registered", schema.type, job_type=schema.type, version=schema.name)
+        results.append(msgspec.structs.replace(schema, created_at=tx.now))
+    return results
+
+
+def _versions(tx: Transaction, type: str) -> list[Schema]:
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM schemas WHERE type = :type ORDER BY major DESC, minor DESC, patch DESC",
+        {"type": type},
+    )
+    return [_schema(row) for row in rows]
+
+
+def list_schemas(tx: Transaction, types: Sequence[str | None]) -> list[list[Schema]]:
+    """Return the schemas of each job type, or (``None``) of all, the latest version first."""
+    results = []
+    for type in types:
+        if type is not None:
+            results.append(_versions(tx, type))
+        else:
+            rows = tx.execute(f"SELECT {_COLUMNS} FROM schemas ORDER BY type, major DESC, minor DESC, patch DESC")
+            results.append([_schema(row) for row in rows])
+    return results
+
+
+def delete_schemas(tx: Transaction, named: Sequence[tuple[str, Version]]) -> list[Schema | OjsterError]:
+    """Delete versions of schemas; for each return it, or that there is none."""
+    results: list[Schema | OjsterError] = []
+    for type, version in named:
+        found = next((one for one in _versions(tx, type) if one.version == version), None)
+        if found is None:
+            results.append(no_schema(type, ".".join(map(str, version))))
+            continue
+        tx.execute(
+            "DELETE FROM schemas WHERE type = :type AND major = :major AND minor = :minor AND patch = :patch",
+            dict(zip(("major", "minor", "patch"), version, strict=True)) | {"type": type},
+        )
+        tx.effects.configured = True
+        results.append(found)
+    return results
+
+
+def no_schema(type: str, version: str | None = None) -> NotFound:
+    """Return the refusal for a schema that there is not."""
+    named = f"version {version} of a schema of {type}" if version else f"schema of {type}"
+    return NotFound(f"There is no {named}.", resource_type="schema", resource_id=type)
+
+
+class Catalogue:
+    """The schemas as checks, for a process; made when they are first needed."""
+
+    def __init__(self, schemas: Sequence[Schema]) -> None:
+        self._by_type: dict[str, list[Schema]] = {}
+        for schema in schemas:
+            self._by_type.setdefault(schema.type, []).append(schema)
+        self._checks: dict[Schema, Check] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_type)
+
+    def schema_of(self, type: str, version: Any) -> Schema | None:
+        """Return the schema that a job must keep to: that of its version, or, if it has none, the latest.
+
+        Raises
+        ------
+        InvalidRequest
+            Its type has schemas, and its version is none.
+        """
+        known = self._by_type.get(type)
+        if not known:
+            return None
+        if version is None:
+            return known[0]
+        wanted = parse_version(version)
+        return next((one for one in known if one.version == wanted), None)
+
+    def violations(self, schema: Schema, args: Any) -> list[str]:
+        """Return what is wrong with the arguments of a job."""
+        if schema.mode is Mode.OFF:
+            return []
+        if schema not in self._checks:
+            self._checks[schema] = compile_schema(msgspec.json.decode(schema.body))
+        return self._checks[schema](args)

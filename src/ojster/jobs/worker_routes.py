@@ -1,0 +1,352 @@
+"""How do workers get jobs, and tell what became of them? (ojs-http-binding.md section 10, ojs-worker-protocol.md)"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.parsing import read_value
+from ojster.core.states import JobState
+from ojster.core.tenant import NOBODY, called, split
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.fleet.requirements import read_provided
+from ojster.fleet.workers import Heartbeat, Worker
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement, FailureReport, Release
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import parse_failure
+from ojster.jobs.request import check_queue_name, read_type
+from ojster.jobs.versions import Handled, parse_handled
+from ojster.queues.fairness import MOST_SHARING, STRICT, Sharing
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode
+from ojster.server.route import BASE, Route
+from ojster.workflows.property_values import Changes
+
+
+async def fetch(exchange: Exchange) -> Answer:
+    """Claim jobs for a worker. With ``wait_ms``, wait for one if there is none."""
+    body = await exchange.read(wire.FETCH)
+    if body.capabilities and body.worker_id is None:
+        raise InvalidRequest(
+            "A worker with 'capabilities' needs a 'worker_id', by which it is known what its jobs take of it.",
+            field="worker_id",
+        )
+    request = Claim(
+        queues=tuple([check_queue_name(name) for name in body.queues]),
+        count=body.count,
+        worker_id=body.worker_id,
+        lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
+        sharing=_sharing(body) if body.strategy or body.weights else STRICT,
+        provided=None if body.capabilities is None else read_provided(body.capabilities),
+    )
+    if not body.wait_ms:
+        jobs = await exchange.engine.fetch(request)
+    else:
+        jobs = await _until_gone(exchange, request, body.wait_ms / 1000)
+    return Answer(b'{"jobs":[%b]}' % b",".join([job.to_json() for job in jobs]))
+
+
+def _sharing(body: wire.FetchBody) -> Sharing:
+    strategy = body.strategy or "weighted"
+    if strategy != "strict" and len(body.queues) > MOST_SHARING:
+        raise InvalidRequest(f"At most {MOST_SHARING} queues can share by {strategy}.", field="queues")
+    return Sharing(strategy, tuple(sorted(body.weights.items())))
+
+
+_TURNS_TO_NOTICE: Final = 3
+"""How many turns of the loop it takes until a connection that was closed is known to be: read, close, tell."""
+
+
+async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[Job]:
+    """Fetch with a wait that ends when the caller hangs up, so that no job is handed to nobody."""
+    fetching = asyncio.create_task(exchange.engine.fetch(request, wait))
+    gone = asyncio.create_task(exchange.gone())
+    try:
+        await asyncio.wait((fetching, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not fetching.done():
+            return []
+        jobs = await fetching
+        for _ in range(_TURNS_TO_NOTICE if jobs else 0):
+            await asyncio.sleep(0)
+        if gone.done():
+            exchange.engine.give_back(jobs)
+            return []
+        return jobs
+    finally:
+        fetching.cancel()
+        gone.cancel()
+
+
+async def acknowledge(exchange: Exchange) -> Answer:
+    """Complete a job."""
+    return await _acknowledge(exchange, await exchange.read(wire.ACK))
+
+
+async def _acknowledge(exchange: Exchange, body: wire.AckBody) -> Answer:
+    (outcome,) = await exchange.engine.acknowledge((_acknowledgement(body),))
+    if isinstance(outcome, OjsterError):
+        raise outcome
+    return Answer(_completed(outcome))
+
+
+def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
+    result = None if body.result is UNSET else bytes(body.result)
+    appended = tuple(map(bytes, body.append))
+    changes = changes_of(body.properties)
+    return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, appended, changes, body.result_file)
+
+
+def changes_of(body: wire.ChangesBody | wire.PropertiesBody | None) -> Changes | None:
+    """Return what is to become of the properties of a workflow."""
+    return None if body is None else Changes(body.set, tuple(body.delete), body.expected)
+
+
+def _completed(job: Job) -> bytes:
+    at = format_timestamp(job.finished_at or 0)
+    return (
+        f'{{"acknowledged":true,"id":"{job.id}","job_id":"{job.id}","state":"completed","completed_at":"{at}",'
+        f'"job":{{"id":"{job.id}","type":"{job.type}","state":"completed","attempt":{job.attempt}}}}}'
+    ).encode()
+
+
+async def acknowledge_job(exchange: Exchange) -> Answer:
+    """Complete the job in the path."""
+    body = await exchange.read(wire.ACK_JOB)
+    given = wire.AckBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
+    return await _acknowledge(exchange, given)
+
+
+async def acknowledge_batch(exchange: Exchange) -> Answer:
+    """Complete several jobs; each acknowledgement is accepted or refused by itself."""
+    body = await exchange.read(wire.ACK_BATCH)
+    outcomes = await exchange.engine.acknowledge([_acknowledgement(ack) for ack in body.acks])
+    return _batch(outcomes, _completed)
+
+
+async def fail(exchange: Exchange) -> Answer:
+    """Report that a job failed, or hand it back with ``requeue``."""
+    return await _fail(exchange, await exchange.read(wire.NACK))
+
+
+async def fail_job(exchange: Exchange) -> Answer:
+    """Report that the job in the path failed, or hand it back with ``requeue``."""
+    body = await exchange.read(wire.NACK_JOB)
+    given = wire.NackBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
+    return await _fail(exchange, given)
+
+
+async def _fail(exchange: Exchange, body: wire.NackBody) -> Answer:
+    engine = exchange.engine
+    if body.requeue:
+        (outcome,) = await engine.release((_requeue(body),))
+    else:
+        (outcome,) = await engine.fail((_failure_report(body),))
+    if isinstance(outcome, OjsterError):
+        raise outcome
+    return Answer(_failed(outcome))
+
+
+async def fail_batch(exchange: Exchange) -> Answer:
+    """Report several failures or hand several jobs back; each is accepted or refused by itself."""
+    body = await exchange.read(wire.NACK_BATCH)
+    engine = exchange.engine
+    failed = [_failure_report(one) for one in body.nacks if not one.requeue]
+    released = [_requeue(one) for one in body.nacks if one.requeue]
+    failures, releases = await asyncio.gather(engine.fail(failed), engine.release(released))
+    outcomes = [(releases if one.requeue else failures).pop(0) for one in body.nacks]
+    return _batch(outcomes, _failed)
+
+
+def _failure_report(body: wire.NackBody) -> FailureReport:
+    if body.error is None:
+        raise InvalidRequest("The 'error' attribute is missing; it says why the job failed.", field="error")
+    failure = parse_failure(body.error)
+    return FailureReport(body.job_id, failure, body.worker_id, body.attempt, changes_of(body.properties))
+
+
+def _requeue(body: wire.NackBody) -> Release:
+    changes = changes_of(body.properties)
+    return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000, changes=changes)
+
+
+async def release(exchange: Exchange) -> Answer:
+    """Let go of a job: put it back, let it wait, have its workflow run again, or skip the rest of that."""
+    return await _release(exchange, await exchange.read(wire.RELEASE))
+
+
+async def release_job(exchange: Exchange) -> Answer:
+    """Let go of the job in the path, as ``release`` does."""
+    body = await exchange.read(wire.RELEASE_JOB)
+    return await _release(exchange, wire.ReleaseBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body)))
+
+
+async def _release(exchange: Exchange, body: wire.ReleaseBody) -> Answer:
+    (outcome,) = await exchange.engine.release((_as_release(body),))
+    if isinstance(outcome, OjsterError):
+        raise outcome
+    return Answer(_released(outcome))
+
+
+async def release_batch(exchange: Exchange) -> Answer:
+    """Let go of several jobs; each is accepted or refused by itself."""
+    body = await exchange.read(wire.RELEASE_BATCH)
+    return _batch(await exchange.engine.release([_as_release(one) for one in body.releases]), _released)
+
+
+def _as_release(body: wire.ReleaseBody) -> Release:
+    if body.result is not UNSET:
+        read_value(body.result, "result")
+    return Release(
+        body.job_id,
+        body.worker_id,
+        body.attempt,
+        body.delay_ms * 1000,
+        body.then,
+        not_before=None if body.not_before is None else parse_timestamp(body.not_before),
+        again=body.again,
+        deadline=None if body.deadline is None else parse_timestamp(body.deadline),
+        wait=None if body.wait_ms is None else body.wait_ms * 1000,
+        result=None if body.result is UNSET else bytes(body.result),
+        changes=changes_of(body.properties),
+    )
+
+
+def _released(job: Job) -> bytes:
+    shown: dict[str, Any] = {"released": True, "id": job.id, "job_id": job.id, "state": job.state}
+    if job.due_at is not None and job.state in (JobState.SCHEDULED, JobState.PENDING):
+        shown["scheduled_at" if job.state == JobState.SCHEDULED else "deadline"] = format_timestamp(job.due_at)
+    shown["job"] = {"id": job.id, "type": job.type, "state": job.state, "attempt": job.attempt}
+    return encode(shown)
+
+
+def _failed(job: Job) -> bytes:
+    shown: dict[str, Any] = {
+        "id": job.id,
+        "job_id": job.id,
+        "state": job.state,
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+    }
+    if job.state == JobState.RETRYABLE:
+        shown["next_attempt_at"] = format_timestamp(job.due_at or 0)
+        shown["retry_delay_ms"] = (job.retry_delay or 0) // 1000
+    elif job.state == JobState.DISCARDED:
+        shown["discarded_at"] = shown["completed_at"] = format_timestamp(job.finished_at or 0)
+        shown["dead_letter"] = bool(job.dead)
+    shown["job"] = {"id": job.id, "type": job.type, "state": job.state, "attempt": job.attempt}
+    return encode(shown)
+
+
+def _batch(outcomes: Sequence[Job | OjsterError], show: Any) -> Answer:
+    results = [
+        encode({"error": outcome.to_wire()}) if isinstance(outcome, OjsterError) else show(outcome)
+        for outcome in outcomes
+    ]
+    return Answer(b'{"results":[%b]}' % b",".join(results))
+
+
+async def heartbeat(exchange: Exchange) -> Answer:
+    """Report a worker's health, extend the leases of its jobs, and learn what is wanted of it."""
+    body = await exchange.read(wire.HEARTBEAT)
+    read_provided(body.capabilities)  # or it is refused
+    engine = exchange.engine
+    active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
+    pulse = await engine.beat(
+        Heartbeat(
+            worker_id=body.worker_id,
+            active_jobs=tuple(active),
+            lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
+            state=body.state,
+            hostname=body.hostname,
+            pid=body.pid,
+            queues=tuple(body.queues),
+            labels=tuple(body.labels),
+            concurrency=body.concurrency,
+            pool=body.pool,
+            handlers=_handled(body.handlers),
+            capabilities=body.capabilities,
+        )
+    )
+    return Answer(
+        encode(
+            {
+                "acknowledged": True,
+                "state": pulse.directive,
+                "jobs_extended": pulse.extended,
+                "jobs_cancelled": pulse.cancelled,
+                "jobs_lost": pulse.lost,
+                "server_time": format_timestamp(engine.database.clock()),
+            }
+        )
+    )
+
+
+def _handled(bodies: Sequence[wire.HandlerBody]) -> tuple[Handled, ...]:
+    """Return of which types a worker handles only some versions, each once."""
+    found = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MOST_HANDLERS]]
+    return tuple(sorted({one.type: one for one in found if one is not None}.values(), key=lambda one: one.type))
+
+
+MOST_HANDLERS: Final = 1_000
+
+
+async def list_workers(exchange: Exchange) -> Answer:
+    """List the workers that send heartbeats."""
+    return Answer(encode({"workers": [_worker(worker) for worker in await exchange.engine.workers()]}))
+
+
+async def check_worker(exchange: Exchange) -> Answer:
+    """Tell whether a worker takes jobs; 503 if it does not (ojs-graceful-shutdown.md section 8.1)."""
+    worker = await exchange.engine.find_worker(exchange.path["id"])
+    return Answer(encode(_worker(worker)), 200 if worker.state == "running" else 503)
+
+
+async def direct_worker(exchange: Exchange) -> Answer:
+    """Tell a worker, with its next heartbeat, to be running, quiet, or to terminate."""
+    body = await exchange.read(wire.DIRECTIVE)
+    return Answer(encode({"worker": _worker(await exchange.engine.direct(exchange.path["id"], body.directive))}))
+
+
+async def remove_worker(exchange: Exchange) -> Answer:
+    """Forget a worker that has stopped; jobs that it still holds are given to others.
+
+    With ``lost=true`` it did not stop in good order, and its attempts count.
+    """
+    await exchange.engine.leave(exchange.path["id"], lost=exchange.query.get("lost") == "true")
+    return Answer(encode({"removed": True, "worker_id": exchange.path["id"]}))
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(worker)
+    shown["worker_id"] = called(worker.id)
+    if (tenant := split(shown.pop("id"))[0]) != NOBODY:
+        shown["tenant_id"] = tenant
+    shown["started_at"] = format_timestamp(worker.started_at)
+    shown["last_heartbeat_at"] = format_timestamp(shown.pop("last_seen_at"))
+    return shown
+
+
+ROUTES: Final = (
+    Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", wire.FetchBody, wire.JobsAnswer),
+    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", wire.AckBody, large=True),
+    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody, large=True),
+    Route("POST", f"{BASE}/workers/nack", fail, "Workers", wire.NackBody),
+    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", wire.NackBatchBody, large=True),
+    Route("POST", f"{BASE}/workers/release", release, "Workers", wire.ReleaseBody, large=True),
+    Route("POST", f"{BASE}/workers/release/batch", release_batch, "Workers", wire.ReleaseBatchBody, large=True),
+    Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", wire.HeartbeatBody),
+    Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", wire.HeartbeatBody),
+    Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", wire.AckJobBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", wire.NackJobBody),
+    Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", wire.ReleaseJobBody, large=True),
+    Route("GET", f"{BASE}/workers", list_workers, "Workers"),
+    Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers"),
+    Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", wire.DirectiveBody),
+    Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers", query=("lost",)),
+)

@@ -1,1 +1,0 @@
-"""What a job is: pure values and rules, without I/O and without a clock."""

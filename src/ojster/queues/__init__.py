@@ -1,0 +1,1 @@
+"""Queues: pausing, rate limits, backpressure, fairness and pools."""

@@ -1,0 +1,91 @@
+"""How are queues looked at, paused and resumed from the command line?"""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+import msgspec
+
+from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.output import moment_json, print_json, print_table
+from ojster.client.interface import Client
+from ojster.core.states import JobState
+from ojster.queues.queues import QueueStatistics
+
+
+@click.group(epilog=examples("ojster queues list", "ojster queues pause reports"))
+def queues() -> None:
+    """List, show, pause and resume queues."""
+
+
+@queues.command("list", epilog=examples("ojster queues list", "ojster queues list --json"))
+@with_url
+@with_json
+def list_queues(url: str, as_json: bool) -> None:
+    """List all queues, with their jobs by state."""
+
+    async def look(client: Client) -> list[QueueStatistics]:
+        return list(await asyncio.gather(*[client.queue_statistics(queue.name) for queue in await client.queues()]))
+
+    found = ask(url, look)
+    if as_json:
+        print_json({"queues": [_shown(one) for one in found]})
+        return
+    states = [state.value for state in JobState]
+    rows = [
+        (one.queue.name, "paused" if one.queue.paused_at else "", *(one.counts.get(state, 0) for state in states))
+        for one in found
+    ]
+    print_table(("queue", "", *(f"# {state}" for state in states)), rows, "There are no queues yet.")
+
+
+@queues.command("show", epilog=examples("ojster queues show default"))
+@click.argument("name")
+@with_url
+@with_json
+def show_queue(name: str, url: str, as_json: bool) -> None:
+    """Show how a queue does."""
+    one = ask(url, lambda client: client.queue_statistics(name))
+    if as_json:
+        print_json(_shown(one))
+        return
+    rows = [(state.value, one.counts.get(state.value, 0)) for state in JobState]
+    rows += [
+        ("enqueued in the last hour", one.enqueued),
+        ("completed in the last hour", one.completed),
+        ("failed in the last hour", one.failed),
+    ]
+    print_table((f"queue {name}" + (" (paused)" if one.queue.paused_at else ""), "# jobs"), rows, "")
+
+
+def _shown(one: QueueStatistics) -> dict[str, object]:
+    shown = msgspec.structs.asdict(one)
+    queue = shown.pop("queue")
+    return {
+        "name": queue.name,
+        "paused": queue.paused_at is not None,
+        "created_at": moment_json(queue.created_at),
+        "counts": {state.value: one.counts.get(state.value, 0) for state in JobState},
+        "last_hour": {"enqueued": one.enqueued, "completed": one.completed, "failed": one.failed},
+    }
+
+
+@queues.command("pause", epilog=examples("ojster queues pause reports"))
+@click.argument("name")
+@with_url
+@with_json
+def pause_queue(name: str, url: str, as_json: bool) -> None:
+    """Stop handing out the jobs of a queue."""
+    ask(url, lambda client: client.pause(name))
+    done(f"The queue {name} is paused.", as_json, {"name": name, "paused": True})
+
+
+@queues.command("resume", epilog=examples("ojster queues resume reports"))
+@click.argument("name")
+@with_url
+@with_json
+def resume_queue(name: str, url: str, as_json: bool) -> None:
+    """Hand out the jobs of a queue again."""
+    ask(url, lambda client: client.resume(name))
+    done(f"The queue {name} hands out jobs again.", as_json, {"name": name, "paused": False})

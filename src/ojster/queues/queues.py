@@ -1,0 +1,131 @@
+"""What queues are there, how do they do, and may they hand out jobs? (ojs-http-binding.md section 11)"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.tenant import ALL_NAMES, called
+from ojster.queues.limits import Limit
+from ojster.queues.rate_limit import Limits
+from ojster.storage.transaction import Row, Transaction
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue: since when it is paused, if it is, and what is allowed to its jobs."""
+
+    name: str
+    created_at: int
+    paused_at: int | None = None
+    limits: Limits = Limits()
+
+
+class QueueStatistics(msgspec.Struct, frozen=True):
+    """How a queue does: its jobs by state, and sums over the last hour. Durations are in microseconds."""
+
+    queue: Queue
+    counts: dict[str, int]
+    enqueued: int
+    completed: int
+    failed: int
+    waited: int
+    ran: int
+
+
+_SUMMED: Final = ("enqueued", "completed", "failed", "waited", "ran")
+_SUMS: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _SUMMED)
+
+
+def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
+    """Return all queues by name, for each request."""
+    rows = tx.execute(f"{_SELECT_QUEUES} ORDER BY q.name")
+    return [[_queue(row) for row in rows] for _ in requests]
+
+
+_SELECT_QUEUES: Final = (
+    "SELECT q.name, q.created_at, q.paused_at, l.concurrency, l.rate_limit, l.rate_period, l.throttle_limit, "
+    "l.throttle_period FROM queues AS q LEFT JOIN rate_limits AS l ON l.key = '/queue/' || q.name"
+)
+
+
+def find_queue(tx: Transaction, name: str) -> Queue | None:
+    """Return a queue, if there is one of that name."""
+    rows = tx.execute(f"{_SELECT_QUEUES} WHERE q.name = :name", {"name": name})
+    return _queue(rows[0]) if rows else None
+
+
+def _queue(row: Row) -> Queue:
+    name, created_at, paused_at, *limits = row
+    return Queue(name, created_at, paused_at, Limit("", [], *limits).own)
+
+
+def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
+    """Return how each queue does; ``None`` if there is no such queue. Names may be those of tenants for queues."""
+    hour_ago = tx.now // 60_000_000 - 60
+    results: list[QueueStatistics | None] = []
+    for name in names:
+        queue = find_queue(tx, called(name))
+        counts: dict[str, int] = dict(
+            tx.execute("SELECT state, jobs FROM job_counts WHERE queue = :name", {"name": name})
+        )
+        if queue is None or (not counts and called(name) != name):
+            results.append(None)
+            continue
+        (sums,) = tx.execute(
+            f"SELECT {_SUMS} FROM queue_minutes WHERE queue = :name AND minute > :hour_ago",
+            {"name": name, "hour_ago": hour_ago},
+        )
+        results.append(QueueStatistics(queue, counts, *sums))
+    return results
+
+
+def statistics_of_nobodys(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
+    """Return how each queue does as far as jobs are concerned that are nobody's: what is left without the tenants'."""
+    results: list[QueueStatistics | None] = []
+    for name, whole in zip(names, statistics(tx, names), strict=True):
+        if whole is None:
+            results.append(None)
+            continue
+        rest = Counter(whole.counts)
+        sums = Counter({field: getattr(whole, field) for field in _SUMMED})
+        theirs = {queue for (queue,) in tx.execute(_NAMES_OF_TENANTS, {"queue": name})}
+        for one in statistics(tx, sorted(theirs)):
+            if one is not None:
+                rest.subtract(one.counts)
+                sums.subtract({field: getattr(one, field) for field in _SUMMED})
+        has_some = any(rest.values()) or sums["enqueued"] > 0 or not theirs
+        results.append(QueueStatistics(whole.queue, dict(rest), **sums) if has_some else None)
+    return results
+
+
+_NAMES_OF_TENANTS: Final = (
+    f"SELECT DISTINCT queue FROM job_counts WHERE queue >= '{ALL_NAMES[0]}' AND queue < '{ALL_NAMES[1]}' "
+    "AND queue LIKE '/tenant/%/' || :queue"
+)
+
+
+def pause(tx: Transaction, names: Sequence[str]) -> list[Queue]:
+    """Stop handing out jobs of these queues. Jobs can still be enqueued; those that run go on."""
+    return [_set_paused(tx, name, tx.now) for name in names]
+
+
+def resume(tx: Transaction, names: Sequence[str]) -> list[Queue]:
+    """Hand out jobs of these queues again."""
+    tx.effects.opened.update(names)
+    return [_set_paused(tx, name, None) for name in names]
+
+
+def _set_paused(tx: Transaction, name: str, paused_at: int | None) -> Queue:
+    tx.execute(
+        "INSERT INTO queues (name, created_at, paused_at) VALUES (:name, :now, :paused_at) "
+        "ON CONFLICT (name) DO UPDATE SET paused_at = "
+        "CASE WHEN excluded.paused_at IS NULL THEN NULL ELSE coalesce(queues.paused_at, excluded.paused_at) END",
+        {"name": name, "now": tx.now, "paused_at": paused_at},
+    )
+    tx.emit_about("queue.paused" if paused_at else "queue.resumed", name, name)
+    queue = find_queue(tx, name)
+    assert queue is not None
+    return queue

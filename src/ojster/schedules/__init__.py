@@ -1,0 +1,1 @@
+"""Cron jobs, due work and retention."""

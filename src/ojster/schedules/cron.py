@@ -1,0 +1,243 @@
+"""Which jobs recur, and which of them are due? (ojs-cron.md)
+
+An occurrence is fired by the transaction that moves ``next_run_at`` on: once, by whichever server is first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import NotFound, OjsterError
+from ojster.core.tenant import called, split
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.envelope import Job
+from ojster.jobs.push import push
+from ojster.jobs.request import NewJob, queue_of, read_job, read_members
+from ojster.jobs.transitions import cancel_job
+from ojster.schedules.cron_expression import CronSchedule
+from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
+from ojster.workflows.advance import advance
+
+log = logging.getLogger(__name__)
+
+MOST_FIRED: Final = 200
+
+
+class Cron(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that recurs. ``template`` is the enqueue request of each of its jobs, as JSON."""
+
+    name: str
+    expression: str
+    timezone: str = "UTC"
+    overlap_policy: str = "skip"
+    enabled: bool = True
+    description: str | None = None
+    template: bytes = b"{}"
+    created_at: int = 0
+    last_run_at: int | None = None
+    next_run_at: int | None = None
+    run_count: int = 0
+
+    @property
+    def schedule(self) -> CronSchedule:
+        """When it runs."""
+        return CronSchedule(self.expression, self.timezone)
+
+
+_COLUMNS = (
+    "name, expression, timezone, overlap_policy, enabled, description, template, created_at, last_run_at, "
+    "next_run_at, run_count"
+)
+
+
+def register(tx: Transaction, crons: Sequence[Cron]) -> list[tuple[Cron, bool]]:
+    """Register or update cron jobs, by name; for each return it, and whether it is new.
+
+    An update keeps what has happened, and the next run too where the schedule stays the same: an application may
+    register all of its cron jobs at every start.
+    """
+    return [_register(tx, cron) for cron in crons]
+
+
+def _register(tx: Transaction, cron: Cron) -> tuple[Cron, bool]:
+    if tx.lock_keys({"cron:" + cron.name}):
+        raise TryAgain(f"The cron job {cron.name} is being registered by somebody else.")
+    known = _find(tx, cron.name, tx.for_update)
+    next_run_at = cron.schedule.next_after(tx.now) if cron.enabled else None
+    if known is None:
+        cron = msgspec.structs.replace(cron, created_at=tx.now, next_run_at=next_run_at)
+    else:
+        unchanged = (known.expression, known.timezone) == (cron.expression, cron.timezone)
+        if cron.enabled and unchanged and known.next_run_at is not None:
+            next_run_at = known.next_run_at
+        cron = msgspec.structs.replace(
+            cron,
+            created_at=known.created_at,
+            last_run_at=known.last_run_at,
+            run_count=known.run_count,
+            next_run_at=next_run_at,
+        )
+    _write(tx, cron)
+    return cron, known is None
+
+
+def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | OjsterError]:
+    """Enable or disable cron jobs."""
+    results: list[Cron | OjsterError] = []
+    for name, enabled in orders:
+        cron = _find(tx, name, tx.for_update)
+        if cron is None:
+            results.append(_no_cron(name))
+            continue
+        next_run_at = cron.schedule.next_after(tx.now) if enabled else None
+        cron = msgspec.structs.replace(cron, enabled=enabled, next_run_at=next_run_at)
+        _write(tx, cron)
+        results.append(cron)
+    return results
+
+
+def unregister(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError]:
+    """Remove cron jobs. Jobs that they made stay."""
+    results: list[Cron | OjsterError] = []
+    for name in names:
+        cron = _find(tx, name, tx.for_update)
+        if cron is not None:
+            tx.execute("DELETE FROM crons WHERE name = :name", {"name": name})
+        results.append(cron or _no_cron(name))
+    return results
+
+
+def list_crons(tx: Transaction, requests: Sequence[None]) -> list[list[Cron]]:
+    """Return all cron jobs by name, for each request."""
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM crons ORDER BY name")
+    return [[_cron(row) for row in rows] for _ in requests]
+
+
+def find_cron(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError]:
+    """Return the cron job of each name."""
+    return [_find(tx, name) or _no_cron(name) for name in names]
+
+
+def fire_due(tx: Transaction) -> int | None:
+    """Enqueue the jobs of all cron jobs that are due; return when the next one is.
+
+    However many occurrences were missed, a cron job fires once (ojs-cron.md section 7.3).
+    """
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM crons WHERE next_run_at <= :now ORDER BY next_run_at LIMIT :limit" + tx.skip_locked,
+        {"now": tx.now, "limit": MOST_FIRED},
+    )
+    for row in rows:
+        _fire(tx, _cron(row))
+    ((next_run_at,),) = tx.execute("SELECT min(next_run_at) FROM crons WHERE next_run_at IS NOT NULL")
+    return next_run_at  # type: ignore[no-any-return]  # a column of integers
+
+
+def _fire(tx: Transaction, cron: Cron) -> None:
+    scheduled_for = cron.next_run_at or tx.now
+    # Only jobs that are to be cancelled are locked: a fetch would pass over locked ones, and nobody would tell it.
+    lock = tx.for_update if cron.overlap_policy == "cancel_previous" else ""
+    unfinished = _unfinished_jobs(tx, cron.name, lock) if cron.overlap_policy != "allow" else []
+    facts: dict[str, Any] = {
+        "cron_name": cron.name,
+        "cron_expression": cron.expression,
+        "timezone": cron.timezone,
+        "scheduled_time": format_timestamp(scheduled_for),
+    }
+    fired = False
+    if unfinished and cron.overlap_policy == "skip":
+        facts |= {"reason": "overlap_skip", "active_job_id": unfinished[0].id}
+    else:
+        if cron.overlap_policy == "cancel_previous":
+            for job in unfinished:
+                cancel_job(tx, job)
+            advance(tx)
+        try:
+            (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
+        except OjsterError as error:
+            pushed = error
+        if isinstance(pushed, Later):
+            raise TryAgain(pushed.message)
+        if isinstance(pushed, OjsterError):
+            log.warning("the cron job %s did not fire: %s", cron.name, pushed)
+            facts |= {"reason": pushed.code, "message": pushed.message}
+        else:
+            fired = True
+            facts |= {"job_id": pushed[0].job.id, "job_type": pushed[0].job.type}
+    facts["run_count"] = cron.run_count + fired
+    tx.emit_about("cron.triggered" if fired else "cron.skipped", cron.name, **facts)
+    schedule = cron.schedule
+    # An interval is counted from the time at which it was due, so that it does not drift.
+    next_run_at = schedule.next_after(scheduled_for)
+    if next_run_at is not None and next_run_at <= tx.now:
+        next_run_at = schedule.next_after(tx.now)
+    _write(
+        tx,
+        msgspec.structs.replace(
+            cron,
+            last_run_at=tx.now if fired else cron.last_run_at,
+            run_count=cron.run_count + fired,
+            next_run_at=next_run_at,
+        ),
+    )
+
+
+def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
+    members = read_members(cron.template, "The cron job's template")
+    given = members.get("meta", msgspec.Raw(b"{}"))
+    meta: dict[str, Any] = {} if bytes(given) == b"null" else dict(read_members(given, "meta"))
+    meta |= {"cron_name": called(cron.name), "cron_triggered_at": format_timestamp(scheduled_for)}
+    members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
+    members.pop("id", None)
+    queue = queue_of(members)
+    if (rules := tx.configuration.rules(tx).get(queue)) is not None:
+        members = rules.apply(members, queue)
+    tenant = split(cron.name)[0] or None
+    otherwise = tx.settings.default_tenant
+    job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)
+    job.cron_name = cron.name
+    if cron.overlap_policy == "enqueue":
+        job.exclusive_key = "cron:" + cron.name
+    return job
+
+
+def _unfinished_jobs(tx: Transaction, name: str, lock: str) -> list[Job]:
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE cron_name = :name AND finished_at IS NULL ORDER BY seq" + lock,
+        {"name": name},
+    )
+    return [Job(*row) for row in rows]
+
+
+def _find(tx: Transaction, name: str, lock: str = "") -> Cron | None:
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM crons WHERE name = :name" + lock, {"name": name})
+    return _cron(rows[0]) if rows else None
+
+
+def _write(tx: Transaction, cron: Cron) -> None:
+    tx.execute(
+        f"INSERT INTO crons ({_COLUMNS}) VALUES (:name, :expression, :timezone, :overlap_policy, :enabled, "
+        ":description, :template, :created_at, :last_run_at, :next_run_at, :run_count) "
+        "ON CONFLICT (name) DO UPDATE SET expression = excluded.expression, timezone = excluded.timezone, "
+        "overlap_policy = excluded.overlap_policy, enabled = excluded.enabled, description = excluded.description, "
+        "template = excluded.template, last_run_at = excluded.last_run_at, next_run_at = excluded.next_run_at, "
+        "run_count = excluded.run_count",
+        msgspec.structs.asdict(cron) | {"enabled": int(cron.enabled)},
+    )
+    tx.expect(cron.next_run_at)
+
+
+def _cron(row: tuple[Any, ...]) -> Cron:
+    names = [name.strip() for name in _COLUMNS.split(",")]
+    fields = dict(zip(names, row, strict=True))
+    fields["enabled"] = bool(fields["enabled"])
+    return Cron(**fields)
+
+
+def _no_cron(name: str) -> NotFound:
+    name = called(name)
+    return NotFound(f"There is no cron job {name!r}.", resource_type="cron_job", resource_id=name)

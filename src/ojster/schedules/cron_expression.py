@@ -1,0 +1,150 @@
+"""When does a cron job run next? Expressions, zones and both edges of daylight saving (ojs-cron.md sections 3 to 5)."""
+
+from __future__ import annotations
+
+import calendar
+import re
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import Final, Literal
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from ojster.core.durations import SECOND, parse_go_duration
+from ojster.core.errors import InvalidRequest
+
+OverlapPolicy = Literal["skip", "allow", "cancel_previous", "enqueue"]
+OVERLAP_POLICIES: Final[tuple[OverlapPolicy, ...]] = ("skip", "allow", "cancel_previous", "enqueue")
+
+_ALIASES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_NEAREST_WEEKDAY = re.compile(r"([0-9]{1,2})W")
+_ZONE = re.compile(r"[A-Za-z_]+(?:/[A-Za-z0-9_+\-]+)+")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class CronSchedule:
+    """A cron expression in a time zone.
+
+    Five or six fields (the first of six is seconds) with names, ranges, steps, ``L``, ``W``, ``#``; the aliases
+    ``@yearly`` to ``@hourly``; and ``@every 1h30m``, counted from registration or the last run.
+
+    Raises
+    ------
+    InvalidRequest
+        The expression is malformed or never matches, or the zone is no name of the IANA database.
+    """
+
+    def __init__(self, expression: str, timezone: str = "UTC") -> None:
+        self.expression = expression
+        self.zone = _zone(timezone)
+        self.timezone = timezone
+        self._interval: int | None = None
+        text = expression.strip()
+        if text.lower().startswith("@every "):
+            self._interval = parse_go_duration(text[7:].strip())
+            if self._interval < SECOND:
+                raise InvalidRequest("@every takes no interval shorter than a second.", field="cron")
+            return
+        self._fields = _ALIASES.get(text.lower(), text)
+        if self._fields.startswith("@"):
+            raise InvalidRequest(
+                f"{expression[:64]!r} is no cron alias; there are {', '.join(_ALIASES)} and '@every 90s'.", field="cron"
+            )
+        if self.next_after(0) is None:
+            raise InvalidRequest(f"The cron expression {expression[:64]!r} never matches.", field="cron")
+
+    def next_after(self, moment: int) -> int | None:
+        """Return the first occurrence after ``moment``, both in microseconds since the epoch.
+
+        A time of day that the clocks skip does not occur; one that they repeat occurs once, the first time. Schedules
+        whose hour field begins with ``*`` follow the elapsed time instead, so that "every ten minutes" never pauses.
+        ``None``: there is no further occurrence in the next fifty years.
+        """
+        if self._interval is not None:
+            return moment + self._interval
+        start = _EPOCH + timedelta(microseconds=moment)
+        if self.zone is not None:
+            start = start.astimezone(self.zone)
+        if self.zone is None or self._follows_elapsed_time():
+            found = next(_Expression(self._fields, start), None)
+            return None if found is None else _micros(found)
+        for local in _Expression(self._fields, start.replace(tzinfo=None)):
+            occurrence = local.replace(tzinfo=self.zone, fold=0)
+            exists = occurrence.astimezone(UTC).astimezone(self.zone).replace(tzinfo=None) == local
+            if exists and occurrence.astimezone(UTC) > start.astimezone(UTC):
+                return _micros(occurrence)
+        return None
+
+    def _follows_elapsed_time(self) -> bool:
+        fields = self._fields.split()
+        return fields[-4].startswith("*")
+
+
+class _Expression(CronSim):
+    """CronSim, with the nearest weekday (``15W``) that it does not know."""
+
+    def __init__(self, fields: str, start: datetime) -> None:
+        self.nearest: list[int] = []
+        parts = fields.split()
+        if len(parts) not in (5, 6):
+            raise InvalidRequest(
+                f"The cron expression {fields[:64]!r} has {len(parts)} fields; it needs 5, or 6 with seconds.",
+                field="cron",
+            )
+        terms = parts[-3].upper().split(",")
+        self.nearest = [int(match[1]) for term in terms if (match := _NEAREST_WEEKDAY.fullmatch(term))]
+        if self.nearest:
+            if not all(1 <= day <= 31 for day in self.nearest):
+                raise InvalidRequest(f"Bad day-of-month in the cron expression {fields[:64]!r}.", field="cron")
+            others = [term for term in terms if not _NEAREST_WEEKDAY.fullmatch(term)]
+            parts[-3] = ",".join(others) or "1"
+        try:
+            super().__init__(" ".join(parts), start)
+        except (CronSimError, ValueError) as error:
+            raise InvalidRequest(f"{error} in the cron expression {fields[:64]!r}.", field="cron") from None
+        if self.nearest and not others:
+            self.days = set()
+
+    def match_dom(self, d: date) -> bool:
+        return super().match_dom(d) or any(d.day == _nearest_weekday(d.year, d.month, day) for day in self.nearest)
+
+
+def _nearest_weekday(year: int, month: int, day: int) -> int | None:
+    """The weekday nearest to a day, without leaving the month; ``None`` where the month has no such day."""
+    first, last = 1, calendar.monthrange(year, month)[1]
+    if day > last:
+        return None
+    match calendar.weekday(year, month, day):
+        case calendar.SATURDAY:
+            return day - 1 if day > first else day + 2
+        case calendar.SUNDAY:
+            return day + 1 if day < last else day - 2
+        case _:
+            return day
+
+
+def _micros(moment: datetime) -> int:
+    return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> ZoneInfo | None:
+    """The zone of an IANA name; ``None`` for UTC. Offsets and abbreviations are refused (ojs-cron.md section 5.1)."""
+    if name == "UTC":
+        return None
+    if not _ZONE.fullmatch(name) or name.startswith("Etc/GMT") or name not in available_timezones():
+        raise InvalidRequest(
+            f"{name[:64]!r} is not a time zone of the IANA database such as 'Europe/Berlin'; "
+            "offsets and abbreviations are not accepted.",
+            field="timezone",
+        )
+    return ZoneInfo(name)

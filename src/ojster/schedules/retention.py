@@ -1,0 +1,207 @@
+"""When is a finished job forgotten? After its retention period, a bounded batch at a time.
+
+A job or workflow may say itself how long it is to be kept (seed 003: expiration delay); else its queue says it, or its
+workspace, or the server's settings. Jobs that say it themselves have an index of their own. Those of queues and
+workspaces that say it are left out of the usual search, and found by walks instead: see ``Engine.retain_by_walks``. How
+far the others are forgotten is noted then, so that those are not looked at each time.
+
+Jobs of workflows go with these, whole trees together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.durations import HOUR
+from ojster.core.settings import Retention
+from ojster.core.states import FINISHED
+from ojster.insight.statistics import sum_up
+from ojster.insight.task_history import forget_runs
+from ojster.jobs.idempotency import forget_replies
+from ojster.jobs.interventions import delete_jobs
+from ojster.jobs.selection import JobFilter
+from ojster.queues.configuration import Kept, configured_retention
+from ojster.storage.system import FORGOTTEN, note, recall
+from ojster.storage.transaction import Transaction
+from ojster.workflows.workflows import forget_workflows, forgettable_workflows
+
+BATCH: Final = 500
+
+Pruned = Counter[str]
+"""How many were deleted of what: ``jobs``, those of workflows among them, and ``workflows``; ``rows``: of all."""
+
+_KINDS: Final = (("completed", 0), ("cancelled", 0), ("discarded", 0), ("dead_letter", 1))
+"""The members of ``Retention`` and ``Kept`` that are periods, and whether they are those of dead letters."""
+
+_FREE: Final = "NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.job_id = jobs.id AND i.removed_at IS NULL)"
+"""What a collection holds that a job has put there, refers to it."""
+
+_OWN: Final = f"state = :state AND due_at <= :now AND node IS NULL AND {_FREE}"
+_USUAL: Final = (
+    f"state = :state AND dead = :dead AND finished_at < :before AND node IS NULL AND due_at IS NULL AND {_FREE}"
+)
+
+
+def forget(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:
+    """Delete at most about ``BATCH`` rows of what was kept long enough, and do other things that are due now and then.
+
+    Return how many were deleted of what.
+    """
+    done: Pruned = Counter()
+    for state in sorted(FINISHED):
+        done += _delete(tx, f"{_OWN} ORDER BY due_at", {"state": state, "now": tx.now}, BATCH - done["rows"])
+    others, marks = _left_out(tx)
+    position = _position(tx) if marks else {}
+    for kind, parameters in _usual(tx):
+        room = BATCH - done["rows"]
+        since = {"since": position.get(kind, 0)} if marks else {}
+        condition = _USUAL + others + " AND finished_at >= :since" * bool(marks)
+        found = _delete(tx, f"{condition} ORDER BY finished_at", parameters | marks | since, room)
+        if found["rows"] < room and marks:
+            position[kind] = parameters["before"] - HOUR  # some may be locked at this moment
+        done += found
+    if marks:
+        note(tx, FORGOTTEN, position)
+    queues = sorted(_queues(tx))
+    done += _prune_dead_letters(tx, None, queues, tx.settings.retention.most_dead_letters, BATCH - done["rows"])
+    if done["rows"] < BATCH:
+        done += forget_workflows(tx, BATCH - done["rows"])
+    if done["rows"] < BATCH:
+        done["rows"] += forget_runs(tx, BATCH - done["rows"])
+    tx.forget_events()
+    forget_replies(tx)
+    sum_up(tx)
+    return [done for _ in requests]
+
+
+def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:
+    """Return what ``forget`` would delete if it were called until nothing is left."""
+    found: Pruned = Counter()
+    for state in sorted(FINISHED):
+        found["jobs"] += _count(tx, _OWN, {"state": state, "now": tx.now})
+    others, marks = _left_out(tx)
+    for _, parameters in _usual(tx):
+        found["jobs"] += _count(tx, _USUAL + others, parameters | marks)
+    found["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
+    for condition, parameters in forgettable_workflows(tx):
+        where = condition.partition(" ORDER BY ")[0]
+        ((workflows, jobs),) = tx.execute(f"SELECT count(*), sum(jobs) FROM workflows WHERE {where}", parameters)
+        found += Counter(workflows=workflows, jobs=int(jobs or 0))
+    return [found for _ in requests]
+
+
+def _usual(tx: Transaction) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The kinds of jobs that the server's settings let be forgotten, with the parameters of ``_USUAL``."""
+    for kind, dead in _KINDS:
+        period = getattr(tx.settings.retention, kind)
+        if period is not None:
+            state = "discarded" if dead else kind
+            yield kind, {"state": state, "dead": dead, "before": tx.now - period}
+
+
+def _delete(tx: Transaction, condition: str, parameters: Mapping[str, Any], room: int) -> Pruned:
+    if room <= 0:
+        return Counter()
+    rows = tx.execute(
+        f"SELECT seq, queue, tenant, state FROM jobs WHERE {condition} LIMIT :room{tx.skip_locked}",
+        {**parameters, "room": room},
+    )
+    delete_jobs(tx, [(seq, queue, tenant, state) for seq, queue, tenant, state in rows])
+    return Counter(rows=len(rows), jobs=len(rows))
+
+
+def _count(tx: Transaction, condition: str, parameters: Mapping[str, Any]) -> int:
+    ((count,),) = tx.execute(f"SELECT count(*) FROM jobs WHERE {condition}", parameters)
+    return int(count)
+
+
+def _queues(tx: Transaction) -> dict[str, Kept]:
+    (configured,) = configured_retention(tx, (None,))
+    return configured
+
+
+def _left_out(tx: Transaction) -> tuple[str, dict[str, str]]:
+    """Return a condition that leaves out what walks find, to stand behind others, and its parameters."""
+    condition, parameters = "", dict[str, str]()
+    for column, names in (("queue", sorted(_queues(tx))), ("tenant", sorted(tx.configuration.tenants_retention(tx)))):
+        marks = {f"{column}_{number}": name for number, name in enumerate(names)}
+        condition += f" AND {column} NOT IN (:{', :'.join(marks)})" if marks else ""
+        parameters |= marks
+    return condition, parameters
+
+
+def _position(tx: Transaction) -> dict[str, int]:
+    known = recall(tx, FORGOTTEN)
+    return {} if known is None else msgspec.json.decode(known, type=dict[str, int])
+
+
+# What walks find
+
+
+class Own(msgspec.Struct, frozen=True):
+    """Which queues and workspaces say for how long finished jobs are kept."""
+
+    queues: dict[str, Kept]
+    tenants: dict[str, int]
+
+
+def own_retention(tx: Transaction, requests: Sequence[None]) -> list[Own]:
+    """Return which queues and workspaces say how long jobs are kept, for each request."""
+    found = Own(_queues(tx), tx.configuration.tenants_retention(tx))
+    return [found for _ in requests]
+
+
+def walks(own: Own, usual: Retention, now: int) -> list[JobFilter]:
+    """Return which jobs of such queues and workspaces are to be forgotten now: what a queue says comes first."""
+    filters = []
+    for kind, dead in _KINDS:
+        state = "discarded" if dead else kind
+        which = JobFilter(states=(state,), dead=bool(dead) if state == "discarded" else None, has_own_expiration=False)
+        silent = [queue for queue, kept in own.queues.items() if getattr(kept, kind) is None]
+        telling = tuple(sorted(own.queues.keys() - set(silent)))
+        for queue in telling:
+            before = now - getattr(own.queues[queue], kind)
+            filters.append(msgspec.structs.replace(which, queue=queue, finished_before=before))
+        for tenant, delay in own.tenants.items():
+            if delay:
+                theirs = msgspec.structs.replace(which, tenant=tenant, except_queues=telling)
+                filters.append(msgspec.structs.replace(theirs, finished_before=now - delay))
+        period = getattr(usual, kind)
+        if period is not None:
+            rest = msgspec.structs.replace(which, except_tenants=tuple(sorted(own.tenants)))
+            rest = msgspec.structs.replace(rest, finished_before=now - period)
+            filters += [msgspec.structs.replace(rest, queue=queue) for queue in silent]
+    return filters
+
+
+def prune_own(tx: Transaction, queues: Sequence[tuple[str, int]]) -> list[int]:
+    """Delete the oldest dead letters of queues that may keep only so many; return how many were deleted."""
+    return [_prune_dead_letters(tx, queue, (), most, BATCH)["jobs"] for queue, most in queues]
+
+
+def _dead(queue: str | None, left_out: Sequence[str]) -> tuple[str, dict[str, str]]:
+    if queue is not None:
+        return "dead = 1 AND node IS NULL AND due_at IS NULL AND queue = :queue", {"queue": queue}
+    marks = {f"queue_{number}": name for number, name in enumerate(left_out)}
+    others = f" AND queue NOT IN (:{', :'.join(marks)})" if marks else ""
+    return f"dead = 1 AND node IS NULL AND due_at IS NULL{others}", marks
+
+
+def _surplus(tx: Transaction, condition: str, parameters: Mapping[str, Any], most: int | None) -> int:
+    return 0 if most is None else max(0, _count(tx, condition, parameters) - most)
+
+
+def _prune_dead_letters(
+    tx: Transaction, queue: str | None, left_out: Sequence[str], most: int | None, room: int
+) -> Pruned:
+    """Delete the oldest dead letters if there are too many (ojs-dead-letter.md section 8.1)."""
+    condition, parameters = _dead(queue, left_out)
+    surplus = _surplus(tx, condition, parameters, most) if room > 0 else 0
+    done = _delete(tx, f"{condition} ORDER BY seq", parameters, min(room, surplus))
+    if done["jobs"]:
+        tx.emit_about("dead_letter.pruned", queue or "all", queue, count=done["jobs"])
+    return done

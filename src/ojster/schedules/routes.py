@@ -1,0 +1,121 @@
+"""Which jobs are pushed by the clock? (ojs-http-binding.md section 13, ojs-cron.md)"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ojster.core.errors import InvalidRequest
+from ojster.core.tenant import called, shown_tenant, split
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.request import Members, read_members
+from ojster.schedules.cron import Cron
+from ojster.schedules.cron_expression import CronSchedule
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode, page_of, pagination
+from ojster.server.route import BASE, PAGE, Route
+
+
+async def list_crons(exchange: Exchange) -> Answer:
+    """List the cron jobs, by name; with ``enabled=true`` or ``false`` only those that are, or are not."""
+    limit, offset, _ = page_of(exchange.query)
+    crons = await exchange.engine.crons()
+    if (enabled := exchange.query.get("enabled")) is not None:
+        crons = [cron for cron in crons if cron.enabled == (enabled == "true")]
+    after = offset + limit
+    shown = [_cron(cron) for cron in crons[offset:after]]
+    page = pagination(len(crons), limit, offset, None) | {"has_more": after < len(crons)}
+    return Answer(encode({"crons": shown, "cron_jobs": shown, "count": len(crons), "pagination": page}))
+
+
+async def register_cron(exchange: Exchange) -> Answer:
+    """Register a cron job, or update the one of that name."""
+    raw = await exchange.body()
+    body = exchange.decode(raw, wire.CRON)
+    expression = body.expression or body.cron
+    if not expression:
+        raise InvalidRequest("The cron job has no 'expression'.", field="expression")
+    CronSchedule(expression, body.timezone)
+    cron, is_new = await exchange.engine.register_cron(
+        Cron(
+            name=body.name,
+            expression=expression,
+            timezone=body.timezone,
+            overlap_policy=body.overlap_policy,
+            enabled=body.enabled,
+            description=body.description,
+            template=_template(body, read_members(raw)),
+        )
+    )
+    location = (b"location", f"/ojs/v1/cron/{called(cron.name)}".encode())
+    return Answer(_cron_answer(cron), 201 if is_new else 200, (location,))
+
+
+def _template(body: wire.CronBody, members: Members) -> bytes:
+    """The enqueue request of each job of a cron job, with what else its template says."""
+    job = body.job_template
+    if job is None:
+        if body.type is None:
+            raise InvalidRequest("The cron job has no 'type' and no 'job_template'.", field="type")
+        job = wire.JobTemplateBody(body.type, body.args, body.meta, body.options)
+    options = dict(job.options)
+    meta = dict(job.meta)
+    if "meta" in options:
+        meta |= read_members(options.pop("meta"), "options.meta")
+    others = {} if body.job_template is None else read_members(members["job_template"], "job_template")
+    return encode(others | {"type": job.type, "args": job.args, "meta": meta, "options": options})
+
+
+async def show_cron(exchange: Exchange) -> Answer:
+    """Show a cron job."""
+    return Answer(_cron_answer(await exchange.engine.find_cron(exchange.path["name"])))
+
+
+async def switch_cron(exchange: Exchange) -> Answer:
+    """Enable or disable a cron job."""
+    body = await exchange.read(wire.CRON_PATCH)
+    return Answer(_cron_answer(await exchange.engine.switch_cron(exchange.path["name"], body.enabled)))
+
+
+async def unregister_cron(exchange: Exchange) -> Answer:
+    """Remove a cron job; jobs that it made stay."""
+    cron = await exchange.engine.unregister_cron(exchange.path["name"])
+    return Answer(encode({"deleted": True, "name": called(cron.name), "cron": _cron(cron)}))
+
+
+def _cron_answer(cron: Cron) -> bytes:
+    shown = _cron(cron)
+    return encode({"cron": shown, "cron_job": shown})
+
+
+def _cron(cron: Cron) -> dict[str, Any]:
+    template: Members = read_members(cron.template, "The template")
+
+    def moment(at: int | None) -> str | None:
+        return None if at is None else format_timestamp(at)
+
+    return {
+        "name": called(cron.name),
+        "tenant_id": shown_tenant(split(cron.name)[0]),
+        "expression": cron.expression,
+        "cron": cron.expression,
+        "timezone": cron.timezone,
+        "overlap_policy": cron.overlap_policy,
+        "enabled": cron.enabled,
+        "status": "active" if cron.enabled else "disabled",
+        "description": cron.description,
+        **template,
+        "job_template": template,
+        "created_at": moment(cron.created_at),
+        "last_run_at": moment(cron.last_run_at),
+        "next_run_at": moment(cron.next_run_at),
+        "run_count": cron.run_count,
+    }
+
+
+ROUTES: Final = (
+    Route("GET", f"{BASE}/cron", list_crons, "Cron jobs", query=("enabled", *PAGE)),
+    Route("POST", f"{BASE}/cron", register_cron, "Cron jobs", wire.CronBody, status=201),
+    Route("GET", f"{BASE}/cron/{{name}}", show_cron, "Cron jobs"),
+    Route("PATCH", f"{BASE}/cron/{{name}}", switch_cron, "Cron jobs", wire.CronPatchBody),
+    Route("DELETE", f"{BASE}/cron/{{name}}", unregister_cron, "Cron jobs"),
+)

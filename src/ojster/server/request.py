@@ -1,0 +1,536 @@
+"""How does an HTTP request become a call of an endpoint, and its answer or error a response?
+
+Every endpoint is a plain ASGI callable made of the same four steps: read, check, run, answer. The headers that every
+response carries, the error bodies and the request ids (ojs-http-binding.md sections 4, 6, 16 and 19) are made here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from ojster import tracing
+from ojster.core.errors import (
+    BackendError,
+    Forbidden,
+    InvalidPayload,
+    InvalidRequest,
+    OjsterError,
+    PayloadTooLarge,
+    Unauthenticated,
+    Unsupported,
+)
+from ojster.core.ids import new_id
+from ojster.core.tenant import check_tenant
+from ojster.events.streams import Feed
+from ojster.events.webhook_sender import Sender
+from ojster.jobs.request import SPEC_VERSION, Members, read_members
+from ojster.server.authentication import Doorkeeper, audit
+from ojster.server.metrics import Metrics
+from ojster.service import Engine
+from ojster.tenancy.access import Operation
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Header = tuple[bytes, bytes]
+
+MEDIA_TYPE: Final = b"application/openjobspec+json"
+_ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, b"application/json", b""})
+COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()),)
+_LONGEST_REQUEST_ID: Final = 200
+_TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
+
+_REQUEST_PREFIX: Final = f"req_{new_id()}-"
+_request_numbers: Final = itertools.count(1)
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+class Answer:
+    """What an endpoint answers: a body, which is JSON unless ``content_type`` says otherwise; or one without end."""
+
+    __slots__ = ("body", "content_type", "headers", "status", "stream")
+
+    def __init__(
+        self,
+        body: bytes = b"",
+        status: int = 200,
+        headers: Sequence[Header] = (),
+        content_type: bytes = MEDIA_TYPE,
+        stream: AsyncGenerator[bytes, None] | None = None,
+    ) -> None:
+        self.stream = stream
+        self.body = body
+        self.status = status
+        self.headers = headers
+        self.content_type = content_type
+
+    def all_headers(self, request_id: str) -> list[Header]:
+        """Return the headers of the response, those among them that every response has (section 6.5)."""
+        has_none = self.stream is not None or self.status == 304
+        length = [] if has_none else [(b"content-length", b"%d" % len(self.body))]
+        return [
+            (b"content-type", self.content_type),
+            (b"x-request-id", request_id.encode("latin-1")),
+            *length,
+            *self.headers,
+        ]
+
+
+class Services(NamedTuple):
+    """What endpoints need beside the engine: who calls those who are told of events, what others follow, who is let in.
+
+    ``doorkeeper`` is ``None`` if everybody is.
+    """
+
+    sender: Sender
+    feed: Feed
+    doorkeeper: Doorkeeper | None = None
+
+
+class Exchange:
+    """One request, and what an endpoint may want to know of it.
+
+    Attributes
+    ----------
+    path:
+        The parameters in its path.
+    address:
+        From where it comes, if that is known.
+    """
+
+    __slots__ = (
+        "_headers",
+        "_query_string",
+        "_receive",
+        "_services",
+        "address",
+        "content_length",
+        "content_type",
+        "engine",
+        "largest_body",
+        "path",
+        "request_id",
+        "tenant",
+        "version",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        largest_body: int,
+        headers: Sequence[Header],
+        query_string: bytes,
+        path: Mapping[str, str],
+        receive: Receive,
+        services: Services | None = None,
+    ) -> None:
+        self.engine = engine
+        self._services = services
+        self.address = ""
+        self.largest_body = largest_body
+        self.path = path
+        self._headers = headers
+        self._query_string = query_string
+        self._receive = receive
+        self.content_type = b""
+        self.content_length = b""
+        self.version = b""
+        self.tenant: bytes | None = None
+        request_id = b""
+        for name, value in headers:
+            if name == b"content-type":
+                self.content_type = value
+            elif name == b"content-length":
+                self.content_length = value
+            elif name == b"x-request-id":
+                request_id = value
+            elif name == b"ojs-version":
+                self.version = value
+            elif name == b"x-ojs-tenant":
+                self.tenant = value
+        usable = (
+            0 < len(request_id) <= _LONGEST_REQUEST_ID and request_id.isascii() and request_id.decode().isprintable()
+        )
+        self.request_id = request_id.decode() if usable else f"{_REQUEST_PREFIX}{next(_request_numbers):x}"
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters behind the question mark; of those that stand there twice, the last."""
+        return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
+
+    @property
+    def sender(self) -> Sender:
+        """What calls the endpoints of those who are told of events."""
+        assert self._services is not None, "the exchange belongs to no endpoint"
+        return self._services.sender
+
+    @property
+    def feed(self) -> Feed:
+        """What is read by those who follow events."""
+        assert self._services is not None, "the exchange belongs to no endpoint"
+        return self._services.feed
+
+    def check_version(self) -> None:
+        """Refuse a request for a version of the specification that this server does not speak (section 3.2)."""
+        if self.version and self.version != b"1.0" and not self.version.startswith(b"1.0."):
+            raise Unsupported(
+                f"OJS-Version {self.version.decode('latin-1')[:32]!r} is not supported; this server speaks "
+                f"{SPEC_VERSION!r}."
+            )
+
+    def confine(self, is_for_tenants: bool) -> None:
+        """Let a request for a tenant see nothing of what is others' (ojs-multi-tenancy.md section 5.3).
+
+        Raises
+        ------
+        InvalidRequest
+            What it names is no tenant.
+        Forbidden
+            It concerns all tenants.
+        """
+        if self.tenant is not None:
+            tenant = check_tenant(self.tenant.decode("latin-1"))
+            if not is_for_tenants:
+                raise Forbidden("This concerns all tenants, and is not for one of them; leave out X-OJS-Tenant.")
+            self.engine = self.engine.of(tenant)
+
+    async def optional_body(self) -> bytes:
+        """Return the request's body, which may be missing; raises as ``body`` does."""
+        return await self.body(may_be_missing=True)
+
+    async def body(self, *, may_be_missing: bool = False) -> bytes:
+        """Return the request's body.
+
+        Raises
+        ------
+        InvalidRequest
+            Its content type is not one of JSON.
+        PayloadTooLarge
+            It is longer than the server accepts.
+        """
+        kind = self.content_type or (b"application/json" if may_be_missing else b"")
+        if kind not in _ACCEPTED_TYPES and kind.partition(b";")[0].strip().lower() not in _ACCEPTED_TYPES:
+            raise InvalidRequest(
+                f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported; "
+                "use 'application/openjobspec+json' or 'application/json'."
+            )
+        if self.content_length.isdigit() and int(self.content_length) > self.largest_body:
+            raise self._too_large(int(self.content_length))
+        message = await self._receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            if len(body) > self.largest_body:
+                raise self._too_large(len(body))
+            return body
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await self._receive()
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > self.largest_body:
+                raise self._too_large(size)
+        if message["type"] == "http.disconnect":
+            raise InvalidPayload("The connection was closed before the request body was complete.")
+        return b"".join(parts)
+
+    async def pieces(self) -> AsyncGenerator[bytes | None, None]:
+        """Return the request's body as it comes, whatever it is and however long; at last ``None`` if it is cut off."""
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                yield None
+                return
+            if body := message.get("body", b""):
+                yield body
+            more = message.get("more_body", False)
+
+    async def members(self) -> Members:
+        """Return the members of the JSON object in the body, not yet decoded."""
+        return read_members(await self.body())
+
+    async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
+        """Return the body, decoded into the decoder's type.
+
+        Raises
+        ------
+        InvalidPayload
+            The body is no JSON object.
+        InvalidRequest
+            A member is missing or has the wrong type.
+        """
+        return self.decode(await self.body(), decoder)
+
+    def decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+        """Return a body that was read already, decoded into the decoder's type; raises as ``read`` does."""
+        read_members(raw)
+        try:
+            return decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"{error}.") from None
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header of the request, by its name in lower case."""
+        return next((value.decode("latin-1") for known, value in self._headers if known == name), None)
+
+    def trace_headers(self) -> dict[str, str]:
+        """Return the headers of the request that say to which trace it belongs."""
+        return {name.decode(): value.decode("latin-1") for name, value in self._headers if name in _TRACE_HEADERS}
+
+    async def gone(self) -> None:
+        """Return when the caller has closed the connection. The body must have been read before."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def _too_large(self, size: int) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"The request body takes {size} bytes; at most {self.largest_body} are allowed.", limit=self.largest_body
+        )
+
+
+Handler = Callable[[Exchange], Awaitable[Answer]]
+
+
+class Endpoint:
+    """An endpoint, as an ASGI application.
+
+    Parameters
+    ----------
+    handler:
+        Answers the request, or raises an ``OjsterError``.
+    engine:
+        What the handler works with.
+    metrics:
+        Where the request is counted.
+    largest_body:
+        The most bytes that a request body may have.
+    services:
+        What endpoints need beside the engine.
+    is_for_tenants:
+        Whether it answers requests for a tenant.
+    needs:
+        Any of these operations must be allowed to the caller; none: whoever calls is answered.
+    is_audited:
+        Whether it stands in the audit log that it was done.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        engine: Engine,
+        metrics: Metrics,
+        largest_body: int,
+        services: Services | None = None,
+        *,
+        is_for_tenants: bool = True,
+        needs: Collection[Operation] = (),
+        is_audited: bool = False,
+    ) -> None:
+        self._handler = handler
+        self._needs = needs
+        self._is_audited = is_audited
+        self._doorkeeper = None if services is None else services.doorkeeper
+        self._is_for_tenants = is_for_tenants
+        self._services = services
+        self._engine = engine
+        self._metrics = metrics
+        self.largest_body = largest_body
+        self._name = handler.__name__
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = self.exchange(scope["headers"], scope["query_string"], scope.get("path_params", {}), receive)
+        exchange.address = (scope.get("client") or ("",))[0]
+        answer = await self.answer(exchange)
+        headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if answer.stream is not None and scope["method"] == "HEAD":
+            await answer.stream.aclose()
+            await send({"type": "http.response.body", "body": b""})
+        elif answer.stream is None:
+            await send({"type": "http.response.body", "body": answer.body})
+        else:
+            await self._stream(answer.stream, exchange, send)
+
+    async def _stream(self, stream: AsyncGenerator[bytes, None], exchange: Exchange, send: Send) -> None:
+        """Send pieces of a body until there are no more, or the caller has gone."""
+        gone = asyncio.ensure_future(exchange.gone())
+        piece: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                piece = asyncio.ensure_future(anext(stream))
+                await asyncio.wait((piece, gone), return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    break
+                try:
+                    body = piece.result()
+                except StopAsyncIteration:
+                    await send({"type": "http.response.body", "body": b""})
+                    break
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        finally:
+            for task in (piece, gone):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(*(task for task in (piece, gone) if task is not None), return_exceptions=True)
+            await stream.aclose()
+
+    def exchange(
+        self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
+    ) -> Exchange:
+        """Return a request to this endpoint."""
+        return Exchange(self._engine, self.largest_body, headers, query_string, path, receive, self._services)
+
+    async def answer(self, exchange: Exchange) -> Answer:
+        """Answer a request, and count it."""
+        started = time.perf_counter()
+        with tracing.serving(self._name, exchange.trace_headers()) if tracing.ENABLED else nullcontext():
+            answer = await self._answer(exchange)
+        self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
+        return answer
+
+    async def _answer(self, exchange: Exchange) -> Answer:
+        try:
+            if exchange.version:
+                exchange.check_version()
+            if self._doorkeeper is not None and self._needs:
+                return await self._guarded(self._doorkeeper, exchange)
+            if exchange.tenant is not None:
+                exchange.confine(self._is_for_tenants)
+            return await self._handler(exchange)
+        except OjsterError as error:
+            return refuse(error, exchange.request_id)
+        except Exception:
+            log.exception("%s failed (request %s)", self._name, exchange.request_id)
+            why = f"The server failed; its log says more under {exchange.request_id}."
+            return refuse(BackendError(why), exchange.request_id)
+
+    async def _guarded(self, doorkeeper: Doorkeeper, exchange: Exchange) -> Answer:
+        """Answer a request if its caller may make it, and write it down if that is of interest."""
+        try:
+            tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
+            exchange.engine, access = await doorkeeper.admit(exchange.header(b"authorization"), tenant)
+            if exchange.engine.tenant is not None and not self._is_for_tenants:
+                raise Forbidden("This concerns all workspaces, and is not for one of them.")
+            access.need(*self._needs)
+            answer = await self._handler(exchange)
+        except (Unauthenticated, Forbidden) as error:
+            self._audit("auth.refused" if isinstance(error, Unauthenticated) else "access.denied", exchange, error)
+            raise
+        except OjsterError as error:
+            if self._is_audited:
+                self._audit("access.used", exchange, error)
+            raise
+        if self._is_audited:
+            self._audit("access.used", exchange)
+        return answer
+
+    def _audit(self, event_type: str, exchange: Exchange, refusal: OjsterError | None = None) -> None:
+        audit(
+            event_type,
+            exchange.engine,
+            address=exchange.address,
+            request_id=exchange.request_id,
+            refusal=refusal,
+            operation=self._name,
+            **exchange.path,
+        )
+
+
+def refuse(error: OjsterError, request_id: str) -> Answer:
+    """Return the answer that tells of an error (section 16)."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    return Answer(encode({"error": error.to_wire(request_id)}), error.status, headers)
+
+
+def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:
+    """Return ``limit``, ``offset`` and the position that ``cursor`` stands for (section 17).
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is malformed.
+    """
+    limit = whole(query, "limit", default, 1)
+    cursor = query.get("cursor")
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.", field="cursor")
+    before = int(cursor) if cursor else None
+    return min(limit, largest), whole(query, "offset", 0, 0), before
+
+
+def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
+    """Return a parameter that is an integer of at least ``least``.
+
+    Raises
+    ------
+    InvalidRequest
+        It is none.
+    """
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        raise InvalidRequest(f"The parameter {name!r} must be an integer of at least {least}, not {text[:40]!r}.")
+    return int(text)
+
+
+def wait_ms(query: Mapping[str, str]) -> float:
+    """Return how long to wait for something to happen, in seconds; 0 if the query does not say.
+
+    Raises
+    ------
+    InvalidRequest
+        It is no number of milliseconds.
+    """
+    text = query.get("wait_ms", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise InvalidRequest("The parameter 'wait_ms' must be a number of milliseconds.", field="wait_ms")
+    return int(text) / 1000
+
+
+class NumberedPage(msgspec.Struct, frozen=True):
+    """A page of an operator's list (ojs-admin-api.md section 7.1); ``number`` counts from 1."""
+
+    number: int
+    size: int
+
+    @property
+    def offset(self) -> int:
+        """How many entries are before it."""
+        return (self.number - 1) * self.size
+
+
+def numbered_page(query: Mapping[str, str]) -> NumberedPage:
+    """Return the page that ``page`` and ``per_page`` ask for: at most 100 entries, 20 if nothing is said.
+
+    Raises
+    ------
+    InvalidRequest
+        One of them is malformed.
+    """
+    return NumberedPage(whole(query, "page", 1, 1), min(whole(query, "per_page", 20, 1), 100))
+
+
+def numbered_pagination(page: NumberedPage, total: int) -> dict[str, Any]:
+    """Return the ``pagination`` object of an operator's list."""
+    return {"total": total, "page": page.number, "per_page": page.size}
+
+
+def pagination(total: int, limit: int, offset: int, next_before: int | None) -> dict[str, Any]:
+    """Return the ``pagination`` object of a list (section 17.2)."""
+    page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}
+    if next_before is not None:
+        page["next_cursor"] = str(next_before)
+    return page

@@ -1,0 +1,1 @@
+"""Transactions, group commit, migrations and wake-ups, on SQLite and PostgreSQL."""

@@ -1,0 +1,395 @@
+"""How are statements sent to PostgreSQL? In pipelines: many at a time, and only who needs an answer waits for one.
+
+A transaction function writes as if each statement were answered at once. Here those that return no rows are only sent,
+and their answers are read together with the next one that does, or with the commit. A transaction of eight statements
+so costs two or three round trips, which is what matters as soon as the database is on another machine.
+
+This works directly on libpq, as psycopg wraps it (``psycopg.pq``): the figures are in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.pq.abc import PGresult
+
+from ojster.core.errors import InvalidRequest
+from ojster.storage.transaction import ColumnType, Parameters, Row, TryAgain
+
+LONGEST_ANSWER: Final = 60.0
+"""How long to wait for an answer, in seconds, before the connection is taken for lost."""
+
+_UUID_OID: Final = 2950
+_INT8_OID: Final = 20
+_TEXT_OID: Final = 25
+_BYTEA_OID: Final = 17
+
+_TABLES: Final = (
+    "jobs|payloads|queues|job_counts|job_count_slots|queue_minutes|workers|crons|event_batches|migrations|"
+    "workflows|nodes|node_specs|node_edges|node_reviews|idempotency_keys|checkpoints|rate_limits|queue_hours|system|schemas|webhooks|"
+    "pools|tenants|event_positions|job_history|definitions|resumptions|workflow_properties|notes|tokens|worker_rules|collections|collection_items|channels|"
+    "files|file_pieces|task_runs|task_statistics|job_inputs"
+)
+_TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
+_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
+_RETURNS_ROWS: Final = re.compile(r"^SELECT\b|\bRETURNING\b")
+
+_RUN_AGAIN: Final = frozenset({"40001", "40P01", "55P03", "23505", "23P01"})
+"""Serialization failures, deadlocks, locks not to be had, and what another transaction has inserted meanwhile: when the
+transaction is run again, it sees what the other has done."""
+
+_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "08P01", "26000"})
+"""The database shuts down, has crashed, is starting up or hangs up; or a pooler has handed us another's connection."""
+
+
+class ConnectionLost(Exception):
+    """The connection is gone, and with it the transaction, unless its commit was on the way.
+
+    ``undone`` tells that it certainly is: the database has refused something before the commit.
+    """
+
+    def __init__(self, why: str, *, undone: bool = False) -> None:
+        super().__init__(why)
+        self.undone = undone
+
+
+class StatementFailed(Exception):
+    """The database refused a statement."""
+
+    def __init__(self, sqlstate: str, message: str) -> None:
+        super().__init__(f"{message} ({sqlstate})")
+        self.sqlstate = sqlstate
+
+
+class Statement(NamedTuple):
+    """A statement as PostgreSQL wants it. ``names`` are its parameters in order, empty if they are positional."""
+
+    sql: bytes
+    names: tuple[str, ...]
+    returns_rows: bool
+
+
+@cache
+def translate(sql: str, schema: str) -> Statement:
+    """Return a statement of the engine's dialect (``:name`` or ``?``) with numbered parameters and qualified tables.
+
+    Tables are qualified, and no search path is set, because neither a pooler nor a caller's own connection would keep
+    it as it was.
+    """
+    names: list[str] = []
+    positions = 0
+
+    def number(match: re.Match[str]) -> str:
+        nonlocal positions
+        name = match[1]
+        if name is None:
+            positions += 1
+            return f"${positions}"
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    numbered = _PARAMETER.sub(number, sql)
+    qualified = _TABLE.sub(lambda match: f"{match[1]} {quoted(schema)}.{match[2]}", numbered)
+    return Statement(qualified.encode(), tuple(names), _RETURNS_ROWS.search(sql) is not None)
+
+
+def quoted(name: str) -> str:
+    """Return a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Array(NamedTuple):
+    """Values as one parameter; ``unnest`` makes rows of them again."""
+
+    type: ColumnType
+    values: Sequence[Any]
+
+    def encode(self) -> bytes | None:
+        """Return the array as PostgreSQL reads it, in binary; ``None`` if no value is there, which ``unnest`` pads."""
+        values = self.values
+        if not any(value is not None for value in values):
+            return None
+        match self.type:
+            case "bigint" if None not in values:
+                count = len(values)
+                flat = [8] * (2 * count)
+                flat[1::2] = values
+                return struct.pack(f">iiiii{'iq' * count}", 1, 0, _INT8_OID, count, 1, *flat)
+            case "bigint":
+                return _array(
+                    _INT8_OID, [None if one is None else one.to_bytes(8, "big", signed=True) for one in values]
+                )
+            case "text":
+                return _array(_TEXT_OID, [None if one is None else _text(one) for one in values])
+            case "bytea":
+                return _array(_BYTEA_OID, values)
+            case "uuid":
+                return _array(
+                    _UUID_OID, [None if one is None else bytes.fromhex(one.replace("-", "")) for one in values]
+                )
+
+
+def ints(values: Sequence[int | None]) -> Array:
+    """Return integers as a parameter of type ``bigint[]``."""
+    return Array("bigint", values)
+
+
+def texts(values: Sequence[str | None]) -> Array:
+    """Return strings as a parameter of type ``text[]``."""
+    return Array("text", values)
+
+
+def blobs(values: Sequence[bytes | None]) -> Array:
+    """Return byte strings as a parameter of type ``bytea[]``."""
+    return Array("bytea", values)
+
+
+def uuids(values: Sequence[str]) -> Array:
+    """Return UUIDs as a parameter of type ``uuid[]``."""
+    return Array("uuid", values)
+
+
+def unnest(*types: ColumnType) -> str:
+    """Return the SQL that makes rows of as many arrays, as positional parameters."""
+    return f"unnest({', '.join(f'CAST(? AS {type}[])' for type in types)})"
+
+
+def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
+    parts = [struct.pack(">iiiii", 1, int(None in values), oid, len(values), 1)]
+    for value in values:
+        if value is None:
+            parts.append(b"\xff\xff\xff\xff")
+        else:
+            parts.append(len(value).to_bytes(4, "big"))
+            parts.append(value)
+    return b"".join(parts)
+
+
+def _text(value: str) -> bytes:
+    if "\0" in value:
+        raise InvalidRequest("PostgreSQL cannot keep text with the character U+0000.")
+    return value.encode()
+
+
+class _UuidAsText(Loader):
+    format = pq.Format.BINARY
+
+    def load(self, data: pq.abc.Buffer) -> str:
+        text = bytes(data).hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class _Context:
+    """How values are read: as psycopg does, but UUIDs as text."""
+
+    connection = None
+
+    def __init__(self) -> None:
+        self.adapters = AdaptersMap(psycopg.adapters)
+        self.adapters.register_loader("uuid", _UuidAsText)
+
+
+_CONTEXT: Final = _Context()
+
+
+Value = str | bytes | int | Array | None
+"""What a parameter can be."""
+
+
+class Connection:
+    """One connection in pipeline mode. Used by one thread.
+
+    Parameters
+    ----------
+    conninfo:
+        What libpq is to connect to.
+    schema:
+        The schema of the tables.
+    settings:
+        Settings of the server for this connection.
+    prepares:
+        Whether statements are prepared once and then run by name, and settings are made once; behind a pooler that
+        hands a connection on after each transaction, neither lasts.
+
+    Raises
+    ------
+    psycopg.OperationalError
+        The database cannot be reached.
+    """
+
+    def __init__(
+        self, conninfo: str, schema: str, settings: Mapping[str, str] | None = None, *, prepares: bool = True
+    ) -> None:
+        self._owner = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+        self._settings = dict(settings or {})
+        if prepares and self._settings:
+            calls = ", ".join(["set_config(%s, %s, false)"] * len(self._settings))
+            values = [part for pair in self._settings.items() for part in pair]
+            self._owner.execute(f"SELECT {calls}".encode(), values)
+        self._libpq = self._owner.pgconn
+        self._libpq.nonblocking = 1
+        self._libpq.enter_pipeline_mode()
+        self._libpq.notice_handler = None
+        self._schema = schema
+        self._names: dict[bytes, bytes] | None = {} if prepares else None
+        self._prepared = 0
+        self._new_names: list[bytes] = []
+        """Statements whose preparation has not been answered yet."""
+        self._answers: list[bool] = []
+        """For each answer that is to come, whether its rows are wanted."""
+        socket = self._libpq.socket
+        self._readable, self._usable = select.poll(), select.poll()
+        self._readable.register(socket, select.POLLIN)
+        self._usable.register(socket, select.POLLIN | select.POLLOUT)
+        self._rows = Transformer(_CONTEXT)
+        self.last_command: bytes | None = None
+        """What the database said of the last statement that went well."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open, as far as the database has answered."""
+        return self._libpq.transaction_status != pq.TransactionStatus.IDLE
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._owner.close()
+
+    def set_for_transaction(self) -> None:
+        """Make the settings for the transaction that has begun, if they do not last longer."""
+        if self._names is None and self._settings:
+            calls = ", ".join(["set_config(?, ?, true)"] * len(self._settings))
+            values = [part for pair in self._settings.items() for part in pair]
+            self._send(translate(f"SELECT {calls}", self._schema), values)
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Send a statement; if it returns rows, wait for them.
+
+        Raises
+        ------
+        StatementFailed, TryAgain
+            The database refused this statement, or one that was sent before it.
+        ConnectionLost
+            The connection is gone.
+        """
+        statement = translate(sql, self._schema)
+        if isinstance(parameters, dict):
+            self._send(statement, [parameters[name] for name in statement.names])
+        else:
+            self._send(statement, parameters)
+        return self.answer() if statement.returns_rows else []
+
+    def send(self, sql: str, parameters: Sequence[Value]) -> None:
+        """Send a statement whose rows nobody wants."""
+        statement = translate(sql, self._schema)
+        self._send(statement._replace(returns_rows=False), parameters)
+
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Value]]) -> None:
+        """Send a statement once for each row of positional parameters."""
+        statement = translate(sql, self._schema)
+        for values in rows:
+            self._send(statement, values)
+
+    def _send(self, statement: Statement, values: Iterable[Value]) -> None:
+        encoded: list[bytes | None] = []
+        formats: list[int] = []
+        for value in values:
+            if value is None or isinstance(value, bytes):
+                encoded.append(value)
+                formats.append(pq.Format.BINARY)
+            elif isinstance(value, Array):
+                encoded.append(value.encode())
+                formats.append(pq.Format.BINARY)
+            else:
+                encoded.append(_text(value) if isinstance(value, str) else b"%d" % value)
+                formats.append(pq.Format.TEXT)
+        libpq = self._libpq
+        try:
+            if self._names is None:
+                libpq.send_query_params(statement.sql, encoded, None, formats, pq.Format.BINARY)
+            else:
+                name = self._names.get(statement.sql)
+                if name is None:
+                    self._prepared += 1
+                    name = self._names[statement.sql] = b"ojster_%d" % self._prepared
+                    self._new_names.append(statement.sql)
+                    libpq.send_prepare(name, statement.sql)
+                    self._answers.append(False)
+                libpq.send_query_prepared(name, encoded, formats, pq.Format.BINARY)
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(str(error)) from error
+        self._answers.append(statement.returns_rows)
+
+    def flush(self) -> None:
+        """Let the database begin with what was sent; its answers are read later."""
+        try:
+            self._libpq.flush()
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def answer(self) -> list[Row]:
+        """Wait until all that was sent is answered; return the rows of the last statement that has any."""
+        libpq = self._libpq
+        failed: PGresult | None = None
+        undone = False
+        rows: PGresult | None = None
+        try:
+            libpq.pipeline_sync()
+            while libpq.flush():
+                self._wait(self._usable)
+            for place, wanted in enumerate(self._answers, 1):
+                result = self._result()
+                if result is None:
+                    raise ConnectionLost("The connection was closed by the database.")
+                if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+                    undone = undone or place < len(self._answers)
+                    failed = failed or result
+                else:
+                    self.last_command = result.command_status
+                    rows = result if wanted else rows
+                self._result()  # the end of this statement's answers
+            self._answers.clear()
+            synced = self._result()
+            if synced is None or synced.status != pq.ExecStatus.PIPELINE_SYNC:
+                raise ConnectionLost("The connection was closed by the database.")
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(str(error)) from error
+        if failed is not None:
+            for sql in self._new_names:  # the preparation may have failed, or been skipped
+                del self._names[sql]  # type: ignore[union-attr]  # it has prepared
+        self._new_names.clear()
+        if failed is not None:
+            raise _failure(failed, undone=undone)
+        if rows is None:
+            return []
+        self._rows.set_pgresult(rows)
+        return self._rows.load_rows(0, rows.ntuples, tuple)
+
+    def _result(self) -> PGresult | None:
+        libpq = self._libpq
+        while libpq.is_busy():
+            self._wait(self._readable)
+        return libpq.get_result()
+
+    def _wait(self, poll: select.poll) -> None:
+        if not poll.poll(LONGEST_ANSWER * 1000):
+            raise ConnectionLost(f"The database has not answered for {LONGEST_ANSWER:g} seconds.")
+        self._libpq.consume_input()
+
+
+def _failure(result: PGresult, *, undone: bool) -> Exception:
+    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message).decode()
+    if sqlstate in _RUN_AGAIN:
+        return TryAgain(f"{message} ({sqlstate})")
+    if sqlstate in _LOST:
+        return ConnectionLost(message, undone=undone)
+    return StatementFailed(sqlstate, message)

@@ -1,0 +1,413 @@
+"""How are jobs kept in a SQLite file? One writer thread with group commit, one reader, checkpoints out of the way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from array import array
+from asyncio import Future
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from ojster.core.errors import BackendUnavailable
+from ojster.core.settings import Settings
+from ojster.jobs.envelope import Job
+from ojster.storage.configuration import Configuration
+from ojster.storage.database import Database, topics_of
+from ojster.storage.dispatcher import Dispatcher, Operation, Patience
+from ojster.storage.migrations import refuse_newer, scripts
+from ojster.storage.sqlite.notifier import Doorbell
+from ojster.storage.transaction import (
+    JOB_COLUMNS,
+    JOB_COLUMNS_OF_J,
+    ColumnType,
+    Parameters,
+    Row,
+    Transaction,
+)
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_UNUSABLE: Final = (
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.ReadOnlyError,
+    apsw.CantOpenError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+)
+"""What is wrong with the file or the disk, and not with a call."""
+
+BUSY_TIMEOUT: Final = 30_000
+"""How long to wait for another process that writes to the same file, in milliseconds."""
+
+CHECKPOINT_PAGES: Final = 4_000
+"""After how many pages in the write-ahead log they are copied to the file, in the background."""
+
+LARGEST_LOG_PAGES: Final = 16_000
+"""At how many pages in the write-ahead log the writer waits until it is copied; it never grows beyond that, as it would
+under a load that leaves the background no pause."""
+
+CACHE_KIB: Final = 32 * 1024
+"""How much of the file each connection keeps in memory at most, in KiB."""
+
+INSERT_SIZES: Final = (128, 32, 8, 1)
+"""How many rows an INSERT has at once: one statement for many rows holds up other threads once, not for each row."""
+
+KEEP_EVENTS: Final = 64 * 1024 * 1024
+"""How many bytes of events are kept."""
+
+TRIM_EVENTS: Final = 4 * 1024 * 1024
+"""After how many more of them the oldest are deleted."""
+
+_RECORD: Final = (
+    "INSERT INTO event_batches (at, total, events) VALUES "
+    "(?, ? + coalesce((SELECT total FROM event_batches ORDER BY seq DESC LIMIT 1), 0), ?) RETURNING total"
+)
+
+_INSERT_JOBS: Final = {
+    size: (
+        "INSERT INTO jobs (seq, id, type, queue, state, priority, max_attempts, created_at, enqueued_at, expires_at, "
+        "due_at, timeout, lease, unique_key, cron_name, exclusive_key, node, limit_key, tenant, version, needs, agent, "
+        "reacts, hold) VALUES " + ", ".join(["(" + ", ".join("?" * 24) + ")"] * size)
+    )
+    for size in INSERT_SIZES
+}
+_INSERT_PAYLOADS: Final = "INSERT INTO payloads (seq, envelope) SELECT ?1 + rowid - 1, value FROM carray(?2)"
+_START_JOBS: Final = (
+    "UPDATE jobs SET state = 'active', attempt = attempt + 1, started_at = ?, due_at = ?, worker_id = ? "
+    "WHERE seq IN carray(?)"
+)
+_COMPLETE_JOBS: Final = (
+    "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
+)
+_SELECT_AVAILABLE: Final = (
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{abilities} "
+    "AND (j.due_at IS NULL OR j.due_at > ?) "
+    "AND (j.exclusive_key IS NULL OR NOT EXISTS "
+    "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
+    "ORDER BY j.priority DESC, j.seq LIMIT ?"
+)
+_LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
+_LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
+_FIND_JOBS: Final = (
+    f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq WHERE j.id IN carray(?)"
+)
+
+
+class SqliteTransaction(Transaction):
+    """A transaction on one SQLite connection. Writers are one at a time, so that nothing needs to be locked."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        now: int,
+        settings: Settings,
+        configuration: Configuration,
+        *,
+        records_events: bool = False,
+    ) -> None:
+        super().__init__(now, settings, configuration, records_events=records_events)
+        self._cursor = connection.cursor()
+
+    select_available = _SELECT_AVAILABLE
+    among = "IN carray(?)"
+
+    def integers(self, values: Collection[int]) -> Any:
+        return apsw.carray(array("q", values or (-1,)))
+
+    def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        marks = ", ".join("?" * len(columns))
+        self.execute_many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
+    def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
+        key, *others = columns
+        changes = ", ".join(f"{name} = ?{place}" for place, name in enumerate(others, 2))
+        self.execute_many(f"UPDATE {table} SET {changes} WHERE {key} = ?1", rows)
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        return self._cursor.execute(sql, parameters).fetchall()
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            self._cursor.executemany(sql, rows)
+
+    def insert_jobs(self, jobs: Sequence[Job]) -> None:
+        (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
+        first = (last or 0) + 1
+        values: list[Any] = []
+        for seq, job in enumerate(jobs, first):
+            values += (
+                seq,
+                job.id,
+                job.type,
+                job.queue,
+                job.state,
+                job.priority,
+                job.max_attempts,
+                job.created_at,
+                job.enqueued_at,
+                job.expires_at,
+                job.due_at,
+                job.timeout,
+                job.lease,
+                job.unique_key,
+                job.cron_name,
+                job.exclusive_key,
+                job.node,
+                job.limit_key,
+                job.tenant,
+                job.version,
+                job.needs,
+                job.agent,
+                job.reacts,
+                job.hold,
+            )
+        start, width = 0, len(values) // len(jobs)
+        for size in INSERT_SIZES:
+            while len(values) - start >= size * width:
+                self._cursor.execute(_INSERT_JOBS[size], values[start : start + size * width])
+                start += size * width
+        self._cursor.execute(_INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
+
+    def start_jobs(self, jobs: Sequence[Job]) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for job in jobs:
+            alike.setdefault((job.started_at, job.due_at, job.worker_id), []).append(job.seq)
+        for values, seqs in alike.items():
+            self._cursor.execute(_START_JOBS, (*values, apsw.carray(array("q", seqs))))
+
+    def complete_jobs(self, jobs: Sequence[Job]) -> None:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for job in jobs:
+            alike.setdefault((job.finished_at, job.result), []).append(job.seq)
+        if len(alike) > len(jobs) // 4:  # each has a result of its own
+            super().complete_jobs(jobs)
+            return
+        for values, seqs in alike.items():
+            self._cursor.execute(_COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
+
+    def lock_keys(self, keys: Iterable[str]) -> Set[str]:
+        return frozenset()  # there is no other transaction
+
+    def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        ids = _without_nul(ids)
+        if not ids:
+            return {}
+        if len(ids) == 1:
+            return {row[1]: Job(*row) for row in self.execute(_LOCK_JOB, ids)}
+        return {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (apsw.carray(tuple(ids)),))}
+
+    def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        ids = _without_nul(ids)
+        if not ids:
+            return {}
+        return {row[1]: Job(*row) for row in self.execute(_FIND_JOBS, (apsw.carray(tuple(ids)),))}
+
+    def record_events(self, events: bytes) -> None:
+        ((total,),) = self.execute(_RECORD, (self.now, len(events), events))
+        if total // TRIM_EVENTS != (total - len(events)) // TRIM_EVENTS:
+            self.execute("DELETE FROM event_batches WHERE total < ?", (total - KEEP_EVENTS,))
+
+    def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
+        rows = self.execute(
+            "SELECT seq, events FROM event_batches WHERE seq >= ? ORDER BY seq LIMIT ?", (position, limit)
+        )
+        return [(seq, events) for seq, events in rows]
+
+    def last_position(self) -> int:
+        return int(self.execute("SELECT coalesce(max(seq), 0) FROM event_batches")[0][0])
+
+    def envelopes(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
+        query = f"SELECT seq, envelope FROM payloads WHERE seq {self.among}"
+        found: dict[int, bytes] = dict(self.execute(query, (self.integers([job.seq for job in jobs]),)))
+        for job in jobs:
+            job.envelope = found[job.seq]
+
+
+def _without_nul(ids: Sequence[str]) -> Sequence[str]:
+    """The ids that can be ids: an array of SQLite ends its strings at NUL."""
+    return [id for id in ids if "\0" not in id]
+
+
+class SqliteDatabase(Database):
+    """Jobs in a SQLite file, or in memory (``:memory:``).
+
+    Several processes may use one file. They ring each other (``Doorbell``) when there is something to do.
+    """
+
+    kind = "sqlite"
+
+    def __init__(self, path: str, settings: Settings, clock: Callable[[], int], synchronous: str = "FULL") -> None:
+        super().__init__(settings, clock)
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
+        self.path = path
+        self._in_memory = path in ("", ":memory:")
+        self._synchronous = synchronous
+        self._connections: list[apsw.Connection] = []
+        self._checkpoint_wanted = threading.Event()
+        self._checkpointing = threading.Lock()
+        self._closing = False
+        self._log_pages = 0
+
+    def open(self) -> None:
+        writer = self._connect()
+        try:
+            self.schema_version = migrate(writer)
+        except apsw.Error as error:
+            raise BackendUnavailable(f"Cannot use the database file {self.path}: {error}.") from error
+        self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")
+        self._reader = self._writer
+        self._doorbell: Doorbell | None = None
+        if not self._in_memory:
+            reader = self._connect()
+            self._reader = Dispatcher([lambda: self._read(reader)], "ojster-reader")
+            self._reader.start()
+            writer.wal_autocheckpoint(0)
+            writer.set_wal_hook(self._on_commit)
+            self._checkpointer = threading.Thread(target=self._checkpoint, name="ojster-checkpoint", daemon=True)
+            self._checkpointer.start()
+            self._doorbell = Doorbell(Path(self.path), self.heed)
+        self._writer.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._writer.close()
+        if not self._in_memory:
+            self._reader.close()
+            self._checkpoint_wanted.set()
+            self._checkpointer.join()
+        if self._doorbell is not None:
+            self._doorbell.close()
+        for connection in self._connections:
+            connection.close()
+
+    def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
+        return self._writer.run(operation, arguments)
+
+    def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
+        return self._writer.run(operation, (argument,), patience)
+
+    def hurry(self, patience: Patience) -> None:
+        self._writer.hurry(patience)
+
+    def let_nobody_wait(self) -> None:
+        self._writer.ring(None)
+
+    def ring_fetches(self, queues: Sequence[str]) -> None:
+        self._writer.ring(queues)
+
+    def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
+        return self._reader.run(operation, arguments)
+
+    def _connect(self) -> apsw.Connection:
+        try:
+            if not self._in_memory:
+                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            connection = apsw.Connection(self.path, statementcachesize=200)
+            connection.set_busy_timeout(BUSY_TIMEOUT)
+            for pragma in ("journal_mode = WAL", f"synchronous = {self._synchronous}", f"cache_size = -{CACHE_KIB}"):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+        except (apsw.Error, OSError) as error:
+            raise BackendUnavailable(f"Cannot open the database file {self.path}: {error}.") from error
+        self._connections.append(connection)
+        return connection
+
+    @contextmanager
+    def _write(self, connection: apsw.Connection) -> Iterator[Transaction]:
+        execute = connection.execute
+        try:
+            execute("BEGIN IMMEDIATE")
+            try:
+                tx = SqliteTransaction(
+                    connection,
+                    self.clock(),
+                    self.settings,
+                    self.configuration,
+                    records_events=self.records_events,
+                )
+                yield tx
+                tx.write_effects()
+                execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    execute("ROLLBACK")
+                raise
+        except _UNUSABLE as error:
+            raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
+        try:  # it is committed: nothing from here on may look as if it were not
+            self.publish(tx.effects)
+            if self._doorbell is not None and (topics := topics_of(tx.effects)):
+                self._doorbell.ring(topics)
+            if self._log_pages > LARGEST_LOG_PAGES:
+                self._copy_log(connection)
+                self._log_pages = 0
+        except Exception:
+            log.exception("others could not be told of a transaction")
+
+    @contextmanager
+    def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
+        connection.execute("BEGIN")
+        try:
+            yield SqliteTransaction(connection, self.clock(), self.settings, self.configuration)
+        finally:
+            connection.execute("ROLLBACK")
+
+    def _on_commit(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        self._log_pages = pages
+        if pages >= CHECKPOINT_PAGES:
+            self._checkpoint_wanted.set()
+        return apsw.SQLITE_OK
+
+    def _checkpoint(self) -> None:
+        """Copy the write-ahead log to the file, on a connection of its own, so that no commit waits for it."""
+        connection = self._connect()
+        while not self._closing:
+            self._checkpoint_wanted.wait()
+            self._checkpoint_wanted.clear()
+            self._copy_log(connection)
+
+    def _copy_log(self, connection: apsw.Connection) -> None:
+        with self._checkpointing:
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            except apsw.BusyError:
+                log.debug("another process is at the checkpoint")
+            except apsw.Error as error:
+                log.error("the write-ahead log cannot be copied now: %s", error)
+
+
+def migrate(connection: apsw.Connection) -> int:
+    """Bring the schema up to date, in one transaction; return its version.
+
+    Raises
+    ------
+    BackendUnavailable
+        The schema is newer than this version of Ojster.
+    """
+    wanted = scripts("sqlite")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchall()[0][0] or 0)
+        refuse_newer(version, len(wanted))
+        for script in wanted[version:]:
+            connection.execute(script)
+        connection.execute(f"PRAGMA user_version = {len(wanted)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return len(wanted)

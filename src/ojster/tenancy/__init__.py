@@ -1,0 +1,1 @@
+"""Tenants, workspaces, tokens and roles."""

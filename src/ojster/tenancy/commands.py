@@ -1,0 +1,131 @@
+"""How are tokens made, listed, rotated and revoked from the command line?"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import click
+
+from ojster.cli.options import Duration, ask, done, examples, with_json, with_url
+from ojster.cli.output import ago, print_json, print_table
+from ojster.core.tenant import check_tenant
+from ojster.core.timestamps import system_clock
+from ojster.tenancy.access import Grant, Role, Token, shown_grants, shown_token
+
+
+@click.group(
+    epilog=examples(
+        "ojster tokens create operators --role owner",
+        "ojster tokens create shop --role producer --queue 'shop.*' --expires P90D",
+        "ojster tokens create fleet --role worker --role producer --tenant acme",
+    )
+)
+def tokens() -> None:
+    """Make, list, rotate and revoke the tokens that a server with --auth required lets in.
+
+    Callers send one as 'Authorization: Bearer …'; this command and Python's clients take it from OJSTER_TOKEN.
+    """
+
+
+@tokens.command(
+    "create",
+    epilog=examples(
+        "ojster tokens create ci --role contributor --tenant acme:web --expires P30D",
+        "ojster tokens create grafana --role viewer --url postgresql://jobs@db.example.com/shop",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "--role",
+    "roles",
+    type=click.Choice([role.value for role in Role]),
+    multiple=True,
+    required=True,
+    help="viewer looks; producer enqueues; worker gets jobs; contributor looks, enqueues and steers jobs; owner does "
+    "all that but gets no jobs, and approves, deletes and configures. Repeatable.",
+)
+@click.option(
+    "--tenant",
+    "tenants",
+    multiple=True,
+    metavar="ID",
+    help="Only in this workspace, and those in it (acme: also acme:web); repeatable. By default everywhere.",
+)
+@click.option(
+    "--queue", "queues", multiple=True, metavar="NAME", help="Only jobs of this queue ('shop.*'); repeatable."
+)
+@click.option(
+    "--expires", type=Duration(), metavar="DURATION", default=None, help="After what time it is worth nothing."
+)
+@with_url
+@with_json
+def create_token(
+    name: str,
+    roles: tuple[str, ...],
+    tenants: tuple[str, ...],
+    queues: tuple[str, ...],
+    expires: int | None,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Make a token called NAME, and print it: this once, for only a hash of it is kept."""
+    places: list[str | None] = [check_tenant(tenant) for tenant in tenants]
+    grants = [Grant(Role(role), place) for role, place in product(roles, places or [None])]
+    expires_at = None if expires is None else system_clock() + expires
+    made = ask(url, lambda client: client.create_token(name, grants, queues, expires_at), makes=True)
+    _print_secret(*made, as_json)
+
+
+@tokens.command("list", epilog=examples("ojster tokens list"))
+@with_url
+@with_json
+def list_tokens(url: str, as_json: bool) -> None:
+    """List the tokens, with when each was used last, to the hour."""
+    found = ask(url, lambda client: client.tokens())
+    if as_json:
+        print_json({"tokens": [shown_token(token) for token in found]})
+        return
+    print_table(
+        ("id", "name", "roles", "queues", "created", "expires", "last used"),
+        [
+            (
+                token.id,
+                token.name,
+                ", ".join(f"{grant['role']} in {grant['tenant']}" for grant in shown_grants(token.grants)),
+                ", ".join(token.queues) or "all",
+                ago(token.created_at),
+                ago(token.expires_at) or "never",
+                ago(token.last_used_at) or "never",
+            )
+            for token in found
+        ],
+        "There are no tokens.",
+    )
+
+
+@tokens.command("rotate", epilog=examples("ojster tokens rotate 4f1c9a0b2d3e --grace PT1H"))
+@click.argument("token_id")
+@click.option("--grace", type=Duration(), default="P1D", show_default=True, help="How long the former one is good yet.")
+@with_url
+@with_json
+def rotate_token(token_id: str, grace: int | None, url: str, as_json: bool) -> None:
+    """Give a token another secret, and print it; the former one is good for a while yet."""
+    _print_secret(*ask(url, lambda client: client.rotate_token(token_id, grace or 0)), as_json)
+
+
+@tokens.command("revoke", epilog=examples("ojster tokens revoke 4f1c9a0b2d3e"))
+@click.argument("token_id")
+@with_url
+@with_json
+def revoke_token(token_id: str, url: str, as_json: bool) -> None:
+    """Let a token be worth nothing from now on."""
+    token = ask(url, lambda client: client.revoke_token(token_id))
+    done(f"The token {token.id} ({token.name}) is worth nothing any more.", as_json, {"id": token.id, "revoked": True})
+
+
+def _print_secret(token: Token, secret: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"token": shown_token(token) | {"secret": secret}})
+    else:
+        click.echo(secret)
+        click.echo(f"This is the token {token.id} ({token.name}). It is not shown again.", err=True)

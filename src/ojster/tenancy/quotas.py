@@ -1,0 +1,208 @@
+"""What may tenants do, and how do they do? (ojs-multi-tenancy.md)
+
+All tenants share the queues. Who claims for nobody in particular gets jobs of all of them, in turn, by weight; who
+claims for a tenant gets only its. What a tenant may do is configured by operators, and remembered by each process
+(``ojster.storage.configuration``), so that tenants of whom nothing is said cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import Final
+
+from ojster.core.errors import TenantLimitExceeded
+from ojster.core.states import JobState
+from ojster.core.tenant import NOBODY, called, names_of, shown_tenant
+from ojster.jobs.request import NewJob
+from ojster.storage.configuration import Tenant
+from ojster.storage.transaction import KINDS_OF_WAITING, Transaction
+
+MOST_TENANTS: Final = 100
+"""At the jobs of how many tenants a claim looks in one queue."""
+
+_WAITING_TENANTS: Final = (
+    "SELECT name FROM (WITH RECURSIVE waiting(name) AS ("
+    "SELECT (SELECT min(tenant) {waits} > :after) "
+    "UNION ALL SELECT (SELECT min(tenant) {waits} > waiting.name) FROM waiting WHERE waiting.name IS NOT NULL"
+    ") SELECT name FROM waiting WHERE name IS NOT NULL LIMIT :most) AS found"
+).format(waits="FROM jobs WHERE queue = :queue AND state = 'available' AND tenant <> '' AND tenant")
+"""Each tenant is looked up behind the one before it, so that the cost is that of the tenants, not of their jobs."""
+
+DEPTH: Final = (JobState.AVAILABLE.value, JobState.SCHEDULED.value)
+"""The states of jobs that take a place of those that a tenant may have waiting (section 8.1)."""
+
+
+# Claims
+
+
+def waiting_tenants(tx: Transaction, queue: str, after: str = "", most: int = MOST_TENANTS) -> list[str]:
+    """Return who, behind ``after``, has jobs waiting in a queue, but nobody; by name."""
+    rows = tx.execute(_WAITING_TENANTS, {"queue": queue, "after": after, "most": most})
+    return [name for (name,) in rows]
+
+
+def oldest_waiting(tx: Transaction, queue: str) -> int | None:
+    """Return since when the next job of a queue has been available, whosever it is."""
+    moments = []
+    for tenant in (NOBODY, *waiting_tenants(tx, queue)):
+        for kind, order in KINDS_OF_WAITING:
+            moments += tx.execute(
+                f"SELECT enqueued_at FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' "
+                f"AND {kind} ORDER BY {order}, seq LIMIT 1",
+                {"queue": queue, "tenant": tenant},
+            )
+    return min((at for (at,) in moments if at is not None), default=None)
+
+
+def rooms_of(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
+    """Return how many more jobs may run of each tenant of which that is limited.
+
+    Until the transaction ends, nobody else finds room for some of theirs.
+    """
+    rooms = {}
+    for tenant in sorted(tenants & tx.configuration.tenants(tx).keys()):
+        most = tx.configuration.tenants(tx)[tenant].max_concurrency
+        if most is None:
+            continue
+        rooms[tenant] = _room(tx, tenant, most)
+        if rooms[tenant] and tx.for_update:
+            tx.execute("SELECT id FROM tenants WHERE id = :id" + tx.for_update, {"id": tenant})
+            rooms[tenant] = _room(tx, tenant, most)
+    return rooms
+
+
+def _room(tx: Transaction, tenant: str, most: int) -> int:
+    return max(0, most - _count(_counts(tx, tenant), (JobState.ACTIVE.value,)))
+
+
+def free_tenants(tx: Transaction, tenants: Set[str]) -> None:
+    """Let the jobs of these tenants wait no longer that wait for room: some of theirs are active no more."""
+    for tenant in tenants & tx.configuration.tenants(tx).keys():
+        tx.effects.opened.update(_waiting_queues(tx, tenant))
+
+
+def _waiting_queues(tx: Transaction, tenant: str) -> list[str]:
+    return [called(name) for name, states in _counts(tx, tenant).items() if states.get("available", 0) > 0]
+
+
+def _counts(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
+    """The number of a tenant's jobs by its names of the queues and by state, those of this transaction included."""
+    first, end = names_of(tenant)
+    counts: dict[str, dict[str, int]] = {}
+    rows = tx.execute(
+        "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue < :end", {"first": first, "end": end}
+    )
+    for queue, state, jobs in rows:
+        counts.setdefault(queue, {})[state] = jobs
+    for (queue, state), change in tx.effects.counts.items():
+        if first <= queue < end:
+            states = counts.setdefault(queue, {})
+            states[state] = states.get(state, 0) + change
+    return counts
+
+
+def _count(counts: Mapping[str, Mapping[str, int]], states: Sequence[str]) -> int:
+    return sum(of_queue.get(state, 0) for of_queue in counts.values() for state in states)
+
+
+def count_jobs(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[str, int]]]:
+    """Return the number of jobs of each tenant by queue and state."""
+    return [{called(name): states for name, states in _counts(tx, tenant).items()} for tenant in tenants]
+
+
+def forget_what_is_said(tx: Transaction, tenant: str) -> None:
+    """Let all processes look again at what a tenant may do; there may be more room for it now."""
+    tx.effects.configured = True
+    if tenant:
+        tx.effects.opened.update(_waiting_queues(tx, tenant))
+
+
+# Pushes
+
+
+def refuse_too_many(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[TenantLimitExceeded | None]:
+    """Say for each group of jobs that is to be pushed whether its tenants may have no more (section 8.2)."""
+    configured = tx.configuration.tenants(tx)
+    concerned = {job.tenant for group in groups for job in group} & configured.keys() if configured else set()
+    allowances = {tenant: _Allowance(tx, configured[tenant]) for tenant in sorted(concerned)}
+    results: list[TenantLimitExceeded | None] = []
+    for group in groups:
+        wanted = Counter(job.tenant for job in group if job.tenant in allowances)
+        later = Counter(job.tenant for job in group if (job.scheduled_at or 0) > tx.now)
+        refusal = next(
+            (found for tenant in wanted if (found := allowances[tenant].refusal(wanted[tenant], later[tenant]))), None
+        )
+        if refusal is None:
+            for tenant in wanted:
+                allowances[tenant].use(wanted[tenant], later[tenant])
+        results.append(refusal)
+    for allowance in allowances.values():
+        allowance.close()
+    return results
+
+
+class _Allowance:
+    """What a tenant may still push, in a transaction in which nobody else pushes for it."""
+
+    def __init__(self, tx: Transaction, tenant: Tenant) -> None:
+        self._tx = tx
+        self._tenant = tenant
+        self._pushed = 0
+        self._window = (0, 0)
+        if not tenant.limits_pushes:
+            return
+        rate = tenant.max_enqueue_rate
+        rows = tx.execute(
+            "SELECT window_started_at, window_used FROM tenants WHERE id = :id" + tx.for_update, {"id": tenant.id}
+        )
+        if rate is not None:
+            started_at, used = rows[0] if rows else (0, 0)
+            self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)
+        counts = _counts(tx, tenant.id)
+        self._depth, self._scheduled = _count(counts, DEPTH), _count(counts, ("scheduled",))
+
+    def refusal(self, jobs: int, scheduled: int) -> TenantLimitExceeded | None:
+        """Say why so many jobs, so many of them for later, are too many, if they are."""
+        tenant, now = self._tenant, self._tx.now
+        if not tenant.limits_pushes:
+            return None
+        rate = tenant.max_enqueue_rate
+        opens_in = 0 if rate is None else self._window[0] + rate.period - now
+        for name, current, wanted, most, wait in (
+            ("max_queue_depth", self._depth, jobs, tenant.max_queue_depth, None),
+            ("max_scheduled", self._scheduled, scheduled, tenant.max_scheduled, None),
+            ("max_enqueue_rate", self._window[1], jobs, None if rate is None else rate.limit, opens_in),
+        ):
+            if most is None or not wanted or current + wanted <= most:
+                continue
+            self._tx.emit_about(
+                "tenant.limit_exceeded", tenant.id, tenant=tenant.id, limit=name, current=current, maximum=most
+            )
+            if tenant.quota == "hard":
+                return TenantLimitExceeded(
+                    f"Tenant {shown_tenant(tenant.id)!r} has exceeded {name} ({most}).",
+                    wait_micros=wait,
+                    tenant_id=shown_tenant(tenant.id),
+                    limit=name,
+                    current=current,
+                    maximum=most,
+                )
+        return None
+
+    def use(self, jobs: int, scheduled: int) -> None:
+        """Note that jobs are pushed."""
+        if self._tenant.limits_pushes:
+            self._depth += jobs
+            self._scheduled += scheduled
+            self._window = (self._window[0], self._window[1] + jobs)
+            self._pushed += jobs
+
+    def close(self) -> None:
+        """Write down what was used."""
+        if self._pushed and self._tenant.max_enqueue_rate is not None:
+            started_at, used = self._window
+            self._tx.execute(
+                "UPDATE tenants SET window_started_at = :started_at, window_used = :used WHERE id = :id",
+                {"id": self._tenant.id, "started_at": started_at, "used": used},
+            )

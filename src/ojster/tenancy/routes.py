@@ -1,0 +1,196 @@
+"""Which tenants are there, and what may they do? (ojs-multi-tenancy.md section 10)"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.core.errors import InvalidRequest
+from ojster.core.states import JobState
+from ojster.core.tenant import NOBODY, check_tenant, shown_tenant
+from ojster.core.timestamps import format_timestamp
+from ojster.insight.overview import throughput
+from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
+from ojster.jobs.filters import filter_of
+from ojster.jobs.queries import Page
+from ojster.queues.rate_limit import LARGEST_LIMIT, Rate, parse_rate
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
+from ojster.server.route import BASE, NUMBERED_PAGE, Route
+from ojster.storage.configuration import Tenant
+from ojster.tenancy import tenants
+from ojster.tenancy.tenants import TenantChange, TenantOverview
+
+_LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled")
+
+
+async def list_tenants(exchange: Exchange) -> Answer:
+    """List the tenants who are configured or have jobs, by name, with what they have and by what they stand out."""
+    page = numbered_page(exchange.query)
+    found = await exchange.engine.look(tenants.list_tenants, None)
+    items = [_summary(one) for one in found[page.offset : page.offset + page.size]]
+    return Answer(encode({"items": items, "tenants": items, "pagination": numbered_pagination(page, len(found))}))
+
+
+async def show_tenant(exchange: Exchange) -> Answer:
+    """Show a tenant: what it may do, and what it has in each queue."""
+    found = await _find(exchange)
+    return Answer(encode(_summary(found) | {"queues": found.queues}))
+
+
+async def show_tenant_stats(exchange: Exchange) -> Answer:
+    """Show how a tenant does: its jobs, its throughput, how far it has used its limits, its share."""
+    found = await _find(exchange)
+    tenant = found.tenant
+    current = {
+        "max_concurrency": found.count("active"),
+        "max_queue_depth": found.depth,
+        "max_scheduled": found.count("scheduled"),
+    }
+    shown = {
+        "tenant_id": shown_tenant(tenant.id),
+        "total_jobs": found.count(),
+        "jobs": {state.value: found.count(state.value) for state in JobState}
+        | {"completed_24h": found.day.completed, "failed_24h": found.day.failed},
+        "throughput": throughput(found.recent),
+        "limits": {
+            name: {"limit": limit, "current": current[name]}
+            for name in _LIMITS
+            if (limit := getattr(tenant, name)) is not None
+        },
+        "fairness": {
+            "weight": tenant.weight,
+            "effective_share": round(found.effective_share, 4),
+            "actual_share": round(found.actual_share, 4),
+        },
+        "noise": found.noise,
+    }
+    return Answer(encode(shown))
+
+
+async def list_tenant_jobs(exchange: Exchange) -> Answer:
+    """List the jobs of a tenant, the newest first, by ``state``, ``queue`` and ``type``."""
+    page, tenant = numbered_page(exchange.query), _id(exchange)
+    chosen = filter_of({name: exchange.query.get(name) for name in ("state", "queue", "type")})
+    found = await exchange.engine.of(tenant).list_jobs(chosen, Page(page.size, page.offset))
+    items = b",".join([job.to_json() for job in found.jobs])
+    return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, found.total))))
+
+
+async def put_tenant(exchange: Exchange) -> Answer:
+    """Say what a tenant may do; what is not mentioned is not limited."""
+    change = _change(_id(exchange), await exchange.read(wire.TENANT))
+    is_new = await exchange.engine.do(tenants.put_tenants, change)
+    return Answer(encode(_summary(await _find(exchange))), 201 if is_new else 200)
+
+
+async def limit_tenant(exchange: Exchange) -> Answer:
+    """Change some of the limits of a tenant, with a ``reason``; ``null`` lifts one, what is not mentioned stays."""
+    tenant = _id(exchange)
+    body = await exchange.read(wire.TENANT_LIMITS)
+    members = _limits(body, tenant)
+    if body.fairness_weight is not UNSET:
+        members["weight"] = body.fairness_weight
+    if not members:
+        raise InvalidRequest(f"Say at least one of {', '.join(map(repr, _LIMITS))} and 'max_enqueue_rate'.")
+    await exchange.engine.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
+    return Answer(encode(_summary(await _find(exchange))))
+
+
+async def delete_tenant(exchange: Exchange) -> Answer:
+    """Forget what was said of a tenant; its jobs stay."""
+    tenant = _id(exchange)
+    await exchange.engine.do(tenants.delete_tenants, tenant)
+    return Answer(encode({"deleted": True, "tenant_id": shown_tenant(tenant)}))
+
+
+def _id(exchange: Exchange) -> str:
+    return check_tenant(exchange.path["id"])
+
+
+async def _find(exchange: Exchange) -> TenantOverview:
+    return await exchange.engine.look(tenants.show_tenants, _id(exchange))
+
+
+def read_tenants(raw: bytes) -> list[TenantChange]:
+    """Return what a JSON object says of tenants, by their ids, each as ``put_tenant`` takes it.
+
+    Raises
+    ------
+    InvalidRequest
+        It is malformed.
+    """
+    try:
+        bodies = msgspec.json.decode(raw, type=dict[str, wire.TenantBody])
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"What is said of tenants cannot be read: {error}.") from None
+    return [_change(check_tenant(name), body) for name, body in bodies.items()]
+
+
+def _change(tenant: str, body: wire.TenantBody) -> TenantChange:
+    others: dict[str, Any] = {
+        "weight": body.fairness_weight,
+        "boost": body.priority_boost,
+        "quota": body.quota,
+        "public": body.public,
+    }
+    if body.expiration_delay is not None:
+        others["retention"] = read_expiration_delay(msgspec.json.encode(body.expiration_delay))
+    return TenantChange(tenant, _limits(body.limits, tenant) | others)
+
+
+def _limits(body: wire.TenantLimitsBody, tenant: str) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name in _LIMITS:
+        if (value := getattr(body, name)) is not UNSET:
+            if value is not None and value > LARGEST_LIMIT:
+                raise InvalidRequest(f"{name!r} must be at most {LARGEST_LIMIT}.", field=name)
+            members[name] = value
+    if (rate := body.max_enqueue_rate) is not UNSET:
+        members["max_enqueue_rate"] = None if rate is None else parse_rate(rate, "max_enqueue_rate")
+    if tenant == NOBODY and any(value is not None for value in members.values()):
+        raise InvalidRequest("Jobs that are nobody's cannot be limited together; bound their queues instead.")
+    return members
+
+
+def _summary(found: TenantOverview) -> dict[str, Any]:
+    tenant = found.tenant
+    return {
+        "tenant_id": shown_tenant(tenant.id),
+        "configured": found.is_configured,
+        "limits": _shown_limits(tenant),
+        "fairness_weight": tenant.weight,
+        "priority_boost": tenant.boost,
+        "quota": tenant.quota,
+        "public": tenant.public,
+        "expiration_delay": None if tenant.retention is None else shown_expiration_delay(tenant.retention),
+        "jobs": {"total": found.count()}
+        | {state.value: number for state in JobState if (number := found.count(state.value))},
+        "throughput": throughput(found.recent),
+        "noise": found.noise,
+        "created_at": format_timestamp(tenant.created_at) if found.is_configured else None,
+        "updated_at": format_timestamp(tenant.updated_at) if found.is_configured else None,
+    }
+
+
+def _shown_limits(tenant: Tenant) -> dict[str, Any]:
+    shown: dict[str, Any] = {name: limit for name in _LIMITS if (limit := getattr(tenant, name)) is not None}
+    if isinstance(tenant.max_enqueue_rate, Rate):
+        shown["max_enqueue_rate"] = tenant.max_enqueue_rate.to_wire()
+    return shown
+
+
+_TENANTS: Final = f"{BASE}/admin/tenants"
+_TAG: Final = "Operators"
+
+ROUTES: Final = (
+    Route("GET", _TENANTS, list_tenants, _TAG, query=NUMBERED_PAGE),
+    Route("GET", f"{_TENANTS}/{{id}}", show_tenant, _TAG),
+    Route("GET", f"{_TENANTS}/{{id}}/stats", show_tenant_stats, _TAG),
+    Route("GET", f"{_TENANTS}/{{id}}/jobs", list_tenant_jobs, _TAG, query=("state", "queue", "type", *NUMBERED_PAGE)),
+    Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, wire.TenantBody),
+    Route("PUT", f"{_TENANTS}/{{id}}/limits", limit_tenant, _TAG, wire.TenantLimitsBody),
+    Route("DELETE", f"{_TENANTS}/{{id}}", delete_tenant, _TAG),
+)

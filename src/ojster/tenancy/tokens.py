@@ -1,0 +1,96 @@
+"""Which tokens are there, and whom do they let in? (ojs-security.md sections 6.4 and 12.3; seed 003: roles)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.durations import HOUR
+from ojster.core.errors import NotFound, OjsterError
+from ojster.storage.configuration import decode_token
+from ojster.storage.transaction import Transaction
+from ojster.tenancy.access import Token
+
+NOTED_EVERY: Final = HOUR
+"""How long ago the use of a token must have been noted for it to be noted again."""
+
+_COLUMNS: Final = "body, last_used_at"
+
+
+def create_tokens(tx: Transaction, tokens: Sequence[Token]) -> list[Token]:
+    """Keep new tokens; for each return it."""
+    created = [msgspec.structs.replace(token, created_at=tx.now) for token in tokens]
+    for token in created:
+        tx.execute(
+            "INSERT INTO tokens (id, body) VALUES (:id, :body)", {"id": token.id, "body": msgspec.json.encode(token)}
+        )
+        tx.emit_about("token.created", token.id, token=token.id, name=token.name)
+    tx.effects.configured = tx.effects.configured or bool(created)
+    return created
+
+
+def list_tokens(tx: Transaction, requests: Sequence[None]) -> list[list[Token]]:
+    """Return all tokens, the oldest first, for each request."""
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens")
+    found = sorted((_token(*row) for row in rows), key=lambda token: (token.created_at, token.id))
+    return [found for _ in requests]
+
+
+def revoke_tokens(tx: Transaction, ids: Sequence[str]) -> list[Token | OjsterError]:
+    """Let tokens be worth nothing, from now on; for each return it, or that there is none."""
+    results: list[Token | OjsterError] = []
+    for id in ids:
+        rows = tx.execute(f"DELETE FROM tokens WHERE id = :id RETURNING {_COLUMNS}", {"id": id})
+        if rows:
+            tx.effects.configured = True
+            tx.emit_about("token.revoked", id, token=id, name=_token(*rows[0]).name)
+        results.append(_token(*rows[0]) if rows else _no_token(id))
+    return results
+
+
+class Rotation(msgspec.Struct, frozen=True):
+    """A token gets another secret; the present one is good for so long yet, in microseconds."""
+
+    id: str
+    hash: bytes
+    grace: int
+
+
+def rotate_tokens(tx: Transaction, rotations: Sequence[Rotation]) -> list[Token | OjsterError]:
+    """Give tokens other secrets; for each return it, or that there is none."""
+    results: list[Token | OjsterError] = []
+    for one in rotations:
+        rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id{tx.for_update}", {"id": one.id})
+        if not rows:
+            results.append(_no_token(one.id))
+            continue
+        before = _token(*rows[0])
+        token = msgspec.structs.replace(
+            before, hash=one.hash, former_hash=before.hash, former_until=tx.now + one.grace, last_used_at=None
+        )
+        tx.execute("UPDATE tokens SET body = :body WHERE id = :id", {"id": one.id, "body": msgspec.json.encode(token)})
+        tx.effects.configured = True
+        tx.emit_about("token.rotated", token.id, token=token.id, name=token.name)
+        results.append(msgspec.structs.replace(token, last_used_at=before.last_used_at))
+    return results
+
+
+def note_uses(tx: Transaction, ids: Sequence[str]) -> list[None]:
+    """Note that tokens are used."""
+    for id in sorted(set(ids)):
+        tx.execute(
+            "UPDATE tokens SET last_used_at = :now WHERE id = :id "
+            "AND (last_used_at IS NULL OR last_used_at <= :before)",
+            {"id": id, "now": tx.now, "before": tx.now - NOTED_EVERY},
+        )
+    return [None for _ in ids]
+
+
+def _token(body: bytes, last_used_at: int | None) -> Token:
+    return msgspec.structs.replace(decode_token(body), last_used_at=last_used_at)
+
+
+def _no_token(id: str) -> NotFound:
+    return NotFound(f"There is no token {id[:40]!r}.", resource_type="token", resource_id=id[:40])

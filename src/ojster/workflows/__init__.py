@@ -1,0 +1,1 @@
+"""Graphs of jobs: plans, definitions, gates, suspensions and orchestrators."""

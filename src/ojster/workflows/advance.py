@@ -1,0 +1,494 @@
+"""How does a workflow go on? One function for all of them: from nodes that have ended to those that start.
+
+Whatever ends (a job, a gate, a container that was told to stop) is noted in those after it and in its container; what
+that decides starts, is skipped, is cancelled or ends in turn, until nothing changes. A workflow is advanced by one
+transaction at a time, the one in which its job ended, so everything happens exactly once. The cost is that of what
+changes, whatever the size of the workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.collections.contents import promise
+from ojster.collections.outputs import collect_outputs, finder
+from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
+from ojster.core.references import INDEX, Reference, Unresolvable, follow, resolve
+from ojster.core.states import JobState
+from ojster.jobs.admission import admit
+from ojster.jobs.envelope import Job
+from ojster.jobs.expiration import kept_until
+from ojster.jobs.request import NewJob, read_job, read_members
+from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.workflows.conditions import InvalidCondition, evaluate
+from ojster.workflows.graph import Graph, Workflow, WorkflowState
+from ojster.workflows.node import (
+    ENDED,
+    NUMBER_BITS,
+    TWO_PART,
+    Decision,
+    Kind,
+    Node,
+    NodeState,
+    decide,
+    end_of,
+    note_before,
+    note_child,
+)
+from ojster.workflows.plan import MOST_ELEMENTS, Planner, Spec
+from ojster.workflows.results import Outcome, outcomes
+
+_decode: Final = msgspec.json.decode
+_encode: Final = msgspec.json.Encoder().encode
+
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+_END_OF_JOB: Final = {
+    JobState.COMPLETED: NodeState.COMPLETED,
+    JobState.DISCARDED: NodeState.FAILED,
+    JobState.CANCELLED: NodeState.CANCELLED,
+}
+
+
+def advance(tx: Transaction) -> None:
+    """Let workflows go on whose jobs have ended in this transaction."""
+    while tx.effects.ended:
+        collect_outputs(tx)
+        ended, tx.effects.ended = tx.effects.ended, []
+        nodes = {job.node: job for job in ended if job.node is not None}
+        graph = Graph(tx)
+        graph.lock({id >> NUMBER_BITS for id in nodes})
+        graph.load(nodes)
+        run = Advance(graph)
+        for id, job in nodes.items():
+            node = graph.nodes.get(id)
+            if node is not None and node.job_id == job.id and not node.has_ended:
+                run.end_with_job(node, job)
+        run.go()
+
+
+class Advance:
+    """What is going on in the workflows of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tx = graph.tx
+        self._ended: list[Node] = []
+        self._ready: list[Node] = []
+        self._jobs: dict[int, Job] = {}
+        """The jobs with which nodes have ended."""
+        self._admitted: list[tuple[Node, NewJob]] = []
+
+    def go(self) -> None:
+        """Let happen what is to happen, until nothing changes, and write it.
+
+        What that ends of other workflows, because a job replaces one of theirs, is advanced too.
+        """
+        while self._ended or self._ready or self._admitted:
+            if self._ended:
+                self._spread()
+            elif self._ready:
+                self._begin()
+            else:
+                self._enqueue()
+        self.graph.write()
+        advance(self.tx)
+
+    # What can be said of nodes from outside
+
+    def end_with_job(self, node: Node, job: Job) -> None:
+        """End a node whose job has ended."""
+        self._jobs[node.id] = job
+        workflow = self.graph.workflow_of(node)
+        if workflow.started_at is None and job.started_at is not None:
+            workflow.started_at = job.started_at  # whoever handed it out could not wait to note it
+            self.graph.change(workflow)
+            emit(self.tx, "workflow.started", workflow, total_steps=workflow.jobs)
+        node.state = _END_OF_JOB[JobState(job.state)].value
+        node.finished_at = self.tx.now
+        self.graph.touch_ended_job(node)
+        self._ended.append(node)
+
+    def end(
+        self, node: Node, state: NodeState, *, error: dict[str, Any] | None = None, result: bytes | None = None
+    ) -> None:
+        """End a node."""
+        node.state = state.value
+        node.finished_at = self.tx.now
+        node.result = result
+        node.error = None if error is None else _encode(error)
+        self.graph.touch(node)
+        self._ended.append(node)
+
+    def start(self, nodes: Iterable[Node]) -> None:
+        """Start nodes before which all has ended, unless a condition, an approval or a hold is in the way."""
+        self._ready += nodes
+
+    def decide(self, nodes: Iterable[Node]) -> None:
+        """Start, skip or cancel nodes that wait, as far as that is decided."""
+        for node in nodes:
+            self._decide(node)
+
+    # What follows from what has ended
+
+    def _spread(self) -> None:
+        """Note in others that nodes have ended."""
+        ended, self._ended = self._ended, []
+        graph = self.graph
+        graph.load(node.parent for node in ended if node.parent is not None)
+        for before, node in graph.followers(ended):
+            if node.state == NodeState.WAITING:
+                note_before(node, before)
+                graph.touch(node)
+                self._decide(node)
+        closing: list[Node] = []
+        for node in ended:
+            container = graph.parent_of(node)
+            self._count(node)
+            if container is None:
+                self._finish(node)
+                continue
+            note_child(container, node)
+            graph.touch(container)
+            self._tell(node, container)
+            if not container.unfinished and container.state == NodeState.STARTED:
+                closing.append(container)
+        self._close(closing)
+
+    def _decide(self, node: Node) -> None:
+        container = self.graph.parent_of(node)
+        if container is not None and container.state != NodeState.STARTED:
+            return  # it is decided when that starts, if it ever does
+        match decide(node):
+            case Decision.START:
+                self._ready.append(node)
+            case Decision.SKIP:
+                self.end(node, NodeState.SKIPPED)
+            case Decision.CANCEL:
+                self.end(node, NodeState.CANCELLED, error=_UPSTREAM)
+
+    def _close(self, containers: Sequence[Node]) -> None:
+        """End containers whose children have all ended."""
+        children = self.graph.children_of([one for one in containers if one.kind in TWO_PART])
+        for container in containers:
+            end = container.verdict or end_of(container, children.get(container.id, []))
+            self.end(container, NodeState(end))
+
+    def _count(self, node: Node) -> None:
+        """Count a job in its workflow."""
+        if node.kind != Kind.JOB:
+            return
+        workflow = self.graph.workflow_of(node)
+        workflow.completed += node.state == NodeState.COMPLETED
+        workflow.failed += node.state == NodeState.FAILED
+        workflow.cancelled += node.state == NodeState.CANCELLED
+        self.graph.change(workflow)
+
+    def _finish(self, root: Node) -> None:
+        """Finish a workflow of which nothing runs any more."""
+        workflow = self.graph.workflow_of(root)
+        workflow.finished_at = self.tx.now
+        workflow.due_at = workflow.held_at = None
+        if workflow.expiration_delay is not None:
+            workflow.kept_until = kept_until(self.tx.now, workflow.expiration_delay)
+        was_cancelled = workflow.state == WorkflowState.CANCELLED
+        if workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
+            workflow.state = root.state if root.state != NodeState.SKIPPED else WorkflowState.COMPLETED
+        self.graph.change(workflow)
+        lasted = (self.tx.now - (workflow.started_at or workflow.created_at)) // 1000
+        if workflow.state == WorkflowState.COMPLETED:
+            emit(self.tx, "workflow.completed", workflow, total_steps=workflow.jobs, duration_ms=lasted)
+        elif workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
+            emit(self.tx, "workflow.failed", workflow, duration_ms=lasted, **self._why(workflow))
+        elif workflow.state == WorkflowState.CANCELLED and not was_cancelled:
+            emit(self.tx, "workflow.cancelled", workflow)
+
+    def _why(self, workflow: Workflow) -> dict[str, Any]:
+        """What the event of a failed workflow says of the cause."""
+        if workflow.error is not None:
+            return {"error": _decode(workflow.error)}
+        self.graph.write_nodes()
+        rows = self.tx.execute(
+            "SELECT n.name, n.position, n.job_id, n.error, j.type, j.errors FROM nodes AS n "
+            "LEFT JOIN jobs AS j ON j.id = n.job_id WHERE n.id BETWEEN ? AND ? AND n.state = 'failed' "
+            "AND n.kind = 'job' AND n.tolerated = 0 ORDER BY n.finished_at, n.id LIMIT 1",
+            workflow.numbers,
+        )
+        for name, position, job_id, error, type, errors in rows:
+            return {
+                "failed_step_id": name or str(position),
+                "failed_step_type": type,
+                "failed_job_id": job_id,
+                "error": _decode(error) if error is not None else errors and _decode(errors)[-1],
+            }
+        return {}
+
+    def _tell(self, node: Node, container: Node) -> None:
+        """Emit the event of a step that has ended."""
+        if node.state not in (NodeState.COMPLETED, NodeState.FAILED) or container.kind in TWO_PART:
+            return
+        noun = "step" if container.kind in (Kind.CHAIN, Kind.GRAPH) else "job"
+        verb = "completed" if node.state == NodeState.COMPLETED else "failed"
+        workflow, job = self.graph.workflow_of(node), self._jobs.get(node.id)
+        started = job.started_at if job is not None else node.started_at
+        more: dict[str, Any] = {"duration_ms": (self.tx.now - (started or self.tx.now)) // 1000}
+        if verb == "failed":
+            more["error"] = job.error if job is not None else node.error and _decode(node.error)
+        emit(
+            self.tx,
+            f"workflow.{noun}_{verb}",
+            workflow,
+            step_id=node.name or str(node.position),
+            step_index=node.position,
+            step_type=job.type if job is not None else node.kind,
+            job_id=node.job_id,
+            remaining_steps=container.unfinished,
+            steps_remaining=workflow.jobs - workflow.completed - workflow.failed - workflow.cancelled,
+            **more,
+        )
+
+    # What starts
+
+    def _begin(self) -> None:
+        """Start nodes, as far as nothing is in the way."""
+        ready, self._ready = self._ready, []
+        graph = self.graph
+        graph.load_specs(ready)
+        known = self._known_to(ready)
+        for node in ready:
+            workflow, spec = graph.workflow_of(node), graph.specs[node.id]
+            graph.touch(node)
+            if workflow.held_at is not None:
+                node.state = NodeState.READY.value
+                continue
+            values = _Values(workflow, spec, known)
+            try:
+                if not self._is_wanted(node, spec, values):
+                    self.end(node, NodeState.SKIPPED)
+                elif node.manual and not node.approved:
+                    self._block(node, workflow)
+                else:
+                    self._start(node, spec, values)
+            except (Unresolvable, InvalidCondition) as error:
+                code = "unresolvable_reference" if isinstance(error, Unresolvable) else "condition_failed"
+                self.end(node, NodeState.FAILED, error={"code": code, "type": code, "message": str(error)})
+            except (msgspec.DecodeError, RecursionError) as error:
+                message = f"What it refers to cannot be read: {error}"
+                self.end(node, NodeState.FAILED, error={"code": "unreadable", "type": "unreadable", "message": message})
+            except OjsterError as error:
+                self._refuse(node, error)
+
+    def _known_to(self, nodes: Sequence[Node]) -> dict[int, Outcome]:
+        """How the steps stand that nodes refer to."""
+        wanted: set[int] = set()
+        for node in nodes:
+            spec = self.graph.specs[node.id]
+            base = node.workflow << NUMBER_BITS
+            wanted.update(base | number for number in spec.names.values())
+            if spec.compensates is not None:
+                wanted.add(base | spec.compensates)
+        if not wanted:
+            return {}
+        self.graph.write_nodes()
+        return outcomes(self.tx, wanted)
+
+    def _is_wanted(self, node: Node, spec: Spec, values: _Values) -> bool:
+        if spec.compensates is not None:
+            step = values.known[node.workflow << NUMBER_BITS | spec.compensates]
+            if step.state != NodeState.COMPLETED:
+                return False
+        return spec.condition is None or evaluate(spec.condition, values.for_condition())
+
+    def _block(self, node: Node, workflow: Workflow) -> None:
+        node.state = NodeState.BLOCKED.value
+        self.graph.change(workflow)
+        emit(self.tx, "workflow.step_blocked", workflow, step_id=node.name or str(node.position))
+
+    def _start(self, node: Node, spec: Spec, values: _Values) -> None:
+        match node.kind:
+            case Kind.GATE:
+                self.end(node, NodeState.COMPLETED, result=node.result or b"null")
+                return
+            case Kind.JOB:
+                job = self.graph.jobs.pop(node.id, None) or self._job(node, spec, values)
+                job.node = node.id
+                if node.job_id is not None:
+                    job.envelope = job.envelope[:-1] + b',"supersedes":"%b"}' % node.job_id.encode()
+                self._admitted.append((node, job))
+                return
+            case Kind.MAP if not node.total:
+                self._expand(node, spec, values)
+        node.state = NodeState.STARTED.value
+        node.started_at = self.tx.now
+        self._note_compensation(node)
+        if not node.unfinished:
+            self._close([node])
+            return
+        for child in self.graph.first_children(node):
+            if child.state == NodeState.WAITING:
+                self._decide(child)
+
+    def _note_compensation(self, node: Node) -> None:
+        """Show that a saga is being undone, if it is all that its workflow is."""
+        saga, workflow = self.graph.parent_of(node), self.graph.workflow_of(node)
+        is_main = saga is not None and saga.kind == Kind.SAGA and saga.parent == workflow.root and not saga.position
+        if is_main and node.position and workflow.state == WorkflowState.RUNNING:
+            workflow.state = WorkflowState.COMPENSATING
+            self.graph.change(workflow)
+
+    def _job(self, node: Node, spec: Spec, values: _Values) -> NewJob:
+        """Return the job of a node, its arguments put together."""
+        assert spec.request is not UNSET
+        members = read_members(spec.request, "The step")
+        if spec.has_references:
+            members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self._finder(node)))
+        tenant = self.graph.workflow_of(node).tenant
+        return read_job(members, self.tx.now, largest=self.tx.settings.largest_job, tenant=tenant)
+
+    def _finder(self, node: Node) -> Callable[[bytes], bytes]:
+        """Return what tells what the lookups of a node find."""
+        return finder(self.tx, self.graph.workflow_of(node).tenant, node.workflow)
+
+    def _expand(self, node: Node, spec: Spec, values: _Values) -> None:
+        """Make the children of a map."""
+        assert spec.over is not UNSET
+        assert spec.template is not UNSET
+        over = resolve(spec.over, values.look_up, self._finder(node))
+        if over.lstrip()[:1] != b"[":
+            raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
+        elements = _raw_list(over)
+        if len(elements) > MOST_ELEMENTS:
+            raise PayloadTooLarge(f"The map has {len(elements)} elements; at most {MOST_ELEMENTS} are allowed.")
+        workflow = self.graph.workflow_of(node)
+        place = self.graph.place_of(node)
+        base = workflow.root
+        stand_in = msgspec.structs.replace(
+            node, id=node.number, source=None if node.source is None else node.source - base, total=0
+        )
+        plans = []
+        first = workflow.nodes
+        for index, element in enumerate(elements):
+            planner = Planner(
+                self.tx.now,
+                self.tx.settings.largest_job,
+                workflow_id=workflow.id,
+                tenant=workflow.tenant,
+                metadata=workflow.metadata,
+                first=first,
+                outer=spec.names.get,
+                bindings=spec.bindings | {spec.item: element, INDEX: msgspec.Raw(b"%d" % index)},
+            )
+            stand_in.total = index
+            planner.more([spec.template], stand_in, "$.do", place, spec.inherited)
+            plans.append(planner.plan)
+            first += len(planner.plan.nodes)
+        for plan in plans:
+            self.graph.plant(plan, workflow)
+            promise(self.tx, workflow.seq, plan.promises)
+        node.total = node.unfinished = len(elements)
+
+    def _enqueue(self) -> None:
+        """Enqueue the jobs of nodes, all in one go."""
+        admitted, self._admitted = self._admitted, []
+        results = admit(self.tx, [[job] for _, job in admitted])
+        for (node, job), result in zip(admitted, results, strict=True):
+            if isinstance(result, Later):
+                raise TryAgain(result.message)
+            if isinstance(result, OjsterError):
+                self._refuse(node, result)
+                continue
+            (pushed,) = result
+            if pushed.existing:
+                error = {"code": "duplicate", "message": f"There is a job like this one already: {pushed.job.id}."}
+                self.end(node, NodeState.SKIPPED, error=error)
+                continue
+            node.state = NodeState.STARTED.value
+            node.started_at = self.tx.now
+            if node.job_id is not None:
+                self.tx.execute(
+                    "UPDATE jobs SET superseded_by = :new WHERE id = :old", {"new": job.id, "old": node.job_id}
+                )
+            node.job_id = job.id
+            self.graph.touch(node)
+            container = self.graph.nodes.get(node.parent or 0)
+            if container is not None and container.kind == Kind.BATCH and node.position:
+                workflow = self.graph.workflow_of(node)
+                emit(self.tx, "workflow.callback_fired", workflow, callback=node.name, job_id=job.id)
+
+    def _refuse(self, node: Node, refusal: OjsterError) -> None:
+        """End a node whose job, or whose children, cannot be."""
+        error = {"code": refusal.code, "type": refusal.code, "message": refusal.message}
+        if isinstance(refusal, Duplicate) and "existing_job_id" in refusal.details:
+            error["existing_job_id"] = refusal.details["existing_job_id"]
+        self.end(node, NodeState.FAILED, error=error)
+
+
+_UPSTREAM: Final = {"code": "dependency_failed", "message": "A step before it did not succeed."}
+
+
+class _Values:
+    """What the references and the condition of a node stand for."""
+
+    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> None:
+        self.known = known
+        self._workflow = workflow
+        self._spec = spec
+
+    def look_up(self, reference: Reference) -> bytes:
+        """Return what a reference stands for, as JSON.
+
+        Raises
+        ------
+        Unresolvable
+            It stands for nothing.
+        """
+        if reference.root in self._spec.bindings:
+            return follow(reference, self._spec.bindings[reference.root])
+        if reference.step is None:
+            return follow(reference, self._workflow.params)
+        step = self._step(reference.step)
+        match reference.aspect:
+            case "state":
+                return follow(reference, _encode(step.state))
+            case "error":
+                return follow(reference, step.error or b"null")
+        if step.state not in (NodeState.COMPLETED, NodeState.SKIPPED):
+            raise Unresolvable(f"The reference {reference.text!r} leads nowhere: the step is {step.state}.")
+        return follow(reference, step.result or b"null" if step.state == NodeState.COMPLETED else b"null")
+
+    def for_condition(self) -> dict[str, Any]:
+        """Return what a condition may look at."""
+        steps = {}
+        for name in self._spec.names:
+            step = self._step(name)
+            result = step.result if step.state == NodeState.COMPLETED else None
+            steps[name] = {
+                "state": step.state,
+                "result": None if result is None else _decode(result),
+                "error": None if step.error is None else _decode(step.error),
+            }
+        bound = {name: _decode(value) for name, value in self._spec.bindings.items()}
+        return {"steps": steps, "params": _decode(self._workflow.params)} | bound
+
+    def _step(self, name: str) -> Outcome:
+        return self.known[self._workflow.root | self._spec.names[name]]
+
+
+def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
+    """Record an event of a workflow (ojs-workflows.md, appendix B)."""
+    tx.emit_about(
+        type,
+        workflow.id,
+        tenant=workflow.tenant,
+        workflow_id=workflow.id,
+        workflow_type=workflow.type,
+        workflow_name=workflow.name,
+        **data,
+    )
+
+
+assert set(_END_OF_JOB.values()) <= ENDED

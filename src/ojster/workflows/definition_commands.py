@@ -1,0 +1,151 @@
+"""How are definitions of workflows kept, and workflows started from them, on the command line? (seed 002)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.output import ago, console, print_json, print_table
+from ojster.client.interface import Client
+from ojster.core.errors import Duplicate, NotFound
+from ojster.jobs.request import Members, read_members
+from ojster.workflow import start_request
+from ojster.workflows.commands import follow, parameter, read_file
+from ojster.workflows.definition import Definition
+from ojster.workflows.definitions import Deletion, Named
+
+
+@click.group(
+    epilog=examples(
+        "ojster definitions apply gist.yaml",
+        "ojster definitions list",
+        "ojster definitions start gist --param description=demo --target /gists --watch",
+    )
+)
+def definitions() -> None:
+    """Create, list, show, change and delete definitions of workflows, and start workflows from them."""
+
+
+@definitions.command(
+    epilog=examples("ojster definitions apply gist.yaml", "ojster definitions apply flows/*.yaml --json")
+)
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+)
+@with_url
+@with_json
+def apply(files: tuple[Path, ...], url: str, as_json: bool) -> None:
+    """Create the definitions that FILES describe, as JSON or YAML, or give them new versions where they differ.
+
+    Each file has the 'name' of the definition, and what its workflows say: 'type', 'steps', 'on_error', ….
+    """
+    given: list[tuple[str, Members]] = []
+    for file in files:
+        wire = read_file(file)
+        name = wire.pop("name", None)
+        if not isinstance(name, str):
+            raise click.UsageError(f"{file} does not say the 'name' of the definition.")
+        given.append((name, read_members(msgspec.json.encode(wire), str(file))))
+
+    async def apply_all(client: Client) -> list[tuple[str, Definition]]:
+        return [await _apply(client, name, members) for name, members in given]
+
+    applied = ask(url, apply_all, makes=True)
+    if as_json:
+        print_json([one.to_wire() | {"outcome": outcome} for outcome, one in applied])
+        return
+    for outcome, one in applied:
+        console.print(f"{one.name} is {outcome}: version {one.version}.", highlight=False)
+
+
+async def _apply(client: Client, name: str, members: Members) -> tuple[str, Definition]:
+    try:
+        before = await client.find_definition(Named(name))
+    except NotFound:
+        try:
+            return "created", await client.create_definition(name, members)
+        except Duplicate:  # by somebody else, just now
+            before = await client.find_definition(Named(name))
+    after = await client.update_definition(name, members)
+    return ("unchanged" if after.version == before.version else "changed"), after
+
+
+@definitions.command("list", epilog=examples("ojster definitions list"))
+@with_url
+@with_json
+def list_definitions(url: str, as_json: bool) -> None:
+    """List the latest versions of all definitions."""
+    found = ask(url, lambda client: client.definitions())
+    if as_json:
+        print_json({"definitions": [one.to_wire() for one in found]})
+        return
+    print_table(
+        ("name", "# version", "type", "branches", "created"),
+        [(one.name, one.version, _type(one), ", ".join(sorted(one.hashes)), ago(one.created_at)) for one in found],
+        "There are no definitions.",
+    )
+
+
+def _type(one: Definition) -> str:
+    return str(msgspec.json.decode(one.members.get("type", b'"graph"')))
+
+
+@definitions.command(
+    "show", epilog=examples("ojster definitions show gist", "ojster definitions show gist --version 2")
+)
+@click.argument("name")
+@click.option("--version", "-V", type=click.IntRange(1), help="Which version; by default the latest.")
+@with_url
+def show_definition(name: str, version: int | None, url: str) -> None:
+    """Show a definition, as JSON, with the SHA-256 of each of its branches."""
+    print_json(ask(url, lambda client: client.find_definition(Named(name, version))).to_wire())
+
+
+@definitions.command(
+    "delete", epilog=examples("ojster definitions delete gist", "ojster definitions delete gist --force")
+)
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also if workflows of it have not finished; they go on.")
+@with_url
+@with_json
+def delete_definition(name: str, force: bool, url: str, as_json: bool) -> None:
+    """Delete a definition with all its versions."""
+    ask(url, lambda client: client.delete_definition(Deletion(name, force)))
+    done(f"{name} is deleted.", as_json, {"name": name, "deleted": True})
+
+
+@definitions.command(
+    "start",
+    epilog=examples(
+        "ojster definitions start gist --param description=demo --watch",
+        "ojster definitions start backup --target /db/1 --locks '^/db/1/(modify|destroy)$'",
+        "ojster definitions start report --delay 3600 --property tries=0",
+    ),
+)
+@click.argument("name")
+@with_url
+@click.option("--version", "-V", type=click.IntRange(1), help="Which version; by default the latest.")
+@click.option(
+    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter; JSON, or else a string."
+)
+@click.option("--target", help="What it works on: nothing else with the same parameters starts for it.")
+@click.option("--locks", metavar="REGEX", help="Until it is over, nothing starts whose target matches this.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="What its tasks share when it begins."
+)
+@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Start so much later.")
+@click.option("--watch", "-w", is_flag=True, help="Show it until it has finished; exit with 1 if it does not succeed.")
+@with_json
+def start(name: str, url: str, params: tuple[str, ...], properties: tuple[str, ...], **given: Any) -> int:
+    """Start a workflow from the definition NAME."""
+    watch, as_json = given.pop("watch"), given.pop("as_json")
+    members = start_request(
+        name, params=dict(map(parameter, params)) or None, properties=dict(map(parameter, properties)) or None, **given
+    )
+    return follow(
+        url, lambda client: client.create_workflow(members), watch=watch, as_json=as_json, whole=False, makes=False
+    )

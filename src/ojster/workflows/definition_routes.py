@@ -1,0 +1,83 @@
+"""How are definitions of workflows created, shown, changed and deleted? (seed 002)"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.core.errors import InvalidRequest
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp
+from ojster.server import wire
+from ojster.server.request import Answer, Exchange, encode, page_of, pagination
+from ojster.server.route import BASE, PAGE, Route
+from ojster.workflows.definition import Definition
+from ojster.workflows.definitions import Deletion, Named
+
+
+async def create_definition(exchange: Exchange) -> Answer:
+    """Create a definition: a name, and what a workflow says that is not said of one alone."""
+    members = await exchange.members()
+    if "name" not in members:
+        raise InvalidRequest("The definition has no 'name'.", field="name", validation="required")
+    try:
+        name = msgspec.json.decode(members["name"], type=str)
+    except msgspec.ValidationError:
+        raise InvalidRequest("The 'name' of a definition must be a string.", field="name") from None
+    made = await exchange.engine.create_definition(name, members)
+    return _answer(made, 201, ((b"location", f"{BASE}/definitions/{called(made.name)}".encode()),))
+
+
+async def list_definitions(exchange: Exchange) -> Answer:
+    """List the latest versions of all definitions, by name, or of the one that has a ``name``."""
+    limit, offset, _ = page_of(exchange.query)
+    found = await exchange.engine.definitions()
+    if (name := exchange.query.get("name")) is not None:
+        found = [one for one in found if called(one.name) == name]
+    after = offset + limit
+    page = pagination(len(found), limit, offset, None) | {"has_more": after < len(found)}
+    return Answer(encode({"definitions": [_shown(one) for one in found[offset:after]], "pagination": page}))
+
+
+async def show_definition(exchange: Exchange) -> Answer:
+    """Show the latest version of a definition."""
+    return _answer(await exchange.engine.find_definition(Named(exchange.path["name"])))
+
+
+async def show_version(exchange: Exchange) -> Answer:
+    """Show one version of a definition."""
+    version = exchange.path["version"]
+    if not (version.isascii() and version.isdigit() and len(version) < 10):
+        raise InvalidRequest("A version of a definition is a number.", field="version")
+    return _answer(await exchange.engine.find_definition(Named(exchange.path["name"], int(version))))
+
+
+async def update_definition(exchange: Exchange) -> Answer:
+    """Give a definition a new version; if the latest is the same, it stays."""
+    return _answer(await exchange.engine.update_definition(exchange.path["name"], await exchange.members()))
+
+
+async def delete_definition(exchange: Exchange) -> Answer:
+    """Delete a definition; with ``force=true`` even if workflows of it have not finished, which go on."""
+    name = exchange.path["name"]
+    await exchange.engine.delete_definition(Deletion(name, exchange.query.get("force") == "true"))
+    return Answer(encode({"deleted": True, "name": name}))
+
+
+def _answer(found: Definition, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
+    return Answer(encode({"definition": _shown(found)}), status, headers)
+
+
+def _shown(found: Definition) -> dict[str, object]:
+    return found.to_wire() | {"name": called(found.name), "created_at": format_timestamp(found.created_at)}
+
+
+_PATH = f"{BASE}/definitions/{{name}}"
+
+ROUTES = (
+    Route("POST", f"{BASE}/definitions", create_definition, "Definitions", wire.DefinitionBody, status=201, large=True),
+    Route("GET", f"{BASE}/definitions", list_definitions, "Definitions", query=("name", *PAGE)),
+    Route("GET", _PATH, show_definition, "Definitions"),
+    Route("PUT", _PATH, update_definition, "Definitions", wire.DefinitionBody, large=True),
+    Route("DELETE", _PATH, delete_definition, "Definitions", query=("force",)),
+    Route("GET", f"{_PATH}/versions/{{version}}", show_version, "Definitions"),
+)

@@ -1,0 +1,120 @@
+"""Which workflows can be started by name? Definitions, and their versions. (seed 002)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, Duplicate, NotFound, OjsterError
+from ojster.core.tenant import called
+from ojster.storage.transaction import Transaction
+from ojster.workflows.definition import Definition
+
+_COLUMNS: Final = "name, version, body, params_schema, hashes, created_at"
+_LATEST: Final = "version = (SELECT max(version) FROM definitions AS d WHERE d.name = definitions.name)"
+
+
+def create_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
+    """Create definitions; for each return it, or that there is one of its name."""
+    results: list[Definition | OjsterError] = []
+    for one in definitions:
+        if find(tx, one.name) is not None:
+            name = called(one.name)
+            results.append(Duplicate(f"There is a definition {name!r} already; change it with PUT.", definition=name))
+        else:
+            results.append(_insert(tx, one, "created"))
+    return results
+
+
+def update_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
+    """Give definitions a new version, unless the latest is the same; for each return it, or that there is none."""
+    results: list[Definition | OjsterError] = []
+    for one in definitions:
+        known = find(tx, one.name)
+        if known is None:
+            results.append(no_definition(one.name))
+        elif known.is_like(one):
+            results.append(known)
+        else:
+            results.append(_insert(tx, msgspec.structs.replace(one, version=known.version + 1), "updated"))
+    return results
+
+
+def _insert(tx: Transaction, one: Definition, what: str) -> Definition:
+    one = msgspec.structs.replace(one, created_at=tx.now)
+    values = msgspec.structs.asdict(one) | {"hashes": msgspec.json.encode(one.hashes)}
+    tx.execute(
+        f"INSERT INTO definitions ({_COLUMNS}) VALUES (:name, :version, :body, :params_schema, :hashes, :created_at)",
+        values,
+    )
+    tx.emit_about(f"definition.{what}", one.name, definition=one.name, version=one.version)
+    return one
+
+
+class Named(msgspec.Struct, frozen=True):
+    """Which definition; ``version``: which of its versions, or (``None``) the latest."""
+
+    name: str
+    version: int | None = None
+
+
+def find_definitions(tx: Transaction, requests: Sequence[Named]) -> list[Definition | OjsterError]:
+    """Return each definition, or that there is none."""
+    return [find(tx, one.name, one.version) or no_definition(one.name, one.version) for one in requests]
+
+
+def find(tx: Transaction, name: str, version: int | None = None) -> Definition | None:
+    """Return a version of a definition, or its latest."""
+    which = _LATEST if version is None else "version = :version"
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM definitions WHERE name = :name AND {which}", {"name": name, "version": version}
+    )
+    return _definition(rows[0]) if rows else None
+
+
+def list_definitions(tx: Transaction, requests: Sequence[None]) -> list[list[Definition]]:
+    """Return the latest version of each definition, by name, for each request."""
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM definitions WHERE {_LATEST} ORDER BY name")
+    found = [_definition(row) for row in rows]
+    return [found for _ in requests]
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """Which definition is to be deleted; ``force``: although there are unfinished workflows of it."""
+
+    name: str
+    force: bool = False
+
+
+def delete_definitions(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
+    """Delete definitions with all their versions. Workflows that were started from them go on."""
+    results: list[OjsterError | None] = []
+    for one in deletions:
+        name = called(one.name)
+        rows = tx.execute(
+            "SELECT count(*) FROM workflows WHERE definition = :name AND finished_at IS NULL", {"name": one.name}
+        )
+        if find(tx, one.name) is None:
+            results.append(no_definition(one.name))
+        elif rows[0][0] and not one.force:
+            message = f"{rows[0][0]} workflows of the definition {name!r} have not finished; they would go on."
+            results.append(Conflict(message + " Delete it with 'force=true'.", definition=name, unfinished=rows[0][0]))
+        else:
+            tx.execute("DELETE FROM definitions WHERE name = :name", {"name": one.name})
+            tx.emit_about("definition.deleted", one.name, definition=one.name)
+            results.append(None)
+    return results
+
+
+def _definition(row: Sequence[Any]) -> Definition:
+    name, version, body, schema, hashes, created_at = row
+    return Definition(name, version, body, schema, msgspec.json.decode(hashes), created_at)
+
+
+def no_definition(name: str, version: int | None = None) -> NotFound:
+    """Return the refusal for a definition that there is not."""
+    shown = called(name)
+    which = f"a definition {shown!r}" if version is None else f"a version {version} of the definition {shown!r}"
+    return NotFound(f"There is no {which.removeprefix('a ')}.", resource_type="definition", resource_id=shown)

@@ -1,0 +1,423 @@
+"""What of workflows has a transaction read, made and changed? Their rows, read when they are wanted, written once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from copy import copy
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import NotFound
+from ojster.core.ids import is_job_id
+from ojster.core.references import is_index
+from ojster.jobs.request import NewJob
+from ojster.storage.transaction import ColumnType, Transaction
+from ojster.workflows.node import NUMBER_BITS, Kind, Node, NodeState, place_of
+from ojster.workflows.plan import Plan, Spec, read_spec
+
+
+class WorkflowState:
+    """The states of a workflow (ojs-workflows.md sections 8 and 14.4)."""
+
+    PENDING: Final = "pending"
+    """It waits for the time that it is scheduled for."""
+    RUNNING: Final = "running"
+    COMPENSATING: Final = "compensating"
+    COMPLETED: Final = "completed"
+    FAILED: Final = "failed"
+    CANCELLED: Final = "cancelled"
+    RETRIED: Final = "retried"
+    """It is run again as a whole, as another workflow (seed 002)."""
+    COMPENSATED: Final = "compensated"
+
+
+_FINAL: Final = ("completed", "failed", "cancelled", "retried", "compensated")
+WORKFLOW_STATES: Final = ("pending", "running", "compensating", *_FINAL)
+FINAL_STATES: Final = frozenset(_FINAL)
+
+
+class Workflow(msgspec.Struct, gc=False):
+    """A workflow as it is stored. Times are microseconds since the epoch.
+
+    ``finished_at`` is when nothing of it ran any more: a cancelled workflow is ``cancelled`` at once, and finished when
+    the jobs that were active have ended.
+    """
+
+    seq: int
+    id: str
+    type: str
+    name: str | None
+    state: str
+    version: int
+    created_at: int
+    started_at: int | None
+    cancelled_at: int | None
+    finished_at: int | None
+    due_at: int | None
+    scheduled_at: int | None
+    expires_at: int | None
+    timeout: int | None
+    held_at: int | None
+    nodes: int
+    jobs: int
+    completed: int
+    failed: int
+    cancelled: int
+    retries: int
+    params: bytes
+    metadata: bytes
+    error: bytes | None
+    tenant: str
+    definition: str | None = None
+    definition_version: int | None = None
+    target: str | None = None
+    target_key: str | None = None
+    start: bytes | None = None
+    locks: str | None = None
+    on_lost_worker: str | None = None
+    attempt: int = 1
+    previous_attempt: str | None = None
+    next_attempt: str | None = None
+    expiration_delay: int | None = None
+    kept_until: int | None = None
+
+    @property
+    def root(self) -> int:
+        """The id of its root node."""
+        return self.seq << NUMBER_BITS
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Between which ids its nodes are."""
+        return self.root, ((self.seq + 1) << NUMBER_BITS) - 1
+
+
+WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)
+
+_CHANGING: Final[dict[str, ColumnType]] = {
+    "seq": "bigint",
+    "state": "text",
+    "version": "bigint",
+    "started_at": "bigint",
+    "cancelled_at": "bigint",
+    "finished_at": "bigint",
+    "due_at": "bigint",
+    "held_at": "bigint",
+    "nodes": "bigint",
+    "jobs": "bigint",
+    "completed": "bigint",
+    "failed": "bigint",
+    "cancelled": "bigint",
+    "retries": "bigint",
+    "error": "bytea",
+    "target_key": "text",
+    "locks": "text",
+    "next_attempt": "uuid",
+    "kept_until": "bigint",
+}
+"""What changes of a workflow."""
+
+_OTHERS: Final[dict[str, ColumnType]] = {
+    "kind": "text",
+    "name": "text",
+    "rule": "text",
+    "inputs": "text",
+    "state": "text",
+    "verdict": "text",
+    "job_id": "uuid",
+    "result": "bytea",
+    "error": "bytea",
+}
+_NODE_TYPES: Final[dict[str, ColumnType]] = {name: _OTHERS.get(name, "bigint") for name in Node.__struct_fields__}
+NODE_COLUMNS: Final = ", ".join(_NODE_TYPES)
+NODE_COLUMNS_OF_N: Final = ", ".join(f"n.{name}" for name in _NODE_TYPES)
+
+_NODE_CHANGING: Final[dict[str, ColumnType]] = {
+    name: _NODE_TYPES[name]
+    for name in (
+        "id",
+        "followed",
+        "state",
+        "approved",
+        "verdict",
+        "waiting",
+        "failed_before",
+        "cancelled_before",
+        "unmet",
+        "total",
+        "unfinished",
+        "completed",
+        "failed",
+        "cancelled",
+        "broken",
+        "lost",
+        "job_id",
+        "result",
+        "error",
+        "started_at",
+        "finished_at",
+    )
+}
+_SPEC: Final[dict[str, ColumnType]] = {"id": "bigint", "spec": "bytea"}
+_EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint"}
+
+
+_node_row: Final = attrgetter(*_NODE_TYPES)
+_changing_node_row: Final = attrgetter(*_NODE_CHANGING)
+_changing_workflow_row: Final = attrgetter(*_CHANGING)
+
+
+class Graph:
+    """Nodes of workflows that no other transaction changes until this one has ended.
+
+    What is changed in memory (``touch``) is written by ``write``, all at once.
+    """
+
+    def __init__(self, tx: Transaction) -> None:
+        self.tx = tx
+        self.workflows: dict[int, Workflow] = {}
+        self.nodes: dict[int, Node] = {}
+        self.specs: dict[int, Spec] = {}
+        self.jobs: dict[int, NewJob] = {}
+        """Jobs of new nodes that are ready to be inserted."""
+        self._touched: dict[int, Node] = {}
+        self._ended_jobs: dict[int, Node] = {}
+        self._new: dict[int, Node] = {}
+        self._new_edges: dict[int, list[int]] = {}
+        self._new_children: dict[int, list[Node]] = {}
+        self._changed: dict[int, Workflow] = {}
+
+    # Reading
+
+    def lock(self, seqs: Collection[int]) -> None:
+        """Let no other transaction change these workflows, and read them."""
+        rows = self.tx.execute(
+            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {self.tx.among} ORDER BY seq{self.tx.for_update}",
+            (self.tx.integers(sorted(seqs)),),
+        )
+        self.workflows |= {row[0]: Workflow(*row) for row in rows}
+
+    def load(self, ids: Iterable[int]) -> None:
+        """Read nodes that are not there yet."""
+        if missing := [id for id in dict.fromkeys(ids) if id not in self.nodes]:
+            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among}"
+            for row in self.tx.execute(query, (self.tx.integers(missing),)):
+                self._add(Node(*row))
+
+    def load_whole(self, workflow: Workflow) -> list[Node]:
+        """Read and return all nodes of a workflow, by number."""
+        rows = self.tx.execute(
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE id BETWEEN ? AND ? ORDER BY id", workflow.numbers
+        )
+        return [self._add(Node(*row)) for row in rows]
+
+    def _add(self, node: Node) -> Node:
+        return self.nodes.setdefault(node.id, node)
+
+    def workflow_of(self, node: Node) -> Workflow:
+        """The workflow of a node."""
+        return self.workflows[node.workflow]
+
+    def parent_of(self, node: Node) -> Node | None:
+        """The container of a node, which was loaded; the root has none."""
+        return None if node.parent is None else self.nodes[node.parent]
+
+    def place_of(self, node: Node) -> str:
+        """The place of a node in its workflow, its containers read: see ``ojster.workflows.node.place_of``."""
+        return place_of(node, self.container_of)
+
+    def container_of(self, node: Node) -> Node:
+        """Read and return the container of a node that is not the root."""
+        assert node.parent is not None
+        self.load([node.parent])
+        return self.nodes[node.parent]
+
+    def followers(self, nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
+        """Return the pairs of a node and one that comes after it."""
+        followed = [node.id for node in nodes if node.followed]
+        if not followed:
+            return []
+        pairs = [(source, target) for source in followed for target in self._new_edges.get(source, ())]
+        if known := [id for id in followed if id not in self._new]:
+            rows = self.tx.execute(
+                f"SELECT e.source, {NODE_COLUMNS_OF_N} FROM node_edges AS e JOIN nodes AS n ON n.id = e.target "
+                f"WHERE e.source {self.tx.among} ORDER BY e.source, e.target",
+                (self.tx.integers(known),),
+            )
+            pairs += [(source, self._add(Node(*row)).id) for source, *row in rows]
+        return [(self.nodes[source], self.nodes[target]) for source, target in pairs]
+
+    def children(self, container: Node) -> list[Node]:
+        """Return all children of a container, by position."""
+        return self._children(container)
+
+    def children_of(self, containers: Sequence[Node]) -> dict[int, list[Node]]:
+        """Return all children of several containers, by the ids of these, by position."""
+        found = {one.id: list(self._new_children.get(one.id, ())) for one in containers}
+        if known := [one.id for one in containers if one.id not in self._new]:
+            query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} ORDER BY parent, position DESC"
+            for row in self.tx.execute(query, (self.tx.integers(known),)):
+                node = self._add(Node(*row))
+                found[node.parent or 0].insert(0, node)
+        return found
+
+    def first_children(self, container: Node) -> list[Node]:
+        """Return the children of a container that come after no others."""
+        return [child for child in self._children(container, " AND waiting = 0") if not child.waiting]
+
+    def named_children(self, container: Node, *names: str) -> list[Node]:
+        """Return the children of a container that have one of these names, or whose position is one of them."""
+        found: list[Node] = []
+        for name in names:
+            position = int(name) if is_index(name) else -1
+            found += self._children(container, " AND (name = ? OR position = ?)", name, position)
+        return [child for child in found if child.name in names or str(child.position) in names]
+
+    def children_with_names(self, container: Node) -> list[Node]:
+        """Return the children of a container that have a name, and its last one."""
+        return self._children(container, " AND (name IS NOT NULL OR position = ?)", container.total - 1)
+
+    def _children(self, container: Node, condition: str = "", *parameters: Any) -> list[Node]:
+        fresh = self._new_children.get(container.id, [])
+        if container.id in self._new:
+            return fresh
+        rows = self.tx.execute(
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position",
+            (container.id, *parameters),
+        )
+        return [self._add(Node(*row)) for row in rows] + fresh
+
+    def load_specs(self, nodes: Iterable[Node]) -> None:
+        """Read what nodes say of themselves."""
+        if missing := [node.id for node in nodes if node.id not in self.specs]:
+            rows = self.tx.execute(
+                f"SELECT id, spec FROM node_specs WHERE id {self.tx.among}", (self.tx.integers(missing),)
+            )
+            self.specs |= {id: read_spec(spec) for id, spec in rows}
+
+    # Changing
+
+    def plant(self, plan: Plan, workflow: Workflow) -> list[Node]:
+        """Make the nodes of a plan part of a workflow. The plan stays as it is: the transaction may be run again."""
+        base = workflow.root
+        planted = []
+        for model, spec in zip(plan.nodes, plan.specs, strict=True):
+            node = copy(model)
+            planted.append(node)
+            number = node.id
+            node.id = base | number
+            if node.parent is not None:
+                node.parent |= base
+                self._new_children.setdefault(node.parent, []).append(node)
+            if node.source is not None:
+                node.source |= base
+            self.nodes[node.id] = self._new[node.id] = node
+            self.specs[node.id] = spec
+            if number in plan.jobs:
+                self.jobs[node.id] = plan.jobs[number]
+        for source, target in plan.edges:
+            self._new_edges.setdefault(base | source, []).append(base | target)
+        workflow.nodes = max([workflow.nodes, *[node.number + 1 for node in planted[-1:]]])
+        workflow.jobs += sum(node.kind == Kind.JOB for node in planted)
+        self.change(workflow)
+        return planted
+
+    def drop(self, dropped: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
+        """Delete some of these nodes, and return the others. Their jobs stay."""
+        ids = [node.id for node in dropped]
+        delete_nodes(self.tx, ids)
+        for id in ids:
+            del self.nodes[id]
+        return [node for node in nodes if node.id in self.nodes]
+
+    def touch(self, node: Node) -> None:
+        """Note that a node has changed."""
+        if node.id not in self._new:
+            self._touched[node.id] = node
+            self._ended_jobs.pop(node.id, None)
+
+    def touch_ended_job(self, node: Node) -> None:
+        """Note that a node has ended with its job, which changes little, and is the most frequent change."""
+        if node.id not in self._new and node.id not in self._touched:
+            self._ended_jobs[node.id] = node
+
+    def change(self, workflow: Workflow) -> None:
+        """Note that a workflow has changed."""
+        if workflow.seq not in self._changed:
+            self._changed[workflow.seq] = workflow
+            workflow.version += 1
+            self.tx.effects.workflows[workflow.id] = None
+
+    def write_nodes(self) -> None:
+        """Write what was changed and made of nodes."""
+        tx = self.tx
+        tx.update_rows("nodes", _NODE_CHANGING, [_changing_node_row(node) for node in self._touched.values()])
+        alike: dict[str, list[int]] = {}
+        for node in self._ended_jobs.values():
+            alike.setdefault(node.state, []).append(node.id)
+        for state, ids in alike.items():
+            query = f"UPDATE nodes SET state = ?, finished_at = ? WHERE id {tx.among}"
+            tx.execute(query, (state, tx.now, tx.integers(ids)))
+        tx.insert_rows("nodes", _NODE_TYPES, [_node_row(node) for node in self._new.values()])
+        tx.insert_rows("node_specs", _SPEC, [(id, self.specs[id].to_json()) for id in self._new])
+        edges = [(source, target) for source, targets in self._new_edges.items() for target in targets]
+        tx.insert_rows("node_edges", _EDGE, edges)
+        for pile in (self._touched, self._ended_jobs, self._new, self._new_edges, self._new_children):
+            pile.clear()
+
+    def write(self) -> None:
+        """Write all that was changed and made."""
+        self.write_nodes()
+        rows = [_changing_workflow_row(workflow) for workflow in self._changed.values()]
+        self.tx.update_rows("workflows", _CHANGING, rows)
+        for workflow in self._changed.values():
+            self.tx.expect(workflow.due_at)
+        self._changed.clear()
+
+
+def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:
+    """Read and return the nodes of a workflow that have not ended, by number; not what is in containers that have."""
+    states = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY, NodeState.STARTED)
+    marks = ", ".join(f"'{state}'" for state in states)
+    rows = graph.tx.execute(
+        f"SELECT {NODE_COLUMNS} FROM nodes WHERE id BETWEEN ? AND ? AND state IN ({marks}) ORDER BY id",
+        workflow.numbers,
+    )
+    return [graph._add(Node(*row)) for row in rows]
+
+
+def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
+    """Delete nodes, and all that is said of them."""
+    if ids:
+        given = tx.integers(ids)
+        for table, column in (
+            ("node_specs", "id"),
+            ("node_edges", "source"),
+            ("node_edges", "target"),
+            ("node_reviews", "node"),
+            ("nodes", "id"),
+        ):
+            tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))
+
+
+FORGOTTEN: Final = "forgotten"
+"""The state of a workflow that is being deleted: it is not to be seen any more."""
+
+
+def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
+    """Return a workflow, if there is one of that id; ``lock``: nobody else changes it until the transaction ends."""
+    if not is_job_id(id):
+        return None
+    rows = tx.execute(
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
+        + (tx.for_update if lock else ""),
+        {"id": id},
+    )
+    return Workflow(*rows[0]) if rows else None
+
+
+def no_workflow(id: str) -> NotFound:
+    """Return the refusal of a workflow that there is not."""
+    return NotFound(f"Workflow {id} not found.", resource_type="workflow", resource_id=id)

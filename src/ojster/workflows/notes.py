@@ -1,0 +1,116 @@
+"""What do jobs tell of themselves while they run, and others of workflows? Notes, kept in order. (seed 002: info)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
+from ojster.core.parsing import read_value
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.queries import no_job
+from ojster.storage.transaction import Transaction
+from ojster.workflows.graph import find_workflow, no_workflow
+from ojster.workflows.node import NUMBER_BITS
+from ojster.workflows.property_values import LARGEST_NOTE
+
+MOST_NOTES: Final = 1_000
+"""How many notes a job may have, and a workflow beside those of its jobs."""
+
+MOST_SHOWN: Final = 1_000
+"""How many notes of a workflow are shown: the last."""
+
+
+class NewNote(msgspec.Struct, frozen=True):
+    """What is to be noted, any JSON value, of a job or of a workflow."""
+
+    note: bytes
+    job_id: str | None = None
+    workflow_id: str | None = None
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was noted, when, and of which job."""
+
+    note: msgspec.Raw
+    at: str
+    job_id: str | None = None
+
+
+def add(tx: Transaction, items: Sequence[NewNote]) -> list[Note | OjsterError]:
+    """Note something; for each return the note, or why it was refused."""
+    results: list[Note | OjsterError] = []
+    for item in items:
+        try:
+            results.append(_add(tx, item))
+        except OjsterError as refusal:
+            results.append(refusal)
+    return results
+
+
+def _add(tx: Transaction, item: NewNote) -> Note:
+    read_value(item.note, "note")
+    if len(item.note) > LARGEST_NOTE:
+        message = f"The note takes {len(item.note)} bytes; at most {LARGEST_NOTE} are allowed."
+        raise PayloadTooLarge(message, limit=LARGEST_NOTE)
+    workflow, seq = _subject(tx, item)
+    where = "workflow = :workflow AND seq IS NULL" if seq is None else "seq = :seq"
+    subject = {"workflow": workflow, "seq": seq}
+    ((count,),) = tx.execute(f"SELECT count(*) FROM notes WHERE {where}", subject)
+    if count >= MOST_NOTES:
+        raise Conflict(f"There are {count} notes already; more than {MOST_NOTES} are not kept.")
+    tx.execute(
+        "INSERT INTO notes (workflow, seq, at, note) VALUES (:workflow, :seq, :at, :note)",
+        subject | {"at": tx.now, "note": item.note},
+    )
+    return Note(msgspec.Raw(item.note), format_timestamp(tx.now), item.job_id)
+
+
+def _subject(tx: Transaction, item: NewNote) -> tuple[int | None, int | None]:
+    """Return of which workflow and which job a note is."""
+    if item.job_id is not None:
+        job = tx.lock_jobs([item.job_id]).get(item.job_id)
+        if job is None:
+            raise no_job(item.job_id)
+        tx.emit("job.noted", job)
+        return None if job.node is None else job.node >> NUMBER_BITS, job.seq
+    workflow = find_workflow(tx, item.workflow_id or "", lock=True)
+    if workflow is None:
+        raise no_workflow(item.workflow_id or "")
+    return workflow.seq, None
+
+
+def of_jobs(tx: Transaction, ids: Sequence[str]) -> list[list[Note] | OjsterError]:
+    """Return the notes of each job, the oldest first."""
+    jobs = tx.find_jobs(ids)
+    results: list[list[Note] | OjsterError] = []
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+            continue
+        rows = tx.execute("SELECT at, note FROM notes WHERE seq = :seq ORDER BY number", {"seq": job.seq})
+        results.append([Note(msgspec.Raw(note), format_timestamp(at), id) for at, note in rows])
+    return results
+
+
+def of_workflows(tx: Transaction, ids: Sequence[str]) -> list[list[Note] | OjsterError]:
+    """Return the notes of each workflow and of its jobs, the oldest first."""
+    results: list[list[Note] | OjsterError] = []
+    for id in ids:
+        workflow = find_workflow(tx, id)
+        if workflow is None:
+            results.append(no_workflow(id))
+            continue
+        rows = tx.execute(
+            "SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq) FROM notes "
+            "WHERE workflow = :workflow ORDER BY number DESC LIMIT :most",
+            {"workflow": workflow.seq, "most": MOST_SHOWN},
+        )
+        shown = [
+            Note(msgspec.Raw(note), format_timestamp(at), None if job is None else str(job)) for at, note, job in rows
+        ]
+        results.append(shown[::-1])
+    return results

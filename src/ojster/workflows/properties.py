@@ -1,0 +1,146 @@
+"""How do the tasks of a workflow share what they know? They read and change its properties. (seed 002)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
+from ojster.jobs.envelope import Job
+from ojster.jobs.leases import refusal_of
+from ojster.storage.transaction import Transaction
+from ojster.workflows.graph import find_workflow, no_workflow
+from ojster.workflows.node import NUMBER_BITS
+from ojster.workflows.property_values import MOST_PROPERTIES, Changes, Property, PropertyConflict, check_changes
+
+Properties = dict[str, Property]
+
+
+class PropertyChange(msgspec.Struct, frozen=True):
+    """Somebody wants to change the properties of a workflow.
+
+    Parameters
+    ----------
+    job_id, worker_id, attempt:
+        For which of its jobs: who does not hold its lease any more is refused. Without, anybody may.
+    """
+
+    workflow_id: str
+    changes: Changes
+    job_id: str | None = None
+    worker_id: str | None = None
+    attempt: int | None = None
+
+
+class _Word(msgspec.Struct, frozen=True):
+    job_id: str
+    worker_id: str | None
+    attempt: int | None
+
+
+def read_all(tx: Transaction, ids: Sequence[str]) -> list[Properties | OjsterError]:
+    """Return the properties of each workflow, by name."""
+    results: list[Properties | OjsterError] = []
+    for id in ids:
+        workflow = find_workflow(tx, id)
+        results.append(no_workflow(id) if workflow is None else _read(tx, workflow.seq))
+    return results
+
+
+def change(tx: Transaction, items: Sequence[PropertyChange]) -> list[Properties | OjsterError]:
+    """Change properties; for each return all that the workflow has now, or why the change was refused."""
+    results: list[Properties | OjsterError] = []
+    for item in items:
+        try:
+            results.append(_change(tx, item))
+        except OjsterError as refusal:
+            results.append(refusal)
+    return results
+
+
+def _change(tx: Transaction, item: PropertyChange) -> Properties:
+    if item.job_id is None and (item.worker_id is not None or item.attempt is not None):
+        raise InvalidRequest("A worker and an attempt mean something only together with a 'job_id'.", field="job_id")
+    if item.job_id is not None:
+        job = tx.lock_jobs([item.job_id]).get(item.job_id)
+        if refusal := refusal_of(job, _Word(item.job_id, item.worker_id, item.attempt)):
+            raise refusal
+    workflow = find_workflow(tx, item.workflow_id, lock=True)
+    if workflow is None:
+        raise no_workflow(item.workflow_id)
+    if item.job_id is not None and (job is None or (job.node or 0) >> NUMBER_BITS != workflow.seq):
+        raise Conflict(f"The job {item.job_id} is not one of the workflow {workflow.id}.", job_id=item.job_id)
+    if workflow.finished_at is not None:
+        raise Conflict(
+            f"The workflow {workflow.id} is {workflow.state}; its properties stay as they are.",
+            workflow_id=workflow.id,
+            current_state=workflow.state,
+        )
+    apply(tx, workflow.seq, item.changes)
+    return _read(tx, workflow.seq)
+
+
+def refusal_of_changes(tx: Transaction, job: Job, changes: Changes | None) -> OjsterError | None:
+    """Change the properties of the workflow of a job whose attempt ends, unless that is to be refused."""
+    if changes is None:
+        return None
+    if job.node is None:
+        return Conflict(f"The job {job.id} is of no workflow that could have properties.", job_id=job.id)
+    try:
+        check_changes(changes)
+        apply(tx, job.node >> NUMBER_BITS, changes)
+    except OjsterError as refusal:
+        return refusal
+    return None
+
+
+def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
+    """Change the properties of a workflow that is locked.
+
+    Raises
+    ------
+    PropertyConflict
+        One has another version than is expected.
+    PayloadTooLarge
+        There would be too many.
+    """
+    rows = tx.execute(
+        "SELECT name, version, value IS NOT NULL FROM workflow_properties WHERE workflow = :workflow",
+        {"workflow": workflow},
+    )
+    known = {name: (version, bool(there)) for name, version, there in rows}
+    for name, version in changes.expected.items():
+        found, there = known.get(name, (0, False))
+        if version != (found if there else 0):
+            raise PropertyConflict(
+                f"The property {name!r} was changed meanwhile: it has version {found if there else 0}, not {version}.",
+                property=name,
+                current_version=found if there else 0,
+                expected_version=version,
+            )
+    names = {name for name, (_, there) in known.items() if there}
+    if len((names | changes.set.keys()) - set(changes.delete)) > MOST_PROPERTIES:
+        raise PayloadTooLarge(f"A workflow has at most {MOST_PROPERTIES} properties.", limit=MOST_PROPERTIES)
+    latest = max((version for version, _ in known.values()), default=0)
+    values = {name: bytes(value) for name, value in changes.set.items()}
+    values_or_none = values | {name: None for name in changes.delete if name in names}
+    tx.execute_many(
+        "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (workflow, name) DO UPDATE SET value = excluded.value, version = excluded.version",
+        [(workflow, name, value, latest + 1) for name, value in values_or_none.items()],
+    )
+    # Versions count the changes of the workflow, so one row that was deleted is enough to use none of them again.
+    tx.execute(
+        "DELETE FROM workflow_properties WHERE workflow = :workflow AND value IS NULL AND version <= :latest",
+        {"workflow": workflow, "latest": latest if values_or_none else latest - 1},
+    )
+
+
+def _read(tx: Transaction, workflow: int) -> Properties:
+    rows = tx.execute(
+        "SELECT name, value, version FROM workflow_properties WHERE workflow = :workflow AND value IS NOT NULL "
+        "ORDER BY name",
+        {"workflow": workflow},
+    )
+    return {name: Property(msgspec.Raw(value), version) for name, value, version in rows}

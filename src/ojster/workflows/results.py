@@ -1,0 +1,216 @@
+"""What have the steps of a workflow brought about? Results as others see them: for arguments, conditions and handlers.
+
+The result of a container is made of its children's: a chain's is that of its last step; a group's, a batch's and a
+map's is an object by index; a graph's has the steps that no other depends on, by name. (Seed 000, "Data Passing";
+ojs-workflows.md section 7.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.jobs.envelope import Job
+from ojster.storage.transaction import Transaction
+from ojster.workflows.node import TWO_PART, Inputs, Kind, NodeState
+
+_encode: Final = msgspec.json.Encoder().encode
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+# The jobs are looked up for each node: as a join, they could be planned the other way round, through all of them.
+_COLUMNS: Final = (
+    "n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error, "
+    "(SELECT j.result FROM jobs AS j WHERE j.id = n.job_id), (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id)"
+)
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """How a node stands, and what it has brought about. ``result`` and ``error`` are JSON.
+
+    ``is_part`` is that of the jobs of a batch that has completed: their results are its own, however they ended.
+    """
+
+    id: int
+    parent: int | None
+    position: int
+    kind: str
+    name: str | None
+    state: str
+    followed: int
+    total: int
+    result: bytes | None
+    error: bytes | None
+    is_part: bool = False
+
+    @property
+    def key(self) -> str:
+        """What it is called among its siblings."""
+        return self.name or str(self.position)
+
+    def shown(self) -> bytes:
+        """Return what those after it are given: its result, or, if it has none because it did not succeed, why."""
+        match self.state:
+            case NodeState.COMPLETED:
+                return self.result or b"null"
+            case NodeState.FAILED | NodeState.CANCELLED | NodeState.COMPENSATED:
+                error = self.error or b"null"
+                return b'{"state":"%b","error":%b}' % (self.state.encode(), error)
+            case _:
+                return b"null"
+
+
+def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, Outcome]:
+    """Return the outcomes of nodes, as they are stored."""
+    if not ids:
+        return {}
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.id {tx.among}", (tx.integers(ids),))
+    return _composed(tx, [_outcome(row) for row in rows])
+
+
+def _outcome(row: Sequence[Any]) -> Outcome:
+    found = Outcome(*row[:10])
+    job_result, job_errors = row[10:12]
+    if found.result is None:
+        found.result = job_result
+    if found.error is None and job_errors is not None and found.state != NodeState.COMPLETED:
+        found.error = bytes(_raw_list(job_errors)[-1])
+    return found
+
+
+def _counts(container: Outcome, child: Outcome) -> bool:
+    """Whether the result of a container is made of this child's, among others."""
+    match container.kind:
+        case Kind.CHAIN:
+            return child.position == container.total - 1
+        case Kind.GRAPH:
+            return not child.followed
+        case Kind.BATCH | Kind.SAGA:
+            return child.position == 0
+        case _:
+            return True
+
+
+def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
+    """Give the containers that succeeded their results, level by level."""
+    everything = {one.id: one for one in found}
+    levels: list[list[Outcome]] = []
+    level = [one for one in found if _is_composed(one)]
+    while level:
+        levels.append(level)
+        rows = tx.execute(
+            f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.parent {tx.among} ORDER BY n.parent, n.position",
+            (tx.integers([one.id for one in level]),),
+        )
+        members = [one for one in map(_outcome, rows) if _counts(everything[one.parent or 0], one)]
+        for one in members:
+            container = everything[one.parent or 0]
+            one.is_part = container.kind == Kind.BATCH or (container.kind == Kind.SAGA and container.is_part)
+        everything |= {one.id: one for one in members if one.id not in everything}
+        level = [one for one in members if _is_composed(one)]
+    children: dict[int, list[Outcome]] = defaultdict(list)
+    for one in everything.values():
+        if one.parent is not None:
+            children[one.parent].append(one)
+    for level in reversed(levels):
+        for one in level:
+            target = everything[one.id]
+            target.result = _result_of(target, sorted(children[one.id], key=lambda child: child.position))
+    return everything
+
+
+def _is_composed(one: Outcome) -> bool:
+    return one.kind not in (Kind.JOB, Kind.GATE) and (one.state == NodeState.COMPLETED or one.is_part)
+
+
+def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
+    match container.kind:
+        case Kind.GRAPH:
+            return object_of(child for child in children if not child.followed)
+        case Kind.GROUP | Kind.MAP:
+            return object_of(children, by_index=True)
+        case Kind.CHAIN:
+            return children[-1].shown() if children else b"null"
+        case Kind.FALLBACK:
+            ran = [child for child in children if child.state == NodeState.COMPLETED]
+            return ran[-1].shown() if ran else b"null"
+        case _:
+            first = children[0]
+            return (first.result or b"null") if first.is_part else first.shown()
+
+
+def object_of(members: Iterable[Outcome], *, by_index: bool = False) -> bytes:
+    """Return what members have brought about as a JSON object, by name or by index."""
+    return b"{%b}" % b",".join(
+        [b"%b:%b" % (_encode(str(one.position) if by_index else one.key), one.shown()) for one in members]
+    )
+
+
+def array_of(members: Iterable[Outcome]) -> bytes:
+    """Return what members have brought about as a JSON array, in their order."""
+    return b"[%b]" % b",".join([one.shown() for one in members])
+
+
+# What the job of a node is given
+
+
+def give_inputs(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Give jobs that are handed out the results that their nodes ask for (``parent_results``)."""
+    of_workflows = [job for job in jobs if job.node is not None]
+    if not of_workflows:
+        return
+    nodes = {job.node for job in of_workflows if job.node is not None}
+    sources: dict[int, int] = dict(
+        tx.execute(f"SELECT id, source FROM nodes WHERE source IS NOT NULL AND id {tx.among}", (tx.integers(nodes),))
+    )
+    inputs = _inputs_of(tx, set(sources.values())) if sources else {}
+    for job in of_workflows:
+        job.parent_results = inputs.get(sources.get(job.node or 0, -1), b"[]")
+
+
+_STEPS_BEFORE: Final = {
+    Inputs.BEFORE: "JOIN nodes AS n ON n.parent = s.parent AND n.position < s.position",
+    Inputs.NEEDED: "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source",
+}
+"""Whose results a node ``s`` asks for."""
+
+
+def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
+    """Return what each source gives, as JSON: an array of what has indices, else an object by name."""
+    ids = tx.integers(sources)
+    kinds: dict[int, str] = dict(tx.execute(f"SELECT id, inputs FROM nodes WHERE id {tx.among}", (ids,)))
+    given: dict[int, list[Outcome]] = {source: [] for source in sources}
+    for wish, before in _STEPS_BEFORE.items():
+        if wish in kinds.values():
+            rows = tx.execute(
+                f"SELECT s.id, {_COLUMNS} FROM nodes AS s {before} "
+                f"WHERE s.id {tx.among} AND s.inputs = '{wish}' ORDER BY s.id, n.position",
+                (ids,),
+            )
+            for source, *row in rows:
+                given[source].append(_outcome(row))
+    by_name = {source for source, kind in kinds.items() if kind == Inputs.NEEDED}
+    for source, kind in kinds.items():
+        if kind == Inputs.MEMBERS:
+            container, members = _members_before(tx, source)
+            given[source] = members
+            if container == Kind.GRAPH:
+                by_name.add(source)
+    composed = _composed(tx, [one for members in given.values() for one in members])
+    return {
+        source: (object_of if source in by_name else array_of)([composed[one.id] for one in members])
+        for source, members in given.items()
+    }
+
+
+def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
+    """The kind of the container that a node comes after, and that container's members."""
+    ((id, kind),) = tx.execute(
+        "SELECT n.id, n.kind FROM node_edges AS e JOIN nodes AS n ON n.id = e.source WHERE e.target = ?", (source,)
+    )
+    while kind in TWO_PART:
+        ((id, kind),) = tx.execute("SELECT id, kind FROM nodes WHERE parent = ? AND position = 0", (id,))
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.parent = ? ORDER BY n.position", (id,))
+    return kind, [_outcome(row) for row in rows]

@@ -1,0 +1,136 @@
+"""How is a whole workflow run again, as a new one? Because a job of it asks for that. (seed 002: retry)"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, OjsterError
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.request import Members, read_job, read_members
+from ojster.jobs.transitions import cancel_job, fail_attempt, given_up_nodes
+from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.workflows.advance import Advance, emit
+from ojster.workflows.definition import Definition, read_rerun_policy
+from ojster.workflows.definitions import find
+from ojster.workflows.graph import Graph, Workflow, WorkflowState
+from ojster.workflows.node import NUMBER_BITS, NodeState
+from ojster.workflows.plan import NewWorkflow, read_spec, read_workflow
+from ojster.workflows.workflows import abort, create
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_RETRIED: Final = {"code": "retried", "message": "The workflow is run again as a whole."}
+
+
+def rerun(tx: Transaction, job: Job) -> None:
+    """End the workflow of an active job, and start it again as a new one, after the backoff of its definition.
+
+    If it cannot be, because it was tried often enough, or is of no definition, the job fails for good, and with it the
+    workflow, whose ``on_error`` branch runs then.
+    """
+    if job.node is not None and given_up_nodes(tx, [job.node]):
+        cancel_job(tx, job)
+        return
+    try:
+        with tx.savepoint():
+            _rerun(tx, job)
+    except OjsterError as refusal:
+        failure = Failure("RetryRefused", refusal.message, code=refusal.details.get("reason", refusal.code))
+        fail_attempt(tx, job, msgspec.structs.replace(failure, retryable=False))
+
+
+def _rerun(tx: Transaction, job: Job) -> None:
+    if job.node is None:
+        raise Conflict(f"The job {job.id} is of no workflow that could be retried.", reason="no_workflow")
+    graph = Graph(tx)
+    graph.lock([job.node >> NUMBER_BITS])
+    workflow = graph.workflows[job.node >> NUMBER_BITS]
+    graph.load([workflow.root])
+    main = graph.children(graph.nodes[workflow.root])[0]
+    if workflow.state != WorkflowState.RUNNING or main.has_ended:
+        raise Conflict(f"The workflow {workflow.id} has ended, and is not retried.", reason="wrong_state")
+    new = _next_attempt(tx, workflow)
+    key, workflow.target_key, workflow.locks = workflow.target_key, None, None
+    workflow.next_attempt = new.id
+    graph.change(workflow)
+    graph.write()
+    new.target_key = key
+    (created,) = create(tx, [new])
+    if isinstance(created, Later):
+        raise TryAgain(created.message)
+    if isinstance(created, OjsterError):
+        raise created
+    tx.execute("UPDATE workflows SET held_at = :held WHERE id = :id", {"held": workflow.held_at, "id": new.id})
+    _end(graph, workflow, job)
+
+
+def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
+    """Return the workflow that takes another's place."""
+    definition = _definition_of(tx, workflow)
+    policy = read_rerun_policy(definition.members)
+    if workflow.attempt >= policy.max_attempts:
+        raise Conflict(
+            f"This was attempt {workflow.attempt} of {policy.max_attempts}: the workflow is not retried again.",
+            reason="retries_exhausted",
+        )
+    own: Members = read_members(workflow.start or b"{}", "The start of the workflow")
+    own |= {"params": msgspec.Raw(workflow.params), "metadata": msgspec.Raw(workflow.metadata)}
+    members = definition.members | own
+    new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant)
+    new.definition, new.definition_version = workflow.definition, workflow.definition_version
+    new.target, new.locks, new.start = workflow.target, workflow.locks, workflow.start
+    new.attempt, new.previous_attempt = workflow.attempt + 1, workflow.id
+    _keep_steps(tx, workflow, new)
+    new.scheduled_at = tx.now + policy.delay(workflow.attempt, random.random())
+    return new
+
+
+def _keep_steps(tx: Transaction, workflow: Workflow, new: NewWorkflow) -> None:
+    """Give a new attempt the jobs of the one before, as middleware and the rules of their queues had completed them."""
+    first = workflow.root
+    rows = tx.execute(
+        "SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", (first, first + len(new.plan.nodes) - 1)
+    )
+    known = {id - first: read_spec(spec).request for id, spec in rows}
+    own_id = msgspec.Raw(_encode(new.id))
+    for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
+        request = known.get(node.id, msgspec.UNSET)
+        if spec.request is msgspec.UNSET or request is msgspec.UNSET:
+            continue
+        members = read_members(request, "The step") | {"workflow_id": own_id}
+        spec.request = msgspec.Raw(_encode(members))
+        if node.id in new.plan.jobs:
+            largest = tx.settings.largest_job
+            new.plan.jobs[node.id] = read_job(members, tx.now, largest=largest, tenant=workflow.tenant)
+
+
+def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
+    if workflow.definition is None:
+        raise Conflict(
+            "Only a workflow that was started from a definition can be retried as a whole.", reason="no_definition"
+        )
+    found = find(tx, workflow.definition, workflow.definition_version)
+    if found is None or found.created_at > workflow.created_at:  # another may have got its name, and its version
+        raise Conflict("The definition of the workflow was deleted: it is not retried.", reason="definition_deleted")
+    return found
+
+
+def _end(graph: Graph, workflow: Workflow, job: Job) -> None:
+    """End a workflow that another has taken the place of: nothing of it runs on, and no branch begins."""
+    run = Advance(graph)
+    workflow.state = WorkflowState.RETRIED
+    workflow.due_at = None
+    workflow.error = _encode(_RETRIED | {"message": f"{_RETRIED['message'][:-1]}: {workflow.next_attempt}."})
+    graph.change(workflow)
+    emit(graph.tx, "workflow.retried", workflow, attempt=workflow.attempt, next_workflow_id=workflow.next_attempt)
+    graph.load([workflow.root])
+    main, *branches = graph.children(graph.nodes[workflow.root])
+    for branch in branches:
+        run.end(branch, NodeState.SKIPPED)
+    cancel_job(graph.tx, job)
+    abort(run, workflow, main, NodeState.CANCELLED, _RETRIED, active_too=True)
+    run.go()

@@ -1,0 +1,229 @@
+"""What has become of a workflow so far, and how are workflows doing? (seed 002: status, results of branches, stats)"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ojster.core.durations import HOUR
+from ojster.core.errors import OjsterError
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp
+from ojster.storage.transaction import Transaction
+from ojster.workflows.graph import WORKFLOW_STATES, Workflow, find_workflow, no_workflow
+from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.node import Kind, NodeState, place_of
+from ojster.workflows.views import head_of
+
+MOST_RESULTS: Final = 10_000
+"""Of how many steps of a branch the results are shown: the last."""
+
+BUCKETS: Final = ("current", "past_hour", "past_24h", "all_time")
+"""When a workflow was created: in the last hour, in the one before it, in the last day before that, or earlier."""
+
+_decode: Final = msgspec.json.decode
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a step that has ended."""
+
+    name: str
+    path: str
+    state: str
+    result: msgspec.Raw | UnsetType = UNSET
+    error: msgspec.Raw | UnsetType = UNSET
+    started_at: str | None = None
+    finished_at: str | None = None
+    job_id: str | None = None
+
+
+class Current(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step that is under way: its job runs, is enqueued, or waits to be resumed, at the latest until ``deadline``."""
+
+    name: str
+    path: str
+    job_id: str
+    state: str
+    attempt: int
+    worker_id: str | None = None
+    started_at: str | None = None
+    deadline: str | None = None
+    progress: msgspec.Raw | UnsetType = UNSET
+    error: msgspec.Raw | UnsetType = UNSET
+
+
+class WorkflowStatus(msgspec.Struct, frozen=True):
+    """How a workflow stands.
+
+    Parameters
+    ----------
+    workflow:
+        What is said of the whole.
+    results:
+        What became of the steps of each branch, ``steps``, ``on_error`` and ``on_cancel``, in the order in which they
+        ended.
+    current:
+        What is under way.
+    """
+
+    workflow: WorkflowInfo
+    results: dict[str, list[StepResult]]
+    current: list[Current]
+
+
+class WorkflowStatistics(msgspec.Struct, frozen=True):
+    """How many workflows there are in each state, by when they were created: each is in one of ``BUCKETS``."""
+
+    current: dict[str, int]
+    past_hour: dict[str, int]
+    past_24h: dict[str, int]
+    all_time: dict[str, int]
+
+
+_COLUMNS: Final = (
+    "n.id, n.parent, n.position, n.kind, n.name, n.state, n.result, n.error, n.started_at, n.finished_at, "
+    "j.id, j.type, j.state, j.attempt, j.started_at, j.due_at, j.worker_id, j.progress, j.result, j.errors, j.hold"
+)
+
+
+class _Row(msgspec.Struct):
+    id: int
+    parent: int | None
+    position: int
+    kind: str
+    name: str | None
+    state: str
+    result: bytes | None
+    error: bytes | None
+    started_at: int | None
+    finished_at: int | None
+    job_id: Any
+    job_type: str | None
+    job_state: str | None
+    attempt: int | None
+    job_started_at: int | None
+    due_at: int | None
+    worker_id: str | None
+    progress: bytes | None
+    job_result: bytes | None
+    errors: bytes | None
+    hold: str | None
+
+
+def read_status(tx: Transaction, ids: Sequence[str]) -> list[WorkflowStatus | OjsterError]:
+    """Return how each workflow stands."""
+    results: list[WorkflowStatus | OjsterError] = []
+    for id in ids:
+        workflow = find_workflow(tx, id)
+        results.append(no_workflow(id) if workflow is None else _status(tx, workflow))
+    return results
+
+
+def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
+    rows = [
+        _Row(*row)
+        for row in tx.execute(
+            f"SELECT {_COLUMNS} FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id "
+            "WHERE n.id BETWEEN ? AND ? ORDER BY n.id",
+            workflow.numbers,
+        )
+    ]
+    places = _Places(rows)
+    results: dict[str, list[StepResult]] = defaultdict(list)
+    leaves = [row for row in rows if row.kind in (Kind.JOB, Kind.GATE)]
+    ended = [row for row in leaves if row.finished_at is not None and row.state != NodeState.SKIPPED]
+    for row in sorted(ended, key=lambda row: (row.finished_at or 0, row.id)):
+        results[places.branch_of(row)].append(_result(row, places.path_of(row)))
+    started = [row for row in leaves if row.state == NodeState.STARTED and row.job_id is not None]
+    return WorkflowStatus(
+        head_of(workflow),
+        {name: results[name][-MOST_RESULTS:] for name in ("steps", "on_error", "on_cancel") if name in results},
+        [_current(row, places.path_of(row)) for row in started],
+    )
+
+
+class _Places:
+    """Where nodes stand."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self._rows = {row.id: row for row in rows}
+
+    def branch_of(self, row: _Row) -> str:
+        """The name of the branch in which a node stands."""
+        while row.parent is not None and self._rows[row.parent].parent is not None:
+            row = self._rows[row.parent]
+        return row.name or "steps" if row.position else "steps"
+
+    def path_of(self, row: _Row) -> str:
+        """The path by which a node is named in requests."""
+        return place_of(row, lambda inner: self._rows[inner.parent or 0])
+
+
+def _result(row: _Row, path: str) -> StepResult:
+    result = row.job_result if row.job_result is not None and row.state == NodeState.COMPLETED else row.result
+    error: Any = row.error
+    if error is None and row.errors is not None and row.state != NodeState.COMPLETED:
+        error = _raw_list(row.errors)[-1]
+    return StepResult(
+        name=row.name or row.job_type or row.kind,
+        path=path,
+        state=row.state,
+        result=UNSET if result is None else msgspec.Raw(result),
+        error=UNSET if error is None else msgspec.Raw(error),
+        started_at=_time(row.job_started_at or row.started_at),
+        finished_at=_time(row.finished_at),
+        job_id=None if row.job_id is None else str(row.job_id),
+    )
+
+
+def _current(row: _Row, path: str) -> Current:
+    waits = row.job_state == "pending" and row.hold is not None
+    return Current(
+        name=row.name or row.job_type or row.kind,
+        path=path,
+        job_id=str(row.job_id),
+        state="waiting" if waits else row.job_state or "",
+        attempt=row.attempt or 0,
+        worker_id=None if row.worker_id is None else called(row.worker_id),
+        started_at=_time(row.job_started_at),
+        deadline=_time(row.due_at) if waits else None,
+        progress=UNSET if row.progress is None else msgspec.Raw(row.progress),
+        error=UNSET if row.errors is None else _raw_list(row.errors)[-1],
+    )
+
+
+def _time(at: int | None) -> str | None:
+    return None if at is None else format_timestamp(at)
+
+
+def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) -> list[WorkflowStatistics]:
+    """Return how many workflows there are, of a tenant (``None``: of all) and of a definition (``None``: of any)."""
+    return [_count(tx, tenant, definition) for tenant, definition in requests]
+
+
+def _count(tx: Transaction, tenant: str | None, definition: str | None) -> WorkflowStatistics:
+    where = "state <> 'forgotten'"
+    if tenant is not None:
+        where += " AND tenant = :tenant"
+    if definition is not None:
+        where += " AND definition = :definition"
+    rows = tx.execute(
+        "SELECT state, CASE WHEN created_at > :hour THEN 0 WHEN created_at > :two_hours THEN 1 "
+        f"WHEN created_at > :day THEN 2 ELSE 3 END AS bucket, count(*) FROM workflows WHERE {where} "
+        "GROUP BY state, bucket",
+        {
+            "hour": tx.now - HOUR,
+            "two_hours": tx.now - 2 * HOUR,
+            "day": tx.now - 24 * HOUR,
+            "tenant": tenant,
+            "definition": definition,
+        },
+    )
+    found = {(state, bucket): number for state, bucket, number in rows}
+    counts = [{state: found.get((state, place), 0) for state in WORKFLOW_STATES} for place in range(len(BUCKETS))]
+    return WorkflowStatistics(*counts)

@@ -1,0 +1,410 @@
+"""Which workflows are there, and how do they stand? Reads only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.durations import HOUR
+from ojster.core.ids import is_job_id
+from ojster.core.outcome import SKIPPED, Outcome, outcome_of
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.expiration import shown_expiration_delay
+from ojster.storage.transaction import Transaction
+from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
+from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, WorkflowPage
+from ojster.workflows.node import ENDED, MOST_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.workflows.plan import read_spec
+from ojster.workflows.results import outcomes
+
+DEFAULT_PAGE: Final = 50
+MOST_ERRORS: Final = 100
+"""How many failed jobs a workflow's error names."""
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.decode
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+_JOB_COLUMNS: Final = (
+    "j.type, j.queue, j.state, j.attempt, j.max_attempts, j.started_at, j.progress, j.result, j.hold, j.errors"
+)
+_LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
+
+
+class WorkflowRequest(msgspec.Struct, frozen=True):
+    """Which workflow to show, and whether with its steps; of one tenant, or (``None``) of any."""
+
+    id: str
+    steps: bool = True
+    tenant: str | None = None
+
+
+class WorkflowFilter(msgspec.Struct, frozen=True):
+    """Which workflows to list; ``None`` matches all. Newest first, one page. ``before`` is a ``seq``."""
+
+    state: str | None = None
+    type: str | None = None
+    name: str | None = None
+    before: int | None = None
+    limit: int = DEFAULT_PAGE
+    offset: int = 0
+    tenant: str | None = None
+    definition: str | None = None
+    target: str | None = None
+
+
+class WorkflowCounts(msgspec.Struct, frozen=True):
+    """How many workflows have not reached a final state, by state, and how many have finished in the last hour."""
+
+    unfinished: dict[str, int]
+    last_hour: dict[str, int]
+
+
+def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCounts]:
+    """Return how many workflows are under way, and how the latest have ended."""
+    unfinished, final = (
+        [state for state in WORKFLOW_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
+    )
+    since = {"since": tx.now - HOUR}
+    counts = WorkflowCounts(
+        {state: _count(tx, "state = :state", {"state": state}) for state in unfinished},
+        {state: _count(tx, "state = :state AND finished_at > :since", {"state": state} | since) for state in final},
+    )
+    return [counts for _ in calls]
+
+
+def _count(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
+    ((number,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {where}", parameters)
+    return int(number)
+
+
+def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list[WorkflowInfo | None]:
+    """Return how each workflow stands, or ``None`` if there is none of that id."""
+    found: list[WorkflowInfo | None] = []
+    for request in requests:
+        rows = _rows(tx, "id = :id", {"id": request.id}) if is_job_id(request.id) else []
+        if not rows or request.tenant not in (None, Workflow(*rows[0]).tenant):
+            found.append(None)
+            continue
+        workflow = Workflow(*rows[0])
+        found.append(_View(tx, workflow).info() if request.steps else head_of(workflow))
+    return found
+
+
+def list_workflows(tx: Transaction, filters: Sequence[WorkflowFilter]) -> list[WorkflowPage]:
+    """Return a page of workflows for each filter, without their steps."""
+    return [_page(tx, chosen) for chosen in filters]
+
+
+def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
+    conditions = ["TRUE"]
+    parameters: dict[str, Any] = {}
+    if chosen.tenant:
+        conditions.append("tenant <> ''")  # for the index of those that are somebody's
+    for name in ("state", "type", "name", "tenant", "definition", "target"):
+        if (value := getattr(chosen, name)) is not None:
+            conditions.append(f"{name} = :{name}")
+            parameters[name] = value
+    where = " AND ".join(conditions)
+    ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
+    if chosen.before is not None:
+        where += " AND seq < :before"
+        parameters["before"] = chosen.before
+    parameters |= {"limit": chosen.limit + 1, "offset": chosen.offset}
+    rows = _rows(tx, f"{where} ORDER BY seq DESC LIMIT :limit OFFSET :offset", parameters)
+    workflows = [Workflow(*row) for row in rows]
+    more = len(workflows) > chosen.limit
+    workflows = workflows[: chosen.limit]
+    return WorkflowPage([head_of(one) for one in workflows], total, workflows[-1].seq if more else None)
+
+
+def _rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
+
+
+def head_of(workflow: Workflow) -> WorkflowInfo:
+    """Return what can be said of a workflow without looking at its steps."""
+    metadata: dict[str, Any] = _decode(workflow.metadata)
+    times = {
+        "created_at": workflow.created_at,
+        "started_at": workflow.started_at,
+        "completed_at": workflow.finished_at,
+        "cancelled_at": workflow.cancelled_at,
+    }
+    shown: dict[str, Any] = {name: format_timestamp(at) for name, at in times.items() if at is not None}
+    metadata |= shown
+    metadata |= {
+        "job_count": workflow.jobs,
+        "completed_count": workflow.completed,
+        "failed_count": workflow.failed,
+        "cancelled_count": workflow.cancelled,
+    }
+    error = None if workflow.error is None else _decode(workflow.error, type=WorkflowError)
+    delay = workflow.expiration_delay
+    return WorkflowInfo(
+        id=workflow.id,
+        type=workflow.type,
+        state=workflow.state,
+        name=workflow.name,
+        version=workflow.version,
+        finished=workflow.finished_at is not None,
+        held=workflow.held_at is not None,
+        params=msgspec.Raw(workflow.params) if workflow.params != b"{}" else msgspec.UNSET,
+        error=error,
+        retries=workflow.retries,
+        definition=None if workflow.definition is None else called(workflow.definition),
+        definition_version=workflow.definition_version,
+        target=workflow.target,
+        locks=workflow.locks,
+        attempt=workflow.attempt,
+        previous_attempt=workflow.previous_attempt,
+        next_attempt=workflow.next_attempt,
+        scheduled_at=None if workflow.scheduled_at is None else format_timestamp(workflow.scheduled_at),
+        expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
+        expiration_delay=None if delay is None else shown_expiration_delay(delay),
+        metadata=metadata,
+        **shown,
+    )
+
+
+class _View:
+    """Everything about one workflow."""
+
+    def __init__(self, tx: Transaction, workflow: Workflow) -> None:
+        self._tx = tx
+        self._workflow = workflow
+        self._children: dict[int, list[Node]] = defaultdict(list)
+        self._jobs: dict[int, tuple[Any, ...]] = {}
+        width = len(Node.__struct_fields__)
+        rows = tx.execute(
+            f"SELECT {NODE_COLUMNS_OF_N}, {_JOB_COLUMNS} FROM nodes AS n LEFT JOIN jobs AS j ON j.id = n.job_id "
+            "WHERE n.id BETWEEN ? AND ? ORDER BY n.id",
+            workflow.numbers,
+        )
+        self._nodes = {row[0]: Node(*row[:width]) for row in rows}
+        for row in rows:
+            if row[width] is not None:
+                self._jobs[row[0]] = row[width:]
+        for node in sorted(self._nodes.values(), key=lambda node: node.position):
+            if node.parent is not None:
+                self._children[node.parent].append(node)
+        specs = tx.execute("SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", workflow.numbers)
+        self._specs = {id: read_spec(spec) for id, spec in specs}
+        self._names: dict[int, list[str]] = defaultdict(list)
+        self._reviews: dict[int, list[ReviewInfo]] = defaultdict(list)
+        self._superseded: dict[int, list[str]] = defaultdict(list)
+
+    def info(self) -> WorkflowInfo:
+        """Return the workflow with all its steps."""
+        self._read_relations()
+        workflow = self._workflow
+        info = head_of(workflow)
+        root = self._nodes[workflow.root]
+        main, *branches = self._children[root.id]
+        gone = root.state if root.has_ended else None
+        self._fill(info, main, "", main.state if main.has_ended else gone)
+        for branch in branches:
+            setattr(info, branch.name or "", self._step(branch, branch.name or "", gone))
+        if main.state == NodeState.COMPLETED:
+            info.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
+        if workflow.state in ("failed", "compensated", "compensating"):
+            info.error = self._error(main, info.error)
+        elif workflow.state == "cancelled" and info.error is None and (error := self._error(main, None)).errors:
+            info.error = error
+        return info
+
+    def _read_relations(self) -> None:
+        numbers = self._workflow.numbers
+        for source, target in self._tx.execute(
+            "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ? ORDER BY source", numbers
+        ):
+            if source in self._nodes:
+                self._names[target].append(self._nodes[source].name or str(self._nodes[source].position))
+        for node, at, author, action, notes in self._tx.execute(
+            "SELECT node, at, author, action, notes FROM node_reviews WHERE node BETWEEN ? AND ? ORDER BY seq", numbers
+        ):
+            self._reviews[node].append(ReviewInfo(format_timestamp(at), action, author, notes))
+        if self._workflow.retries:
+            for node, id in self._tx.execute(
+                "SELECT node, id FROM jobs WHERE node BETWEEN ? AND ? AND superseded_by IS NOT NULL ORDER BY seq",
+                numbers,
+            ):
+                self._superseded[node].append(id)
+
+    def _fill(self, shown: WorkflowInfo | StepInfo, container: Node, place: str, above: str | None) -> None:
+        """Show the children of a container where they belong."""
+        children = self._children[container.id]
+        match container.kind:
+            case Kind.BATCH:
+                self._fill(shown, children[0], place, above)
+                shown.callbacks = {
+                    child.name or "": self._step(child, _join(place, child.name or ""), above) for child in children[1:]
+                }
+            case Kind.SAGA:
+                self._fill(shown, children[0], place, above)
+                inside = _join(place, "compensate")
+                undoing = children[1]
+                gone = undoing.state if undoing.has_ended else above
+                shown.compensations = [
+                    self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]
+                ]
+                for compensation in shown.compensations:
+                    compensation.name = compensation.name or compensation.type  # its id is that of what it undoes
+            case Kind.FALLBACK if isinstance(shown, StepInfo):
+                shown.steps = [self._step_in(container, children[0], place, above)]
+                shown.fallback = self._step_in(container, children[1], place, above)
+            case _:
+                noun = _LISTS.get(Kind(container.kind), "steps")
+                setattr(shown, noun, [self._step_in(container, child, place, above) for child in children])
+                setattr(shown, f"{noun}_total", container.total)
+                setattr(shown, f"{noun}_completed", container.completed)
+
+    def _step_in(self, container: Node, node: Node, place: str, above: str | None) -> StepInfo:
+        step = self._step(node, _join(place, node.name or str(node.position)), above)
+        if container.kind == Kind.GRAPH:
+            step.depends_on = self._names.get(node.id, [])
+        return step
+
+    def _step(self, node: Node, path: str, above: str | None) -> StepInfo:
+        """Show a node. ``above`` is how a container around it has ended that keeps it from starting."""
+        spec = self._specs[node.id]
+        shown = StepInfo(
+            index=node.position,
+            path=path,
+            type=node.kind,
+            state=_shown_state(node, above),
+            id=node.name,
+            name=spec.display_name,
+            step=spec.step,
+            group=spec.group,
+            when=node.rule if node.rule in ("finished", "failed") else None,
+            condition=spec.condition,
+            allow_failure=bool(node.tolerated),
+            manual=bool(node.manual),
+            approved=bool(node.approved),
+            reviews=self._reviews.get(node.id, []),
+            superseded_job_ids=self._superseded.get(node.id, []),
+        )
+        if node.kind == Kind.JOB:
+            self._show_job(shown, node)
+        else:
+            shown.started_at = None if node.started_at is None else format_timestamp(node.started_at)
+            if node.kind not in (Kind.GATE, Kind.MAP) or self._children[node.id]:
+                gone = node.state if node.has_ended else above
+                if node.kind != Kind.GATE:
+                    self._fill(shown, node, path, gone)
+        if node.finished_at is not None:
+            shown.completed_at = format_timestamp(node.finished_at)
+        if node.result is not None:
+            shown.result = msgspec.Raw(node.result)
+        if node.error is not None:
+            shown.error = msgspec.Raw(node.error)
+        if shown.outcome is None:
+            unknown = None if node.kind == Kind.JOB else b"{}"
+            error = shown.error if isinstance(shown.error, msgspec.Raw) else unknown
+            shown.outcome = outcome_of(shown.state, error)
+        return shown
+
+    def _show_job(self, shown: StepInfo, node: Node) -> None:
+        row = self._jobs.get(node.id)
+        if node.started_at is None:  # its job, if it has one, is of the time before it was retried
+            shown.job_id = None
+            shown.superseded_job_ids = [*shown.superseded_job_ids, *filter(None, [node.job_id])]
+            row = None
+        else:
+            shown.job_id = node.job_id
+        if row is None:
+            request = self._specs[node.id].request
+            assert request is not msgspec.UNSET
+            shown.type = _decode(request, type=_Typed).type
+            return
+        type, queue, state, attempt, most, started_at, progress, result, hold, errors = row
+        shown.type, shown.queue, shown.attempt, shown.max_attempts = type, queue, attempt, most
+        if started_at is not None:
+            shown.started_at = format_timestamp(started_at)
+        if node.state == NodeState.STARTED:
+            shown.state = "active" if state == "active" else "pending"
+            shown.on_hold = state == "pending" and hold in ("complete", "again")
+        if hold == SKIPPED and node.state == NodeState.COMPLETED:
+            shown.outcome = Outcome.SKIPPED
+        if progress is not None and node.state == NodeState.STARTED:
+            shown.progress = msgspec.Raw(progress)
+        if result is not None:
+            shown.result = msgspec.Raw(result)
+        if errors is not None and node.state != NodeState.COMPLETED:
+            shown.error = _raw_list(errors)[-1]
+
+    def _error(self, main: Node, given: WorkflowError | None) -> WorkflowError:
+        """Say why a workflow did not succeed: what is known of the whole, and all that failed or was rejected."""
+        error = given or WorkflowError("step_failed", "A step failed.")
+        for node in self._nodes.values():
+            if not _has_failed(node) or len(error.errors) >= MOST_ERRORS:
+                continue
+            if node.job_id is not None:
+                error.failed_job_ids.append(node.job_id)
+            error.errors.append(self._error_of(node))
+        steps, others = main, list[Node]()
+        while steps.kind in TWO_PART:
+            steps, *after = self._children[steps.id]
+            others += after
+        for child in [*self._children[steps.id], *others]:
+            if child.state in (NodeState.FAILED, NodeState.COMPENSATED) and not child.tolerated:
+                error.failed_step = child.name or str(child.position)
+                if steps.kind == Kind.CHAIN and child.parent == steps.id:
+                    error.failed_step_index = child.position
+                if given is None:
+                    error.message = f"The step {error.failed_step!r} failed."
+                break
+        else:
+            if given is None and error.errors:
+                error.code, error.message = error.errors[0]["code"], error.errors[0]["message"]
+        return error
+
+    def _error_of(self, node: Node) -> dict[str, Any]:
+        job = self._jobs.get(node.id)
+        raw: Any = node.error
+        if raw is None and job is not None and job[-1] is not None:
+            raw = _raw_list(job[-1])[-1]
+        known: dict[str, Any] = _decode(raw) if raw is not None else {}
+        return {
+            "job_id": node.job_id,
+            "step": node.name or str(node.position),
+            "code": known.get("code", "expired"),
+            "type": known.get("type"),
+            "message": known.get("message", "The job was not started before it expired."),
+            "attempt": known.get("attempt", 0),
+        }
+
+
+def _has_failed(node: Node) -> bool:
+    """Whether something went wrong with a node itself: not only inside it, or before it."""
+    if node.tolerated:
+        return False
+    if node.state == NodeState.FAILED:
+        return node.kind == Kind.JOB or node.error is not None
+    return node.state == NodeState.CANCELLED and node.error is not None and b'"code":"rejected"' in node.error
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+def _join(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+_SHOWN: Final = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
+
+
+def _shown_state(node: Node, above: str | None) -> str:
+    """How a node's state is shown: what never started in a container that has ended has ended with it."""
+    if above is not None and node.state not in ENDED:
+        return "skipped" if above == NodeState.SKIPPED else "cancelled"
+    return _SHOWN.get(node.state, node.state)
+
+
+assert MOST_NODES == 1 << NUMBER_BITS

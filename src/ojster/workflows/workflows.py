@@ -1,0 +1,891 @@
+"""Creating and steering workflows. ``ojster.workflows.advance`` starts and ends their steps.
+
+Spec: ojs-workflows 11.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ojster.collections.contents import delete_items, promise
+from ojster.collections.items import key_of_workflow
+from ojster.core.durations import MINUTE, SECOND
+from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.ids import is_job_id
+from ojster.core.states import FINISHED
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.interventions import delete_jobs
+from ojster.jobs.transitions import cancel_job, fail_attempt, make_available, put_off
+from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
+from ojster.tenancy.quotas import refuse_too_many
+from ojster.workflows.advance import Advance, emit
+from ojster.workflows.graph import (
+    FINAL_STATES,
+    FORGOTTEN,
+    WORKFLOW_COLUMNS,
+    Graph,
+    Workflow,
+    WorkflowState,
+    delete_nodes,
+    live_nodes,
+    no_workflow,
+)
+from ojster.workflows.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note_before, note_child
+from ojster.workflows.plan import NewWorkflow, Planner
+from ojster.workflows.targets import refuse_target
+
+MOST_AT_ONCE: Final = 100
+"""How many workflows are looked after in one transaction."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+log = logging.getLogger(__name__)
+
+_UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
+
+
+class Review(msgspec.Struct, frozen=True):
+    """What somebody says of a step that needs an approval.
+
+    Parameters
+    ----------
+    step:
+        Its path: the names or indices from the outermost container to it, with dots between.
+    action:
+        ``approve`` or ``reject``; ``None`` leaves it as it is, and notes what is said.
+    """
+
+    workflow_id: str
+    step: str
+    action: Literal["approve", "reject"] | None = None
+    notes: str | None = None
+    author: str | None = None
+
+
+class StepAddress(msgspec.Struct, frozen=True):
+    """A step of a workflow, named by its path."""
+
+    workflow_id: str
+    step: str
+
+
+# Creation
+
+
+def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
+    """Create workflows, and start those that are due; for each return its id, or why it was refused."""
+    graph = Graph(tx)
+    run = Advance(graph)
+    results: list[str | OjsterError] = []
+    for new in requests:
+        if new.id_is_given and tx.execute("SELECT seq FROM workflows WHERE id = :id", {"id": new.id}):
+            message = f"A workflow with the id {new.id} exists already."
+            results.append(Duplicate(message, existing_workflow_id=new.id))
+            continue
+        has_it = new.previous_attempt is not None
+        refusal = refuse_target(tx, new.tenant, new.target, new.target_key, new.locks, has_it=has_it)
+        if refusal is not None:
+            results.append(refusal)
+            continue
+        (refused,) = refuse_too_many(tx, [list(new.plan.jobs.values())])
+        if refused is not None:
+            results.append(refused)
+            continue
+        workflow = _insert(tx, new)
+        graph.workflows[workflow.seq] = workflow
+        graph.plant(new.plan, workflow)
+        promise(tx, workflow.seq, new.plan.promises)
+        emit(tx, "workflow.created", workflow, total_steps=workflow.jobs)
+        is_due = new.scheduled_at is None or new.scheduled_at <= tx.now
+        if is_due and (new.expires_at is None or new.expires_at > tx.now):
+            _launch(run, workflow)
+        results.append(new.id)
+    run.go()
+    return results
+
+
+def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
+    due_at = min((moment for moment in (new.scheduled_at, new.expires_at) if moment is not None), default=None)
+    values = {
+        "id": new.id,
+        "type": new.type,
+        "name": new.name,
+        "now": tx.now,
+        "due_at": due_at,
+        "scheduled_at": new.scheduled_at,
+        "expires_at": new.expires_at,
+        "timeout": new.timeout,
+        "params": new.params,
+        "metadata": new.metadata,
+        "tenant": new.tenant,
+        "definition": new.definition,
+        "definition_version": new.definition_version,
+        "target": new.target,
+        "target_key": new.target_key,
+        "start": new.start,
+        "locks": new.locks,
+        "on_lost_worker": new.on_lost_worker,
+        "attempt": new.attempt,
+        "previous_attempt": new.previous_attempt,
+        "expiration_delay": new.expiration_delay,
+    }
+    ((seq,),) = tx.execute(
+        "INSERT INTO workflows (id, type, name, state, created_at, due_at, scheduled_at, expires_at, timeout, nodes, "
+        "jobs, params, metadata, tenant, definition, definition_version, target, target_key, start, locks, "
+        "on_lost_worker, attempt, previous_attempt, expiration_delay) VALUES "
+        "(:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, :expires_at, :timeout, 0, 0, :params, "
+        ":metadata, :tenant, :definition, :definition_version, :target, :target_key, :start, :locks, "
+        ":on_lost_worker, :attempt, :previous_attempt, :expiration_delay) RETURNING seq",
+        values,
+    )
+    tx.execute_many(
+        "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, 1)",
+        [(seq, name, bytes(value)) for name, value in new.properties.items()],
+    )
+    return Workflow(
+        seq=seq,
+        id=new.id,
+        type=new.type,
+        name=new.name,
+        state=WorkflowState.PENDING,
+        version=0,
+        created_at=tx.now,
+        started_at=None,
+        cancelled_at=None,
+        finished_at=None,
+        due_at=due_at,
+        scheduled_at=new.scheduled_at,
+        expires_at=new.expires_at,
+        timeout=new.timeout,
+        held_at=None,
+        nodes=0,
+        jobs=0,
+        completed=0,
+        failed=0,
+        cancelled=0,
+        retries=0,
+        params=new.params,
+        metadata=new.metadata,
+        error=None,
+        tenant=new.tenant,
+        definition=new.definition,
+        definition_version=new.definition_version,
+        target=new.target,
+        target_key=new.target_key,
+        start=new.start,
+        locks=new.locks,
+        on_lost_worker=new.on_lost_worker,
+        attempt=new.attempt,
+        previous_attempt=new.previous_attempt,
+        expiration_delay=new.expiration_delay,
+    )
+
+
+def _launch(run: Advance, workflow: Workflow) -> None:
+    """Let a workflow run: now, or, if it is held, as soon as it is released."""
+    graph = run.graph
+    workflow.state = WorkflowState.RUNNING
+    workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
+    graph.change(workflow)
+    graph.load([workflow.root])
+    run.start([graph.nodes[workflow.root]])
+
+
+# Cancellation
+
+
+def cancel_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Cancel workflows: what has not started never does, active jobs may finish (ojs-workflows.md section 11.3)."""
+    return [_steer(tx, id, _cancel) for id in ids]
+
+
+def _cancel(run: Advance, workflow: Workflow) -> None:
+    if workflow.state in FINAL_STATES:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
+    was_pending = workflow.state == WorkflowState.PENDING
+    workflow.state = WorkflowState.CANCELLED
+    workflow.cancelled_at = run.tx.now
+    workflow.due_at = None
+    run.graph.change(workflow)
+    emit(run.tx, "workflow.cancelled", workflow)
+    run.graph.load([workflow.root])
+    root = run.graph.nodes[workflow.root]
+    if was_pending or root.state == NodeState.READY:
+        run.end(root, NodeState.CANCELLED)
+    else:
+        main, *branches = run.graph.children(root)
+        for node in branches if main.has_ended else [main]:
+            if not node.has_ended:
+                abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED)
+    if workflow.held_at is not None:
+        _let_go(run, workflow)
+
+
+_CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}
+
+
+def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
+    """Cancel steps and all that is inside them, active jobs too."""
+    return [_steer(tx, one.workflow_id, partial(_cancel_step, path=one.step)) for one in addresses]
+
+
+def _cancel_step(run: Advance, workflow: Workflow, path: str) -> None:
+    node = find_step(run.graph, workflow, path)
+    if node.has_ended or _is_over(run.graph, node):
+        raise _wrong_state(workflow, f"The step {path!r} is {node.state}, and can no longer be cancelled.")
+    error = {"code": "cancelled", "message": "The step was cancelled."}
+    abort(run, workflow, node, NodeState.CANCELLED, error, active_too=True)
+
+
+def abort(
+    run: Advance,
+    workflow: Workflow,
+    target: Node,
+    verdict: NodeState,
+    error: dict[str, Any],
+    *,
+    active_too: bool = False,
+    rest: Literal[NodeState.CANCELLED, NodeState.SKIPPED] = NodeState.CANCELLED,
+) -> None:
+    """Stop a node and all that is inside it; sagas in it are undone.
+
+    Active jobs may finish, unless ``active_too`` says otherwise, but are not tried again. What has not started becomes
+    ``rest``; if it is skipped, the containers in which it stands are completed.
+    """
+    inner = NodeState.CANCELLED if rest == NodeState.CANCELLED else NodeState.COMPLETED
+    graph = run.graph
+    inside: dict[int, list[Node]] = defaultdict(list)
+    if target.state == NodeState.STARTED and target.kind != Kind.JOB:
+        for node in live_nodes(graph, workflow):
+            if node.parent is not None:
+                inside[node.parent].append(node)
+    working: list[Node] = []
+    waiting = [target]
+    while waiting:
+        node = waiting.pop()
+        if node.state in _UNFINISHED:
+            run.end(node, rest, error=error)
+        elif node.kind == Kind.JOB:
+            node.verdict = NodeState.CANCELLED.value
+            graph.touch(node)
+            working.append(node)
+        else:
+            if node is target or node.kind != Kind.SAGA:
+                node.verdict = (verdict if node is target else inner).value
+                graph.touch(node)
+            waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
+    _cancel_jobs(run, working, active_too=active_too)
+
+
+def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> None:
+    """Cancel the jobs of nodes, those that are active only if asked to.
+
+    One that somebody else has locked who waits for the workflow is left to him: he will see the verdict of its node.
+    """
+    tx = run.tx
+    ids = tx.integers([node.id for node in nodes])
+    others, tx.effects.ended = tx.effects.ended, []
+    waiting = (
+        "state IN ('available', 'scheduled', 'retryable', 'pending') AND (hold IS NULL OR hold = 'resumed')",
+        tx.skip_locked,
+    )
+    # Nothing will ever look at the verdict for a job that waits to be resumed, whoever has it locked just now.
+    on_hold = ("state = 'pending' AND hold IN ('complete', 'again', 'delay')", tx.for_update)
+    for condition, lock in (waiting, on_hold, ("state = 'active'", tx.for_update))[: 2 + active_too]:
+        if nodes:
+            rows = tx.execute(
+                f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among} AND {condition} ORDER BY id{lock}", (ids,)
+            )
+            for row in rows:
+                cancel_job(tx, Job(*row))
+    ended, tx.effects.ended = tx.effects.ended, others
+    for job in ended:
+        run.end_with_job(run.graph.nodes[job.node or 0], job)
+
+
+# What jobs, and the loss of their workers, do to their workflows
+
+
+def skip_rest(tx: Transaction, job: Job) -> None:
+    """Skip what has not started of the workflow of an active job, which then ends successfully (seed 002)."""
+    if job.node is None:
+        return
+    graph = Graph(tx)
+    graph.lock([job.node >> NUMBER_BITS])
+    workflow = graph.workflows[job.node >> NUMBER_BITS]
+    graph.load([workflow.root])
+    main = graph.children(graph.nodes[workflow.root])[0]
+    if main.has_ended or workflow.state != WorkflowState.RUNNING:
+        return  # a branch is at work, or the workflow is being cancelled: that goes on
+    run = Advance(graph)
+    graph.change(workflow)
+    abort(run, workflow, main, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
+    run.go()
+
+
+_NOT_NEEDED: Final = {"code": "skipped", "message": "A step of the workflow said that the rest is not needed."}
+
+
+def lose_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
+    """End the attempt of a job whose worker is lost, whose workflow is locked: as its policy or its workflow says."""
+    fail_attempt(tx, job, failure, immediately=True)
+    if job.node is None:
+        return
+    rows = tx.execute(
+        "SELECT id FROM workflows WHERE seq = :seq AND on_lost_worker = 'cancel' AND state = 'running'",
+        {"seq": job.node >> NUMBER_BITS},
+    )
+    for (id,) in rows:
+        if not _cleans_up(tx, job.node):
+            if job.state not in FINISHED:
+                cancel_job(tx, job)
+            ended, tx.effects.ended = tx.effects.ended, []
+            _steer(tx, str(id), _cancel)
+            tx.effects.ended += ended
+
+
+def _cleans_up(tx: Transaction, id: int) -> bool:
+    """Whether a node stands in a branch for errors or cancellation, or in what undoes a saga."""
+    graph = Graph(tx)
+    graph.load([id])
+    node = graph.nodes[id]
+    while node.parent is not None:
+        container = graph.container_of(node)
+        if node.position and container.kind in (Kind.SAGA, Kind.WORKFLOW):
+            return True
+        node = container
+    return False
+
+
+# Hold and release
+
+
+def hold_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Hold workflows: nothing of them starts until they are released; active jobs may finish."""
+    return [_steer(tx, id, _hold) for id in ids]
+
+
+def _hold(run: Advance, workflow: Workflow) -> None:
+    if workflow.finished_at is not None:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
+    if workflow.held_at is not None:
+        return
+    tx = run.tx
+    workflow.held_at = tx.now
+    run.graph.change(workflow)
+    # lower(), or it could be planned to go through all available jobs of all queues.
+    waiting = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'available' "
+        f"ORDER BY id{tx.skip_locked}",
+        workflow.numbers,
+    )
+    for row in waiting:
+        put_off(tx, Job(*row))
+    emit(tx, "workflow.held", workflow)
+
+
+def release_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Let workflows go on that are held."""
+    return [_steer(tx, id, _release) for id in ids]
+
+
+def _release(run: Advance, workflow: Workflow) -> None:
+    if workflow.held_at is None:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is not held.")
+    _let_go(run, workflow)
+
+
+def _let_go(run: Advance, workflow: Workflow) -> None:
+    """Start what the hold has kept from starting."""
+    tx, graph = run.tx, run.graph
+    workflow.held_at = None
+    graph.change(workflow)
+    emit(tx, "workflow.released", workflow)
+    graph.write()
+    rows = tx.execute(
+        f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND state = 'pending' "
+        f"AND (hold IS NULL OR hold = 'resumed') ORDER BY id{tx.for_update}",
+        workflow.numbers,
+    )
+    make_available(tx, [Job(*row) for row in rows])
+    run.start(node for node in live_nodes(graph, workflow) if node.state == NodeState.READY)
+
+
+# Approval
+
+
+def review_steps(tx: Transaction, reviews: Sequence[Review]) -> list[str | OjsterError]:
+    """Approve or reject steps that wait for it, or note what is said of them."""
+    return [_steer(tx, one.workflow_id, partial(_review, review=one)) for one in reviews]
+
+
+def _review(run: Advance, workflow: Workflow, review: Review) -> None:
+    if review.action is None and not review.notes:
+        raise InvalidRequest("At least one of 'action' and 'notes' must be given.")
+    tx, graph = run.tx, run.graph
+    node = find_step(graph, workflow, review.step)
+    while node.kind == Kind.FALLBACK and not node.manual:  # the step's own gate may be meant
+        node = graph.children(node)[0]
+    if not node.manual:
+        raise _wrong_state(workflow, f"The step {review.step!r} cannot be approved or rejected: it is not 'manual'.")
+    waits = node.state in _UNFINISHED and not node.approved
+    if _is_over(graph, node) or (review.action is not None and not waits):
+        state = "approved" if node.approved and not node.has_ended else node.state
+        raise _wrong_state(workflow, f"The step {review.step!r} is {state}, and does not wait for an approval.")
+    tx.execute(
+        "INSERT INTO node_reviews (node, at, author, action, notes) VALUES (:node, :at, :author, :action, :notes)",
+        {"node": node.id, "at": tx.now, "author": review.author, "action": review.action, "notes": review.notes},
+    )
+    graph.change(workflow)
+    said = {"by": review.author, "at": format_timestamp(tx.now), "notes": review.notes}
+    if review.action == "approve":
+        node.approved = 1
+        if node.kind == Kind.GATE:
+            node.result = _encode({"approved": True} | said)
+        graph.touch(node)
+        if node.state == NodeState.BLOCKED:
+            run.start([node])
+    elif review.action == "reject":
+        message = f"It was rejected{f' by {review.author}' if review.author else ''}."
+        run.end(node, NodeState.CANCELLED, error={"code": "rejected", "message": message} | said)
+
+
+# Retry
+
+
+def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Run again what did not succeed of workflows that have finished; what has completed stays as it is."""
+    return [_steer(tx, id, _retry) for id in ids]
+
+
+def _retry(run: Advance, workflow: Workflow) -> None:
+    if workflow.finished_at is None:
+        waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
+        raise _wrong_state(workflow, f"The workflow {workflow.id} {waits}, and cannot be retried yet.")
+    if workflow.state == WorkflowState.COMPLETED:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
+    if workflow.state == WorkflowState.RETRIED:
+        raise _wrong_state(workflow, f"The workflow {workflow.id} was run again, as {workflow.next_attempt}.")
+    refusal = refuse_target(run.tx, workflow.tenant, workflow.target, workflow.target_key, workflow.locks)
+    if isinstance(refusal, Later):
+        raise TryAgain(refusal.message)
+    if refusal is not None:
+        raise type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
+    graph = run.graph
+    nodes = graph.load_whole(workflow)
+    reset = _Reset(nodes)
+    reset.root()
+    nodes = graph.drop(reset.dropped, nodes)
+    _recount(graph, workflow, nodes)
+    for node in nodes:
+        graph.touch(node)
+    graph.write_nodes()
+    jobs = [node for node in nodes if node.kind == Kind.JOB]
+    workflow.jobs = len(jobs)
+    workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
+    workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
+    workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
+    workflow.retries += 1
+    workflow.finished_at = workflow.cancelled_at = workflow.error = workflow.kept_until = None
+    emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
+    _launch(run, workflow)
+
+
+class _Reset:
+    """Puts nodes back to where they were before they started, as far as they did not succeed."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._children: dict[int, list[Node]] = defaultdict(list)
+        self.dropped: list[Node] = []
+        """What maps had made that are to make it anew."""
+        for node in nodes:
+            if node.parent is None:
+                self._root = node
+            else:
+                self._children[node.parent].append(node)
+        for children in self._children.values():
+            children.sort(key=lambda child: child.position)
+
+    def root(self) -> None:
+        """Reset a workflow: its main container as far as that did not succeed, its branches whole."""
+        self._clear(self._root)
+        main, *branches = self._children[self._root.id]
+        self._failed(main)
+        for branch in branches:
+            self._whole(branch)
+
+    def _failed(self, node: Node) -> None:
+        children = self._children[node.id]
+        if node.kind == Kind.SAGA and node.state != NodeState.WAITING:
+            steps, undoing = children
+            if undoing.state == NodeState.COMPLETED:  # nothing is left of what the steps have done
+                self._whole(node)
+            else:
+                self._clear(node)
+                self._unless_succeeded(undoing if undoing.has_ended and not undoing.succeeded else steps)
+            return
+        self._clear(node)
+        for child in children:
+            self._unless_succeeded(child)
+
+    def _unless_succeeded(self, node: Node) -> None:
+        if node.state == NodeState.SKIPPED:
+            self._whole(node)
+        elif not node.succeeded or node.state == NodeState.CANCELLED:
+            self._failed(node)
+
+    def _whole(self, node: Node) -> None:
+        self._clear(node)
+        if node.kind == Kind.MAP:
+            self._drop(node)
+            node.total = 0
+            return
+        for child in self._children[node.id]:
+            self._whole(child)
+
+    def _drop(self, node: Node) -> None:
+        for child in self._children[node.id]:
+            self.dropped.append(child)
+            self._drop(child)
+
+    def _clear(self, node: Node) -> None:
+        node.state = NodeState.WAITING.value
+        node.approved = 0
+        node.verdict = node.result = node.error = node.started_at = node.finished_at = None
+
+
+def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
+    """Count anew what nodes know of those before them and inside them."""
+    for node in nodes:
+        node.waiting = node.failed_before = node.cancelled_before = node.unmet = 0
+        node.completed = node.failed = node.cancelled = node.broken = node.lost = 0
+        node.unfinished = node.total
+    for source, target in graph.tx.execute(
+        "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ?", workflow.numbers
+    ):
+        node, before = graph.nodes[target], graph.nodes[source]
+        node.waiting += 1
+        if before.has_ended:
+            note_before(node, before)
+    for node in nodes:
+        if node.has_ended and node.parent is not None:
+            note_child(graph.nodes[node.parent], node)
+
+
+# Growth
+
+
+def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
+    """Add steps to the container in which an active job stands: after all others in a chain, beside them elsewhere.
+
+    Raises
+    ------
+    InvalidRequest
+        The job is of no workflow, or nothing can be added where it stands.
+    InvalidWorkflow
+        The steps break a rule.
+    """
+    if job.node is None:
+        raise InvalidRequest(f"The job {job.id} is of no workflow, to which steps could be added.")
+    graph = Graph(tx)
+    graph.lock([job.node >> NUMBER_BITS])
+    graph.load([job.node])
+    node = graph.nodes[job.node]
+    container = graph.container_of(node)
+    while container.kind == Kind.FALLBACK:
+        container = graph.container_of(container)
+    if container.kind in TWO_PART or _undoes(graph, container):
+        raise InvalidRequest("Steps can be added to a chain, a group or a graph, and nowhere else.")
+    if node.verdict is not None:
+        return  # it has been told to stop: nothing new starts
+    workflow = graph.workflow_of(node)
+    base = workflow.root
+    graph.load_specs([container])
+    siblings = graph.children_with_names(container)
+    planner = Planner(
+        tx.now,
+        tx.settings.largest_job,
+        workflow_id=workflow.id,
+        tenant=workflow.tenant,
+        metadata=workflow.metadata,
+        first=workflow.nodes,
+        outer=partial(_look_outside, graph, container),
+    )
+    planner.more(
+        steps,
+        _by_number(container),
+        "$.append",
+        graph.place_of(container),
+        graph.specs[container.id].inherited,
+        known={one.name: _by_number(one) for one in siblings if one.name is not None},
+        last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
+    )
+    added = graph.plant(planner.plan, workflow)
+    promise(tx, workflow.seq, planner.plan.promises)
+    for source, _ in planner.plan.edges:
+        before = graph.nodes[base | source]
+        before.followed = 1
+        graph.touch(before)
+    fresh = [one for one in added if one.parent == container.id]
+    container.total += len(fresh)
+    container.unfinished += len(fresh)
+    graph.touch(container)
+    run = Advance(graph)
+    run.decide(fresh)
+    run.go()
+
+
+def _by_number(node: Node) -> Node:
+    """A copy of a node as a planner knows nodes: by number, and not by id."""
+    number = (1 << NUMBER_BITS) - 1
+    source = None if node.source is None else node.source & number
+    return msgspec.structs.replace(node, id=node.number, source=source)
+
+
+def _undoes(graph: Graph, container: Node) -> bool:
+    """Whether a container is what undoes a saga."""
+    return graph.container_of(container).kind == Kind.SAGA and container.position > 0
+
+
+def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
+    """The number of the step of a name that is nearest to what is added to a container, and comes before it."""
+    inner: Node | None = None
+    node: Node | None = container
+    while node is not None:
+        place = node
+        if place.kind in TWO_PART and inner is not None and inner.position:
+            while place.kind in TWO_PART:
+                place = graph.children(place)[0]
+        if place.kind in (Kind.CHAIN, Kind.GRAPH) or place is not node:
+            for found in graph.named_children(place, name):
+                before = place is not node or inner is None or place.kind == Kind.GRAPH
+                if found is not inner and (before or (inner is not None and found.position < inner.position)):
+                    return found.number
+        inner, node = node, None if node.parent is None else graph.container_of(node)
+    return None
+
+
+# What falls due
+
+
+def look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
+    """Start workflows whose time has come, and end those whose time is up.
+
+    Return when the next is due, and whether there may be more.
+    """
+    rows = tx.execute(
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
+        {"now": tx.now, "limit": MOST_AT_ONCE},
+    )
+    for row in rows:
+        try:
+            with tx.savepoint():
+                _look_after(tx, Workflow(*row))
+        except TryAgain:
+            raise
+        except Exception:
+            log.exception("the workflow %s cannot be looked after; it is tried again in a minute", row[1])
+            later = {"later": tx.now + MINUTE, "seq": row[0]}
+            tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
+    ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
+    return next_due, len(rows) == MOST_AT_ONCE
+
+
+def _look_after(tx: Transaction, workflow: Workflow) -> None:
+    """Do what is due for one workflow."""
+    graph = Graph(tx)
+    graph.workflows[workflow.seq] = workflow
+    run = Advance(graph)
+    if workflow.state == WorkflowState.PENDING:
+        _expire_or_launch(run, workflow)
+    else:
+        _time_out(run, workflow)
+    run.go()
+
+
+def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
+    if workflow.expires_at is not None and workflow.expires_at <= run.tx.now:
+        workflow.state = WorkflowState.CANCELLED
+        workflow.cancelled_at = run.tx.now
+        workflow.error = _encode({"code": "expired", "message": "The workflow was not started before it expired."})
+        run.graph.load([workflow.root])
+        run.end(run.graph.nodes[workflow.root], NodeState.CANCELLED)
+        emit(run.tx, "workflow.cancelled", workflow, reason="expired")
+    elif workflow.previous_attempt is not None and not _is_finished(run.tx, workflow.previous_attempt):
+        workflow.due_at = run.tx.now + SECOND  # something of it is still being undone
+        run.graph.change(workflow)
+    else:
+        _launch(run, workflow)
+
+
+def _is_finished(tx: Transaction, id: str) -> bool:
+    rows = tx.execute("SELECT finished_at FROM workflows WHERE id = :id", {"id": id})
+    return not rows or rows[0][0] is not None
+
+
+def _time_out(run: Advance, workflow: Workflow) -> None:
+    workflow.due_at = None
+    run.graph.change(workflow)
+    run.graph.load([workflow.root])
+    root = run.graph.nodes[workflow.root]
+    main = run.graph.children(root)[0]
+    if main.has_ended:
+        return  # only a branch is still at work
+    seconds = (workflow.timeout or 0) / 1e6
+    error = {"code": "workflow_timeout", "message": f"The workflow ran longer than {seconds:g} seconds."}
+    workflow.error = _encode(error)
+    if root.state == NodeState.READY:
+        run.end(root, NodeState.FAILED, error=error)
+    else:
+        abort(run, workflow, main, NodeState.FAILED, error, active_too=True)
+
+
+def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
+    """Delete workflows whose retention is over, with all their jobs, at most ``room`` rows; return how many of what."""
+    done: Counter[str] = Counter()
+    for condition, parameters in forgettable_workflows(tx):
+        for row in tx.execute(
+            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {condition} LIMIT :limit{tx.skip_locked}",
+            parameters | {"limit": MOST_AT_ONCE},
+        ):
+            done += _forget(tx, Workflow(*row), room - done["rows"])
+            if done["rows"] >= room:
+                return done
+    return done
+
+
+def forgettable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
+    """Return which workflows may be forgotten now, as conditions and orders of SQL with their parameters.
+
+    One that is tried again stays until the next attempt has finished, for that refers to it, and one as long as
+    something that it has made is in a collection of others.
+    """
+    now, usual = tx.now, tx.settings.retention
+    free = (
+        "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL) "
+        "AND NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.workflow = workflows.seq AND i.removed_at IS NULL)"
+    )
+    found: list[tuple[str, dict[str, Any]]] = [
+        ("state = :state ORDER BY finished_at", {"state": FORGOTTEN}),
+        (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
+    ]
+    own = tx.configuration.tenants_retention(tx)
+    marks = {f"tenant_{number}": tenant for number, tenant in enumerate(sorted(own))}
+    others = f" AND tenant NOT IN (:{', :'.join(marks)})" if marks else ""
+    for state, period in (
+        ("completed", usual.completed),
+        ("cancelled", usual.cancelled),
+        ("retried", usual.cancelled),
+        ("failed", usual.discarded),
+        ("compensated", usual.discarded),
+    ):
+        finished = f"state = :state AND finished_at < :before AND kept_until IS NULL AND {free}"
+        if period is not None:
+            parameters = {"state": state, "before": now - period, **marks}
+            found.append((f"{finished}{others} ORDER BY finished_at", parameters))
+        for tenant, delay in own.items():
+            if delay:
+                parameters = {"state": state, "before": now - delay, "tenant": tenant}
+                found.append((f"{finished} AND tenant = :tenant ORDER BY finished_at", parameters))
+    return found
+
+
+def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
+    """Delete some of a workflow, at most ``room`` rows, its jobs first, and at last itself; return how many of what.
+
+    Nobody sees it any more from the first of them on.
+    """
+    low, high = workflow.numbers
+    tx.execute(f"UPDATE workflows SET state = '{FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
+    jobs = tx.execute(
+        "SELECT seq, queue, tenant, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
+        {"low": low, "high": high, "room": room},
+    )
+    delete_jobs(tx, [(seq, queue, tenant, state) for seq, queue, tenant, state in jobs])
+    left = room - len(jobs)
+    nodes = tx.execute(
+        "SELECT id FROM nodes WHERE id BETWEEN :low AND :high ORDER BY id DESC LIMIT :left",
+        {"low": low, "high": high, "left": left},
+    )
+    delete_nodes(tx, [id for (id,) in nodes])
+    left -= len(nodes)
+    if left > 0:
+        for table in ("workflow_properties", "notes"):
+            tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
+        delete_items(tx, [key_of_workflow(workflow.seq)])
+        tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
+    rows = len(jobs) + len(nodes) + (left > 0)
+    return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
+
+
+# Inside
+
+
+def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
+    """Change one workflow; return its id, or why it was refused."""
+    query = f"SELECT seq FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
+    rows = tx.execute(query, {"id": id}) if is_job_id(id) else []
+    if not rows:
+        return no_workflow(id)
+    graph = Graph(tx)
+    graph.lock([rows[0][0]])
+    if not graph.workflows:
+        return no_workflow(id)
+    run = Advance(graph)
+    try:
+        change(run, graph.workflows[rows[0][0]])
+    except OjsterError as refusal:
+        return refusal
+    run.go()
+    return id
+
+
+def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
+    """Return the node that a path names."""
+    graph.load([workflow.root])
+    node = graph.nodes[workflow.root]
+    for place, name in enumerate(path.split(".")):
+        found = _child_named(graph, node, name, is_first=place == 0)
+        while found is None and node.kind in _TRANSPARENT:
+            node = graph.children(node)[0]
+            found = _child_named(graph, node, name)
+        if found is None:
+            message = f"The workflow {workflow.id} has no step {path!r:.200}."
+            raise NotFound(message, resource_type="workflow_step", resource_id=path)
+        node = found
+    return node
+
+
+_TRANSPARENT: Final = TWO_PART - {Kind.FALLBACK}
+"""Containers whose first child nobody has written down: what is in it is named as if it were in the container."""
+
+
+def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = False) -> Node | None:
+    """The child of a container that a name or an index stands for."""
+    if container.kind in (Kind.JOB, Kind.GATE) or (container.kind == Kind.WORKFLOW and not is_first):
+        return None
+    children = graph.named_children(container, name)
+    if container.kind in _TRANSPARENT:
+        children = [child for child in children if child.position and child.name == name]
+    return next((child for child in children if child.name == name), next(iter(children), None))
+
+
+def _is_over(graph: Graph, node: Node) -> bool:
+    """Whether a container around a node has ended, so that nothing can become of it."""
+    while node.parent is not None:
+        node = graph.container_of(node)
+        if node.has_ended:
+            return True
+    return False
+
+
+def _wrong_state(workflow: Workflow, message: str) -> Conflict:
+    return Conflict(message, workflow_id=workflow.id, current_state=workflow.state)

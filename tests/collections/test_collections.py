@@ -1,0 +1,469 @@
+"""Collections: items with unique names, promises and lookups, and what jobs put there (seed 003)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.collections.items import Item, Lookup, NewItem, Where, read_lookup
+from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge
+from ojster.jobs.request import read_members
+from ojster.jobs.selection import JobFilter
+from tests.conftest import request
+from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
+
+pytestmark = pytest.mark.anyio
+
+RELEASES = Where("releases")
+
+
+def lookup(of: Any) -> dict[str, Any]:
+    return {"$lookup": of}
+
+
+def many(**wanted: Any) -> dict[str, Any]:
+    return lookup({"collection": "internal", **wanted})
+
+
+async def add(flow: WorkflowBench, name: str, data: Any = None, **more: Any) -> Item:
+    return await flow.engine.add_item(RELEASES, NewItem(name, msgspec.json.encode(data), **more))
+
+
+async def internal(flow: WorkflowBench, **more: Any) -> dict[str, Any]:
+    items = await flow.engine.items(Where(workflow_id=flow.id), **more)
+    return {item.name: msgspec.json.decode(item.data) for item in items if item.kind == "data"}
+
+
+async def push(flow: WorkflowBench, **body: Any) -> str:
+    raw = msgspec.json.encode({"type": "t", "args": [], **body})
+    (pushed,) = await flow.engine.enqueue([read_members(raw)])
+    return pushed.job.id
+
+
+# Named collections
+
+
+async def test_an_item_is_there_under_its_name_until_it_is_removed_and_then_in_the_history(flow: WorkflowBench) -> None:
+    engine = flow.engine
+    await engine.create_collection("releases", "what we ship")
+    made = await add(flow, "1.0", {"file": "a"}, category="app")
+    assert (made.name, made.category, made.kind, made.removed_at) == ("1.0", "app", "data", None)
+    with pytest.raises(Conflict, match="has an item"):
+        await add(flow, "1.0")
+    await add(flow, "1.0", {"file": "b"}, replace=True)
+    await engine.remove_item(RELEASES, "1.0")
+    assert await engine.items(RELEASES) == []
+    history = await engine.items(RELEASES, history=True)
+    assert [msgspec.json.decode(item.data) for item in history] == [{"file": "a"}, {"file": "b"}]
+    assert all(item.removed_at is not None for item in history)
+    await add(flow, "1.0", {"file": "c"})
+    (collection,) = await engine.collections()
+    assert (collection.name, collection.items, collection.description) == ("releases", 1, "what we ship")
+
+
+async def test_what_is_not_there_is_said_to_be_missing(flow: WorkflowBench) -> None:
+    for call in (
+        add(flow, "x"),
+        flow.engine.items(RELEASES),
+        flow.engine.remove_item(RELEASES, "x"),
+        flow.engine.delete_collection("releases"),
+        flow.engine.items(Where(workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f")),
+    ):
+        with pytest.raises(NotFound):
+            await call
+    await flow.engine.create_collection("releases")
+    with pytest.raises(NotFound, match="'releases' has no item 'x'"):
+        await flow.engine.remove_item(RELEASES, "x")
+    with pytest.raises(Conflict):
+        await flow.engine.create_collection("releases")
+
+
+async def test_a_collection_that_holds_something_goes_only_by_force(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    await add(flow, "x")
+    with pytest.raises(Conflict, match="holds 1 items"):
+        await flow.engine.delete_collection("releases")
+    await flow.engine.delete_collection("releases", force=True)
+    await flow.engine.create_collection("releases")
+    assert await flow.engine.items(RELEASES, history=True) == []
+
+
+async def test_collections_are_each_tenants_own(flow: WorkflowBench) -> None:
+    acme, beta = flow.engine.of("acme"), flow.engine.of("beta")
+    await acme.create_collection("releases")
+    await acme.add_item(RELEASES, NewItem("x", b"1"))
+    assert await beta.collections() == []
+    with pytest.raises(NotFound):
+        await beta.items(RELEASES)
+    await beta.create_collection("releases")
+    assert await beta.items(RELEASES) == []
+
+
+@pytest.mark.parametrize("name", ["", "internal", "1st", "a b", "/tenant/acme/x", "a/b", "é", "a" * 129])
+async def test_s73_what_is_no_name_of_a_collection_is_refused(flow: WorkflowBench, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await flow.engine.create_collection(name)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a" * 256])
+async def test_s73_what_is_no_name_of_an_item_is_refused(flow: WorkflowBench, name: str) -> None:
+    await flow.engine.create_collection("releases")
+    with pytest.raises(InvalidRequest):
+        await add(flow, name)
+
+
+async def test_too_much_data_is_refused(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    with pytest.raises(PayloadTooLarge):
+        await add(flow, "x", "a" * 65_536)
+
+
+async def test_items_are_found_by_name_category_and_data_in_their_order(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    for name, category, data in (
+        ("b-2", "x", {"k": 1}),
+        ("b-1", "y", {"k": 1, "l": [2]}),
+        ("a-1", "x", {"k": 2}),
+        ("c", "x", 3),
+    ):
+        await add(flow, name, data, category=category)
+
+    async def names(**wanted: Any) -> list[str]:
+        return [item.name for item in await flow.engine.items(RELEASES, Lookup("", **wanted))]
+
+    assert await names() == ["b-2", "b-1", "a-1", "c"]
+    assert await names(name_startswith="b-") == ["b-2", "b-1"]
+    assert await names(name_endswith="-1") == ["b-1", "a-1"]
+    assert await names(name_contains="-") == ["b-2", "b-1", "a-1"]
+    assert await names(category="x", data={"k": 1}) == ["b-2"]
+    assert await names(data={"l": [2]}) == ["b-1"]
+    assert await names(data={"l": None}) == []
+    assert await names(name="c") == ["c"]
+    assert await names(name="d") == []
+
+
+# What jobs put there
+
+
+async def test_s54_a_reaction_to_the_creation_of_a_job_adds_data(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    action = {"action": "collect", "collection": "releases", "name": "{job.args.0}_{job.args.1}", "data": {"v": 1}}
+    id = await push(flow, args=["hello", "1.0-1"], event_reactions={"on_creation": [action]})
+    (item,) = await flow.engine.items(RELEASES)
+    assert (item.name, msgspec.json.decode(item.data)) == ("hello_1.0-1", {"v": 1})
+    assert (item.job_id, item.created_by) == (id, f"job {id}")
+
+
+async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    await add(flow, "x-2", "old")
+    await add(flow, "y", "other")
+    actions = [
+        {"action": "collect", "collection": "releases", "name": "x-{job.result.n}", "category": "c"},
+        {"action": "collect", "collection": "releases", "name": "z", "data": {"of": {"$ref": "job.id"}}},
+    ]
+    id = await push(flow, event_reactions={"on_success": actions})
+    await flow.ack(await flow.fetch_one(), b'{"n":2}')
+    items = {item.name: msgspec.json.decode(item.data) for item in await flow.engine.items(RELEASES)}
+    assert items == {"y": "other", "x-2": {"n": 2}, "z": {"of": id}}
+    history = await flow.engine.items(RELEASES, Lookup("", "x-2"), history=True)
+    assert [item.removed_at is None for item in history] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        ({"name": "x", "collection": "nowhere"}, "no collection 'nowhere'"),
+        ({"name": "x", "collection": "internal"}, "Only jobs of workflows"),
+        ({"name": "{job.result.missing}", "collection": "releases"}, "leads nowhere"),
+        ({"name": "{job.result}", "collection": "releases"}, "A name cannot be made of"),
+        ({"name": "a/{job.type}", "collection": "releases"}, "is no name of an item"),
+        ({"name": "taken", "collection": "releases", "replace": False}, "has an item 'taken'"),
+        ({"name": "x", "collection": "releases", "data": {"$ref": "params.x"}}, "does not lead to the job"),
+    ],
+)
+async def test_s57_a_reaction_that_cannot_be_is_noted_and_undoes_nothing(
+    flow: WorkflowBench, action: dict[str, Any], why: str
+) -> None:
+    await flow.engine.create_collection("releases")
+    await add(flow, "taken")
+    id = await push(flow, event_reactions={"on_success": [{"action": "collect", **action}]})
+    done = await flow.ack(await flow.fetch_one(), b'{"n":2}')
+    assert done.state == "completed"
+    assert len(await flow.engine.items(RELEASES)) == 1
+    (failure,) = [entry for entry in await flow.engine.history(id) if entry.type == "job.reaction_failed"]
+    assert why in failure.data["error"]
+
+
+async def test_w13_an_output_is_recorded_before_a_dependant_can_start(flow: WorkflowBench) -> None:
+    step = job("a", provides=["out"])
+    await flow.create(chain(step, job("b", lookup("internal/out"))))
+    assert await flow.work(results={"a": {"v": 1}}) == ["a", "b"]
+    assert flow.arguments["b"] == [{"name": "out", "category": None, "data": {"v": 1}}]
+
+
+# Promises and lookups
+
+
+async def test_s72_to_s74_dependencies_follow_from_what_is_looked_up(flow: WorkflowBench) -> None:
+    await flow.create(
+        graph(
+            job("check", many(name_startswith="build-"), id="check"),
+            job("one", id="one", provides=["build-1"]),
+            group(job("two", provides=[{"name": "build-2", "category": "x"}]), job("none"), id="others"),
+            job("alone", id="alone"),
+        )
+    )
+    promised = await flow.engine.items(Where(workflow_id=flow.id))
+    assert [(item.name, item.kind, item.created_by) for item in promised] == [
+        ("build-1", "promise", "step one"),
+        ("build-2", "promise", "step others.0"),
+    ]
+    assert (await flow.states())["check"] == "waiting"
+    order = await flow.work(results={"one": 1, "two": 2})
+    assert order[-1] == "check"
+    assert sorted(order[:-1]) == ["alone", "none", "one", "two"]
+    (given,) = flow.arguments["check"]
+    assert sorted((item["name"], item["data"]) for item in given) == [("build-1", 1), ("build-2", 2)]
+    assert (await flow.look()).state == "completed"
+    assert await internal(flow) == {"build-1": 1, "build-2": 2}
+
+
+async def test_a_single_item_orders_steps_in_other_containers(flow: WorkflowBench) -> None:
+    await flow.create(
+        graph(
+            graph(job("b", lookup("internal/x"), id="b"), id="late"),
+            graph(job("a", id="a", provides=["x"]), id="early"),
+        )
+    )
+    assert await flow.work() == ["a", "b"]
+
+
+async def test_what_nobody_promises_is_looked_up_all_the_same(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    await add(flow, "1.0", {"file": "a"}, category="app")
+    await flow.create(chain(job("a", lookup("releases/1.0"), lookup({"collection": "releases", "category": "app"}))))
+    await flow.work()
+    item = {"name": "1.0", "category": "app", "data": {"file": "a"}}
+    assert flow.arguments["a"] == [item, [item]]
+
+
+async def test_what_is_looked_up_may_be_known_only_when_the_step_starts(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    await add(flow, "2.0", "two")
+    wanted = lookup({"collection": "releases", "name": ref("steps.0.result.version")})
+    await flow.create(chain(job("a"), job("b", wanted)))
+    await flow.work(results={"a": {"version": "2.0"}})
+    assert [item["data"] for item in flow.arguments["b"][0]] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        ("internal/none", "'internal' has no item 'none'"),
+        ("nowhere/x", "'nowhere' has no item 'x'"),
+        (["internal/none", {"collection": "internal"}], "has no item 'none'"),
+    ],
+)
+async def test_s102_what_is_not_there_fails_the_step(flow: WorkflowBench, wanted: Any, why: str) -> None:
+    await flow.create(chain(job("a", lookup(wanted))))
+    step = await flow.step("0")
+    assert step.state == "failed"
+    assert isinstance(step.error, msgspec.Raw)
+    error = msgspec.json.decode(step.error)
+    assert why in error["message"]
+    assert error["code"] == "unresolvable_reference"
+
+
+async def test_s102_a_promise_is_not_yet_there(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", allow_failure=True, provides=["x"]), job("b", lookup("internal/x"))))
+    await flow.work("a")
+    assert (await flow.states())["1"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        3,
+        "",
+        "x",
+        "/x",
+        "internal/",
+        {"name": "x"},
+        {"collection": "internal", "name": "x", "name_startswith": "y"},
+        {"collection": "internal", "name": "x", "name_contains": "y"},
+        {"collection": "internal", "kind": "x"},
+        {"collection": "a b"},
+        [["internal/x"], 3],
+    ],
+)
+async def test_s102_a_malformed_lookup_is_refused_when_the_workflow_is_made(flow: WorkflowBench, wanted: Any) -> None:
+    with pytest.raises(InvalidWorkflow):
+        await flow.create(chain(job("a", lookup(wanted))))
+
+
+def test_s102_lookups_of_a_list_are_put_together_in_its_order() -> None:
+    lookups, single = read_lookup(b'["internal/a",{"collection":"internal","category":"c"},["internal/b"]]')
+    assert not single
+    assert [one.name or one.category for one in lookups] == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (group(job("a", provides=["x"]), job("b", lookup("internal/x"))), "runs at the same time"),
+        (chain(job("b", lookup("internal/x")), job("a", provides=["x"])), "comes later"),
+        (
+            graph(
+                job("a", lookup("internal/y"), id="a", provides=["x"]),
+                job("b", lookup("internal/x"), id="b", provides=["y"]),
+            ),
+            "wait for each other",
+        ),
+        (chain(job("a", provides=["a/b"])), "no name of an item"),
+        (chain(job("a", provides=["a", "a"])), "a name twice"),
+        (chain(job("a", provides="a")), "malformed"),
+        (chain(job("a", provides=[{"name": "a", "kind": "promise"}])), "malformed"),
+        (chain({"type": "gate", "provides": ["a"]}), "Only a job"),
+        (chain(group(job("a"), provides=["a"])), "Only a job"),
+    ],
+)
+async def test_what_cannot_be_promised_or_found_is_refused(flow: WorkflowBench, steps: Any, why: str) -> None:
+    with pytest.raises(InvalidWorkflow, match=why):
+        await flow.create(steps)
+
+
+async def test_what_the_callback_of_a_batch_looks_up_is_promised_by_its_jobs(flow: WorkflowBench) -> None:
+    await flow.create(batch(job("a", provides=["x"]), on_success=job("b", lookup("internal/x"))))
+    assert await flow.work() == ["a", "b"]
+
+
+async def test_a_map_promises_something_for_each_element(flow: WorkflowBench) -> None:
+    build = {"type": "build", "args": [{"$ref": "item"}], "provides": ["build-{job.args.0}"]}
+    await flow.create(
+        graph(
+            {"type": "map", "id": "builds", "over": ["a", "b"], "do": build},
+            job("check", many(name_startswith="build-"), id="check"),
+        )
+    )
+    assert await flow.work() == ["build", "build", "check"]
+    assert sorted(item["name"] for item in flow.arguments["check"][0]) == ["build-a", "build-b"]
+
+
+async def test_s45_what_a_retried_step_brings_takes_the_place_of_its_promise(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", provides=["x"]), job("b", lookup("internal/x"))))
+    await flow.work("a")
+    assert [item.kind for item in await flow.engine.items(Where(workflow_id=flow.id))] == ["promise"]
+    await flow.engine.retry_workflow(flow.id)
+    await flow.work(results={"a": "second"})
+    assert await flow.state() == "completed"
+    assert await internal(flow) == {"x": "second"}
+    assert flow.arguments["b"][0]["data"] == "second"
+
+
+async def test_s03_all_jobs_of_a_workflow_share_its_collection(flow: WorkflowBench) -> None:
+    await flow.create(chain(group(job("a")), job("b")))
+    where = Where(workflow_id=flow.id)
+    await flow.engine.add_item(where, NewItem("note", b'"by hand"'))
+    await flow.work()
+    assert await internal(flow) == {"note": "by hand"}
+
+
+async def test_s98_what_a_collection_holds_of_others_keeps_who_has_put_it_there(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("releases")
+    action = {"action": "collect", "collection": "releases", "name": "{job.type}"}
+    reactions = {"on_success": [action]}
+    kept = await push(flow, type="alone", event_reactions=reactions, expiration_delay="PT1S")
+    await flow.create(chain(job("a", event_reactions=reactions)) | {"expiration_delay": "PT1S"})
+    await flow.work()
+    flow.clock.advance(2)
+    assert await flow.engine.prune() == {"jobs": 0, "workflows": 0, "files": 0}
+    assert (await flow.engine.find(kept)).state == "completed"
+    await flow.engine.remove_item(RELEASES, "alone")
+    await flow.engine.remove_item(RELEASES, "a")
+    assert await flow.engine.prune() == {"jobs": 2, "workflows": 1, "files": 0}
+
+
+async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", provides=["x"])) | {"expiration_delay": "PT1S"})
+    await flow.work()
+    flow.clock.advance(2)
+    await flow.engine.prune()
+    rows = await flow.run(lambda tx, requests: [tx.execute("SELECT id FROM collection_items")], None)
+    assert rows == []
+
+
+# In the arguments of jobs that are no steps
+
+
+async def test_a_job_is_given_what_its_lookups_find_when_it_is_handed_out(flow: WorkflowBench) -> None:
+    engine = flow.engine
+    await engine.create_collection("sources")
+    args = [
+        {"$lookup": "sources/core"},
+        {"all": {"$lookup": {"collection": "sources"}}},
+        {"$ref": "steps.x.result"},
+        1e2,
+    ]
+    (pushed,) = await engine.enqueue([request("t", *args)])
+    await engine.add_item(Where("sources"), NewItem("core", b'{"v":1}'))
+    job = await flow.fetch_one()
+    shown_item = {"name": "core", "category": None, "data": {"v": 1}}
+    assert job.args == [shown_item, {"all": [shown_item]}, {"$ref": "steps.x.result"}, 100.0]
+    assert (await flow.find(pushed.job)).args == args, "what was pushed stays what it was"
+
+
+async def test_a_job_whose_lookup_finds_nothing_fails_and_is_tried_again(flow: WorkflowBench) -> None:
+    engine = flow.engine
+    await engine.create_collection("sources")
+    (pushed,) = await engine.enqueue([request("t", {"$lookup": "sources/core"}, retry={"max_attempts": 2})])
+    other = await flow.push("plain")
+    assert [job.id for job in await flow.fetch()] == [other.id], "the worker gets something else"
+    failed = await flow.find(pushed.job)
+    assert (failed.state, failed.attempt) == ("retryable", 1)
+    assert failed.error is not None
+    assert failed.error["code"] == "unresolvable_reference"
+    assert "no item 'core'" in failed.error["message"]
+    await engine.add_item(Where("sources"), NewItem("core", b"1"))
+    await flow.upkeep(60)
+    assert (await flow.fetch_one()).args[0]["data"] == 1
+
+
+async def test_lookups_of_jobs_are_those_of_their_workspace(flow: WorkflowBench) -> None:
+    acme = flow.engine.of("acme")
+    await acme.create_collection("sources")
+    await acme.add_item(Where("sources"), NewItem("core", b'"acmes"'))
+    await acme.enqueue([request("t", {"$lookup": "sources/core"})])
+    await flow.engine.of("beta").enqueue([request("t", {"$lookup": "sources/core"})])
+    (job,) = await flow.fetch(count=5)
+    assert job.args[0]["data"] == "acmes"
+
+
+@pytest.mark.parametrize("wrong", ["internal/x", "nothing", {"collection": "c", "unknown": 1}, 1])
+async def test_a_job_with_a_lookup_that_makes_no_sense_is_refused(flow: WorkflowBench, wrong: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        await flow.engine.enqueue([request("t", {"$lookup": wrong})])
+
+
+async def test_what_a_lookup_has_found_is_not_looked_up_again(flow: WorkflowBench) -> None:
+    """Whoever may put something into a collection could otherwise have anything looked up."""
+    await flow.engine.create_collection("c")
+    await flow.engine.add_item(Where("c"), NewItem("x", b'{"$lookup":"c/y"}'))
+    await flow.create({"type": "chain", "steps": [{"type": "a", "args": [{"$lookup": "c/x"}]}]})
+    (job,) = await flow.take()
+    assert job.args[0]["data"] == {"$lookup": "c/y"}
+    react = {"on_success": [{"action": "enqueue", "job": {"type": "b", "args": [{"$lookup": "c/x"}]}}]}
+    body = {"type": "t", "args": [], "event_reactions": react}
+    await flow.engine.enqueue([read_members(msgspec.json.encode(body))])
+    await flow.ack((await flow.take())[0])
+    assert (await flow.take())[0].args[0]["data"] == {"$lookup": "c/y"}
+
+
+async def test_a_claim_gives_up_on_a_bounded_number_of_jobs(flow: WorkflowBench) -> None:
+    await flow.engine.create_collection("c")
+    await flow.engine.enqueue([request("t", {"$lookup": "c/x"}, retry={"max_attempts": 1}) for _ in range(150)])
+    assert await flow.fetch(count=3) == []
+    failed = (await flow.engine.list_jobs(JobFilter(states=("discarded",)))).total
+    assert 100 <= failed < 103

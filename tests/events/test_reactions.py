@@ -1,0 +1,214 @@
+"""Reactions to what happens to jobs: in the transaction of the event, and never to its harm (seed 003)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App, InvalidRequest, Retry, chain
+from ojster.core.errors import Conflict
+from ojster.events.reaction_builders import OF_JOB, enqueue, retry_after, start
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import read_members
+from tests.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+
+async def push(bench: Bench, reactions: dict[str, Any], *args: Any, **options: Any) -> Job:
+    body = {"type": "t", "args": list(args), "options": options, "event_reactions": reactions}
+    (pushed,) = await bench.engine.enqueue([read_members(msgspec.json.encode(body))])
+    return pushed.job
+
+
+def job(type: str, *args: Any, **more: Any) -> dict[str, Any]:
+    return {"action": "enqueue", "job": {"type": type, "args": list(args)} | more}
+
+
+def ref(text: str) -> dict[str, str]:
+    return {"$ref": text}
+
+
+async def types(bench: Bench) -> list[str]:
+    return [one.type for one in await bench.fetch(count=20)]
+
+
+async def test_s55_each_event_has_its_reactions_in_its_own_transaction(bench: Bench) -> None:
+    events = ("on_creation", "on_unblock", "on_assignment", "on_success", "on_failure")
+    reactions = {event: [job(event.replace("on_", "after_"), options={"queue": "r"})] for event in events}
+    one = await push(bench, reactions, pending=True)
+
+    async def happened() -> list[str]:
+        return [found.type for found in await bench.fetch("r", count=20)]
+
+    assert await happened() == ["after_creation"]
+    await bench.engine.activate(one.id)
+    assert await happened() == ["after_unblock"]
+    active = await bench.fetch_one()
+    assert await happened() == ["after_assignment"]
+    await bench.ack(active, b"1")
+    assert await happened() == ["after_success"]
+    await push(bench, reactions, retry={"max_attempts": 1})
+    assert await happened() == ["after_creation"]
+    await bench.fail(await bench.fetch_one())
+    assert await happened() == ["after_assignment", "after_failure"]
+
+
+async def test_references_lead_to_the_job(bench: Bench) -> None:
+    follow = job("bill", ref("job.result.total"), ref("job.args.0"), [ref("job.id")], meta={"of": ref("job.type")})
+    one = await push(bench, {"on_success": [follow], "on_failure": [job("tell", ref("job.error.message"))]}, "ada")
+    await bench.ack(await bench.fetch_one(), b'{"total":7}')
+    bill = await bench.fetch_one()
+    assert (bill.type, bill.args, bill.meta) == ("bill", [7, "ada", [one.id]], {"of": "t"})
+    await push(bench, {"on_failure": [job("tell", ref("job.error.message"))]}, retry={"max_attempts": 1})
+    await bench.fail(await bench.fetch_one())
+    assert (await bench.fetch_one()).args == ["it failed"]
+
+
+async def test_a_failure_that_is_tried_again_is_none(bench: Bench) -> None:
+    await push(bench, {"on_failure": [job("tell")]}, retry={"max_attempts": 2, "jitter": False})
+    await bench.fail(await bench.fetch_one())
+    assert await types(bench) == []
+    await bench.upkeep(2)
+    await bench.fail(await bench.fetch_one())
+    assert await types(bench) == ["tell"]
+
+
+async def test_a_workflow_is_started_with_what_the_job_has_brought_about(bench: Bench) -> None:
+    flow = {"type": "chain", "steps": [{"type": "a", "args": [ref("params.x")]}]}
+    await bench.engine.create_definition("flow", read_members(msgspec.json.encode(flow)))
+    named = {"definition": "flow", "params": {"x": ref("job.result")}, "target": "t"}
+    plain = {"type": "chain", "steps": [{"type": "b", "args": []}, {"type": "c", "args": [ref("steps.0.result")]}]}
+    actions = [{"action": "start-workflow", "workflow": workflow} for workflow in (named, plain)]
+    await push(bench, {"on_success": actions})
+    await bench.ack(await bench.fetch_one(), b"[1]")
+    started = {one.type: one.args for one in await bench.fetch(count=5)}
+    assert started == {"a": [[1]], "b": []}
+
+
+async def test_a_reaction_that_fails_is_noted_and_undoes_nothing(bench: Bench) -> None:
+    missing = {"action": "start-workflow", "workflow": {"definition": "nobody"}}
+    wrong = job("x", ref("job.result.no.such"))
+    elsewhere = job("x", ref("params.x"))
+    one = await push(bench, {"on_success": [missing, wrong, elsewhere, job("fine")]})
+    assert (await bench.ack(await bench.fetch_one(), b"1")).state == "completed"
+    assert await types(bench) == ["fine"]
+    assert (await bench.events()).count("job.reaction_failed") == 3
+    assert (await bench.find(one)).state == "completed"
+    broken = await push(bench, {"on_creation": [missing]})
+    assert (await bench.find(broken)).state == "available"
+
+
+async def test_a_duplicate_made_by_a_reaction_is_a_reaction_that_fails(bench: Bench) -> None:
+    unique = job("once", options={"unique": {"keys": ["type"]}, "queue": "r"})
+    for _ in range(2):
+        await push(bench, {"on_success": [unique]})
+        await bench.ack(await bench.fetch_one())
+    assert (await bench.events()).count("job.reaction_failed") == 1
+    assert [one.type for one in await bench.fetch("r", count=5)] == ["once"]
+
+
+async def test_s60_w2_retries_with_delays_come_after_all_others_and_before_anybody_hears_of_it(
+    bench: Bench,
+) -> None:
+    reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["30m", "1d"]}, job("tell")]}
+    retry = {"max_attempts": 2, "initial_interval": "PT1S", "jitter": False}
+    one = await push(bench, reactions, retry=retry)
+    waits = []
+    for _ in range(4):
+        active = await bench.fetch_one()
+        assert active.id == one.id
+        failed = await bench.fail(active)
+        waits.append((failed.state, (failed.retry_delay or 0) // 1_000_000))
+        await bench.upkeep(waits[-1][1])
+    assert waits == [("retryable", 1), ("retryable", 1_800), ("retryable", 86_400), ("discarded", 86_400)]
+    assert await types(bench) == ["tell"]
+
+
+async def test_an_error_that_is_final_is_not_tried_after_a_delay(bench: Bench) -> None:
+    await push(bench, {"on_failure": [{"action": "retry-with-delays", "delays": ["1m"]}]})
+    assert (await bench.fail(await bench.fetch_one(), retryable=False)).state == "discarded"
+
+
+async def test_steps_have_reactions_and_a_delayed_retry_does_not_end_the_workflow(bench: Bench) -> None:
+    reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["1m"]}], "on_unblock": [job("note")]}
+    step = {"type": "a", "args": [], "options": {"retry": {"max_attempts": 1}}, "event_reactions": reactions}
+    info = await bench.engine.create_workflow(
+        read_members(msgspec.json.encode({"type": "chain", "steps": [step, {"type": "b", "args": []}]}))
+    )
+    found = {one.type: one for one in await bench.fetch(count=5)}
+    assert set(found) == {"a", "note"}
+    await bench.fail(found["a"])
+    assert (await bench.engine.show_workflow(info.id)).state == "running"
+    await bench.upkeep(61)
+    await bench.ack(await bench.fetch_one())
+    assert (await bench.fetch_one()).type == "b"
+
+
+async def test_reactions_that_follow_each_other_have_a_bound(bench: Bench) -> None:
+    inner: dict[str, Any] = job("t")
+    for _ in range(12):
+        inner = job("t", event_reactions={"on_creation": [inner]})
+    await push(bench, {"on_creation": [inner]})
+    assert len(await types(bench)) == 9
+    assert "job.reaction_failed" in await bench.events()
+
+
+@pytest.mark.parametrize(
+    "reactions",
+    [
+        {"on_sunday": []},
+        {"on_success": [{"action": "dance"}]},
+        {"on_success": [{"action": "enqueue"}]},
+        {"on_success": [{"action": "enqueue", "job": {"type": "NO TYPE", "args": []}}]},
+        {"on_success": [{"action": "enqueue", "job": {"type": "t", "args": []}, "more": 1}]},
+        {"on_success": [{"action": "retry-with-delays", "delays": ["1d"]}]},
+        {"on_failure": [{"action": "retry-with-delays", "delays": []}]},
+        {"on_failure": [{"action": "retry-with-delays", "delays": ["1y"]}]},
+        {"on_failure": [{"action": "retry-with-delays", "delays": ["1d"]}] * 2},
+        {"on_success": [job("t")] * 21},
+        [],
+        3,
+    ],
+)
+async def test_s61_and_s65_what_is_no_reaction_is_refused(bench: Bench, reactions: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        await push(bench, reactions)
+    assert await types(bench) == []
+
+
+async def test_a_lost_lease_reacts_to_nothing(bench: Bench) -> None:
+    await push(bench, {"on_success": [job("after")]})
+    one = await bench.fetch_one(worker_id="w", lease=1_000_000)
+    await bench.upkeep(2)
+    with pytest.raises(Conflict):
+        await bench.ack(one)
+    assert await types(bench) == ["t"]
+
+
+async def test_reactions_of_a_tenant_make_what_is_theirs(bench: Bench) -> None:
+    acme = bench.engine.of("acme")
+    body = {"type": "t", "args": [], "event_reactions": {"on_creation": [job("after")]}}
+    await acme.enqueue([read_members(msgspec.json.encode(body))])
+    assert {one.tenant for one in await bench.fetch(count=5)} == {"acme"}
+
+
+async def test_reactions_are_written_in_python(bench: Bench) -> None:
+    app = App("sqlite:///unused.db")
+
+    @app.job("bill")
+    async def bill(total: int) -> None: ...
+
+    reactions = {
+        "on_success": [enqueue(bill.s(OF_JOB["result"])), start(chain(bill.s(1))), start("flow", target="t")],
+        "on_failure": [retry_after("30m")],
+    }
+
+    @app.job("t", retry=Retry(max_attempts=1), reactions=reactions)
+    async def t() -> None: ...
+
+    await bench.engine.enqueue([t.request([], {})])
+    await bench.ack(await bench.fetch_one(), b"9")
+    assert sorted(one.args[0] for one in await bench.fetch(count=5)) == [1, 9]

@@ -1,0 +1,427 @@
+"""What happens is followed as it happens: server-sent events and WebSocket (ojs-realtime.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin, Subprotocol
+
+from ojster.events import stream_routes, streams
+from ojster.events.streams import Channel
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement, Progress, Release
+from ojster.jobs.request import read_members
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from tests.conftest import Bench, Clock, request
+from tests.server.test_connections import serving
+
+pytestmark = pytest.mark.anyio
+
+BASE = "/ojs/v1"
+
+
+@pytest.fixture
+async def url(shared_url: str) -> str:
+    """Streams are tried on the databases that several processes can use."""
+    return shared_url
+
+
+@pytest.fixture
+async def server(engine: Engine) -> AsyncIterator[str]:
+    async with serving(engine) as (_, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+class Stream:
+    """A client of a stream, which keeps what it is told."""
+
+    def __init__(self, url: str, path: str, last_id: str | None = None, **headers: str) -> None:
+        self.url, self.path = url, path
+        self.last_id = last_id
+        self.headers = headers
+        self.raw = ""
+        self.found: list[dict[str, Any]] = []
+        """All that it was ever told."""
+
+    async def read(self, count: int = 10_000, timeout: float = 10) -> list[dict[str, Any]]:
+        """Read so many events, or as many as there are until the stream ends; then cut the connection."""
+        headers = self.headers | ({"Last-Event-ID": self.last_id} if self.last_id else {})
+        found: list[dict[str, Any]] = []
+        async with (
+            httpx.AsyncClient(base_url=self.url, timeout=timeout) as client,
+            client.stream("GET", BASE + self.path, headers=headers) as response,
+        ):
+            assert response.status_code == 200, await response.aread()
+            assert response.headers["content-type"] == "text/event-stream"
+            event: dict[str, Any] = {}
+            async for line in response.aiter_lines():
+                self.raw += line + "\n"
+                name, _, value = line.partition(": ")
+                if not line and "event" in event:
+                    found.append(event)
+                    self.found.append(event)
+                    self.last_id = event.get("id", self.last_id)
+                    event = {}
+                    if len(found) == count:
+                        break
+                elif name in ("id", "event"):
+                    event[name] = value
+                elif name == "data":
+                    event |= json.loads(value)
+        return found
+
+
+async def begin(stream: Stream, count: int = 10_000) -> asyncio.Task[list[dict[str, Any]]]:
+    """Read in the background; return when the stream is open."""
+    reading = asyncio.create_task(stream.read(count))
+    while "retry" not in stream.raw and not reading.done():
+        await asyncio.sleep(0.01)
+    return reading
+
+
+def steps(events: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
+    return [(event["from"], event["to"]) for event in events if event["event"].startswith("job.") and "to" in event]
+
+
+# Server-sent events
+
+
+async def test_a_job_is_followed_to_its_end(server: str, bench: Bench) -> None:
+    job = await bench.push(queue="q")
+    stream = Stream(server, f"/jobs/{job.id}/events")
+    reading = await begin(stream)
+    await bench.fetch_one("q")
+    await bench.engine.report(Progress(job.id, 0.75, "three quarters"))
+    await bench.ack(await bench.find(job))
+    events = await asyncio.wait_for(reading, 10)
+    assert [event["event"] for event in events] == ["job.state_changed", "job.progress", "job.state_changed"]
+    assert steps(events) == [("available", "active"), ("active", "completed")]
+    assert (events[1]["progress"], events[1]["message"]) == (75, "three quarters")
+    assert {(event["job_id"], event["queue"], event["type"]) for event in events} == {(job.id, "q", "test.job")}
+    assert all(event["timestamp"].startswith("2027-") for event in events)
+    assert stream.raw.startswith("retry: 3000\n")
+
+
+async def test_of_a_finished_job_it_is_told_how_it_stands(server: str, bench: Bench) -> None:
+    job = await bench.push()
+    await bench.ack(await bench.fetch_one())
+    (event,) = await Stream(server, f"/jobs/{job.id}/events").read()
+    assert (event["event"], event["to"]) == ("job.state_changed", "completed")
+    (first,) = await Stream(server, f"/jobs/{job.id}/events", "evt_0").read(1)
+    rest = await Stream(server, f"/jobs/{job.id}/events", first["id"]).read()
+    assert steps([first, *rest]) == [(None, "available"), ("available", "active"), ("active", "completed")]
+    (again,) = await Stream(server, f"/jobs/{job.id}/events", rest[-1]["id"]).read()
+    assert "id" not in again
+
+
+@pytest.mark.parametrize("path", ["/jobs/0190a0b0-0000-7000-8000-000000000000/events", "/queues/nowhere/events"])
+async def test_what_there_is_not_cannot_be_followed(server: str, path: str) -> None:
+    async with httpx.AsyncClient() as client:
+        response = await client.get(f"{server}{BASE}{path}")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "not_found"
+
+
+async def test_a_queue_is_followed_and_nothing_else(server: str, bench: Bench) -> None:
+    await bench.push(queue="q")
+    reading = await begin(Stream(server, "/queues/q/events"), 3)
+    for queue in ("other", "q", "other", "q"):
+        await bench.push(queue=queue)
+    await bench.engine.pause("q")
+    events = await asyncio.wait_for(reading, 10)
+    assert [event["event"] for event in events] == ["job.state_changed", "job.state_changed", "queue.paused"]
+    assert {event["queue"] for event in events} == {"q"}
+
+
+async def test_types_of_events_can_be_chosen(server: str, bench: Bench) -> None:
+    job = await bench.push()
+    reading = await begin(Stream(server, f"/jobs/{job.id}/events?event_types=job.progress"))
+    await bench.fetch_one()
+    await bench.engine.report(Progress(job.id, 0.5))
+    await bench.ack(await bench.find(job))
+    assert [event["event"] for event in await asyncio.wait_for(reading, 10)] == ["job.progress"]
+
+
+async def test_a_tenant_follows_only_what_is_its_own(server: str, bench: Bench) -> None:
+    await bench.push(meta={"tenant_id": "acme"})
+    theirs = await bench.push(meta={"tenant_id": "beta"})
+    for path in ("/events/stream", "/queues/default/events"):
+        reading = await begin(Stream(server, path, **{"X-OJS-Tenant": "acme"}), 1)
+        await bench.push(meta={"tenant_id": "beta"})
+        await bench.push()
+        mine = await bench.push(meta={"tenant_id": "acme"})
+        (event,) = await asyncio.wait_for(reading, 10)
+        assert (event["job_id"], event["tenant_id"]) == (mine.id, "acme")
+    async with httpx.AsyncClient() as client:
+        for path in (f"/jobs/{theirs.id}/events", "/queues/nowhere/events"):
+            response = await client.get(f"{server}{BASE}{path}", headers={"X-OJS-Tenant": "acme"})
+            assert response.status_code == 404
+
+
+async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
+    shared_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers of one database work while a client is cut off again and again, and comes back to either."""
+    monkeypatch.setattr(streams, "IN_MEMORY", 50)  # who is away for long must read the log
+    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(2)]
+    dice = random.Random(7)
+    done = asyncio.Event()
+
+    async def work(engine: Engine, number: int) -> None:
+        for _ in range(60):
+            await engine.enqueue([request(f"t{number}") for _ in range(dice.randint(1, 5))])
+            jobs = await engine.fetch(Claim(("default",), dice.randint(1, 6)))
+            await engine.acknowledge([Acknowledgement(job.id) for job in jobs])
+
+    async with serving(engines[0]) as (_, one), serving(engines[1]) as (_, other):
+        stream = Stream("", "/events/stream", "evt_0")
+
+        async def listen() -> None:
+            last = None
+            while not done.is_set() or last != stream.last_id:
+                last = stream.last_id
+                stream.url = f"http://127.0.0.1:{dice.choice([one, other])}"
+                try:
+                    async with asyncio.timeout(1.5):
+                        await stream.read(dice.choice([1, 7, 40, 200]))
+                except TimeoutError:
+                    continue
+
+        listening = asyncio.create_task(listen())
+        await asyncio.gather(*(work(engine, number) for number, engine in enumerate(engines * 2)))
+        done.set()
+        await asyncio.wait_for(listening, 60)
+        stretch = await engines[0].read_on(0)
+        everything = list(stretch.events)
+        while stretch.more:
+            stretch = await engines[0].read_on(everything[-1][0])
+            everything += stretch.events
+    for engine in engines:
+        await engine.close()
+    assert [event["id"] for event in stream.found] == [f"evt_{number}" for number, _ in everything]
+    assert len(everything) > 1000
+
+
+async def test_who_comes_too_late_is_told_of_the_gap(server: str, bench: Bench) -> None:
+    await bench.push()
+    for last_id in ("evt_999999999999999", "nonsense"):
+        (event,) = await Stream(server, "/events/stream", last_id).read(1)
+        assert (event["event"], event["channel"]) == ("system.gap", "all")
+    stretch = await bench.engine.read_on(0)
+    for _ in range(3):
+        await bench.push()
+    await bench.engine.last_event()
+    await bench.run(forget_oldest, 2)
+    events = await Stream(server, "/queues/default/events", f"evt_{stretch.events[0][0]}").read(2)
+    assert [event["event"] for event in events] == ["system.gap", "job.state_changed"]
+
+
+def forget_oldest(tx: Any, numbers: Any) -> list[None]:
+    tx.execute(
+        "DELETE FROM event_batches WHERE seq <= (SELECT min(seq) + :number FROM event_batches)", {"number": numbers[0]}
+    )
+    return [None]
+
+
+async def test_a_quiet_stream_shows_that_it_is_alive(
+    server: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_routes, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(stream_routes, "PATIENCE", 0.02)
+    job = await bench.push()
+    stream = Stream(server, f"/jobs/{job.id}/events")
+    reading = await begin(stream)
+    while stream.raw.count(":heartbeat") < 2:
+        await asyncio.sleep(0.01)
+    await bench.engine.cancel(job.id)
+    assert steps(await asyncio.wait_for(reading, 10)) == [("available", "cancelled")]
+
+
+async def test_who_follows_is_told_that_the_server_stops(engine: Engine) -> None:
+    async with serving(engine) as (_, port):
+        reading = await begin(Stream(f"http://127.0.0.1:{port}", "/events/stream"))
+    (event,) = await asyncio.wait_for(reading, 10)
+    assert (event["event"], event["grace_period_ms"]) == ("server.shutdown", 5000)
+
+
+async def test_an_address_cannot_follow_without_end(server: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MOST_FOLLOWERS", 2)
+    first = [await begin(Stream(server, "/events/stream"), 1) for _ in range(2)]
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"{server}{BASE}/events/stream")).status_code == 429
+        await bench.push()
+        await asyncio.wait_for(asyncio.gather(*first), 10)
+        await asyncio.sleep(0.05)
+        async with client.stream("GET", f"{server}{BASE}/events/stream") as response:
+            assert response.status_code == 200
+
+
+async def test_of_each_transition_it_is_told_where_it_leads(bench: Bench) -> None:
+    """Whatever happens to jobs: each begins where the one before it has ended, and the last is how the job stands."""
+    unlucky = await bench.push(retry={"max_attempts": 3, "initial_interval": "PT1S", "jitter": False})
+    scheduled = await bench.push(delay_until="+PT10S")
+    pending = await bench.push(pending=True)
+    expiring = await bench.push(queue="nobody", expires_at="+PT30S")
+    limited = [
+        await bench.push(queue="l", rate_limit={"key": "k", "concurrency": 1, "on_limit": on_limit})
+        for on_limit in ("reschedule", "reschedule", "drop")
+    ]
+    await bench.engine.activate(pending.id)
+    for job in await bench.fetch(count=5):
+        await (bench.fail(job) if job.id == unlucky.id else bench.ack(job))
+    await bench.upkeep(15)
+    for job in await bench.fetch(count=5):
+        release = Release(job.id, job.worker_id, job.attempt, 1_000_000 if job.id == scheduled.id else 0)
+        await bench.engine.release([release])
+    await bench.upkeep(2)
+    held = await bench.fetch(count=5, lease=1_000_000)
+    await bench.upkeep(5)
+    await bench.fetch("l", count=5)
+    workflow = await bench.engine.create_workflow(
+        read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}')
+    )
+    await bench.engine.hold_workflow(workflow.id)
+    await bench.engine.release_workflow(workflow.id)
+    await bench.engine.cancel_workflow(workflow.id)
+    await bench.upkeep(60)
+    for job in (unlucky, scheduled):
+        if (await bench.find(job)).state in ("available", "retryable", "scheduled"):
+            await bench.engine.cancel(job.id)
+    assert held
+    states: dict[str, str | None] = {}
+    for _, event in (await bench.engine.read_on(0)).events:
+        if "to" in event[5]:
+            assert states.get(event[2]) == event[5]["from"], event
+            states[event[2]] = event[5]["to"]
+    jobs = (await bench.engine.list_jobs()).jobs
+    assert {job.id: job.state for job in jobs} == states
+    assert len(jobs) >= 4 + len(limited)
+    assert (await bench.find(expiring)).state == "discarded"
+
+
+# WebSocket
+
+
+async def socket_to(server: str, **options: Any) -> ClientConnection:
+    return await connect(f"ws{server.removeprefix('http')}{BASE}/ws", **options)
+
+
+async def say(socket: ClientConnection, **order: Any) -> dict[str, Any]:
+    await socket.send(json.dumps(order))
+    return await hear(socket)
+
+
+async def hear(socket: ClientConnection) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 10))
+    return message
+
+
+async def test_channels_are_followed_over_one_connection(server: str, bench: Bench) -> None:
+    job = await bench.push(queue="q")
+    socket = await socket_to(server, subprotocols=[Subprotocol("ojs.v1")])
+    assert socket.subprotocol == "ojs.v1"
+    channel = f"job:{job.id}"
+    assert await say(socket, action="subscribe", channel=channel) == {"type": "subscribed", "channel": channel}
+    types = ["queue.paused"]
+    answer = await say(socket, action="subscribe", channel="queue:q", event_types=types)
+    assert answer == {"type": "subscribed", "channel": "queue:q", "event_types": types}
+    await bench.fetch_one("q")
+    await bench.engine.pause("q")
+    first, second = await hear(socket), await hear(socket)
+    assert (first["channel"], first["event"], first["data"]["to"]) == (channel, "job.state_changed", "active")
+    assert first["id"].startswith("evt_")
+    assert (second["channel"], second["event"]) == ("queue:q", "queue.paused")
+    assert (await say(socket, action="unsubscribe", channel=channel))["type"] == "unsubscribed"
+    await bench.ack(await bench.find(job))
+    await bench.engine.resume("q")
+    await bench.engine.pause("q")
+    assert (await hear(socket))["event"] == "queue.paused"
+    await socket.close()
+
+
+async def test_a_connection_that_was_cut_resumes(server: str, bench: Bench) -> None:
+    socket = await socket_to(server)
+    await say(socket, action="subscribe", channel="all")
+    await bench.push()
+    last = (await hear(socket))["id"]
+    await socket.close()
+    missed = [(await bench.push()).id for _ in range(3)]
+    socket = await socket_to(server)
+    await say(socket, action="subscribe", channel="all")
+    assert (await say(socket, action="resume", last_event_id=last))["type"] == "resumed"
+    assert [(await hear(socket))["data"]["job_id"] for _ in missed] == missed
+    assert (await say(socket, action="resume", last_event_id="evt_999999999999999"))["code"] == "unknown_event_id"
+    await bench.push()
+    assert (await hear(socket))["type"] == "event"
+    await socket.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("{", "invalid_request"),
+        ('{"action": "dance"}', "invalid_request"),
+        ('{"action": "subscribe"}', "invalid_request"),
+        ('{"action": "subscribe", "channel": "job:0190a0b0-0000-7000-8000-000000000000"}', "not_found"),
+        ('{"action": "subscribe", "channel": "queue:nowhere"}', "not_found"),
+        ('{"action": "subscribe", "channel": "queue:No Queue"}', "invalid_request"),
+        ('{"action": "subscribe", "channel": "planet:mars"}', "not_found"),
+        ('{"action": "resume"}', "unknown_event_id"),
+    ],
+)
+async def test_a_message_that_cannot_be_obeyed_is_answered(server: str, message: str, code: str) -> None:
+    socket = await socket_to(server)
+    await socket.send(message)
+    answer = await hear(socket)
+    assert (answer["type"], answer["code"]) == ("error", code)
+    await socket.close()
+
+
+async def test_pages_of_strangers_and_strange_tenants_cannot_connect(server: str) -> None:
+    for options in ({"origin": Origin("https://evil.example")}, {"additional_headers": {"X-OJS-Tenant": "a b"}}):
+        with pytest.raises((InvalidStatus, ConnectionClosed)):
+            await (await socket_to(server, **options)).recv()
+    await (await socket_to(server, origin=Origin(server))).close()
+
+
+async def test_a_tenants_connection_tells_only_of_its_own(server: str, bench: Bench) -> None:
+    theirs = await bench.push(meta={"tenant_id": "beta"})
+    socket = await socket_to(server, additional_headers={"X-OJS-Tenant": "acme"})
+    assert (await say(socket, action="subscribe", channel=f"job:{theirs.id}"))["code"] == "not_found"
+    await say(socket, action="subscribe", channel="all")
+    await bench.engine.cancel(theirs.id)
+    mine = await bench.push(meta={"tenant_id": "acme"})
+    assert (await hear(socket))["data"]["job_id"] == mine.id
+    await socket.close()
+
+
+async def test_a_connection_is_closed_when_the_server_stops(engine: Engine) -> None:
+    async with serving(engine) as (_, port):
+        socket = await socket_to(f"http://127.0.0.1:{port}")
+        await say(socket, action="subscribe", channel="all")
+    assert (await hear(socket))["event"] == "server.shutdown"
+    with pytest.raises(ConnectionClosed):
+        await hear(socket)
+
+
+def test_a_channel_has_what_it_names() -> None:
+    event = ("job.started", 1, "id", "q", "t", {"from": "available", "to": "active"}, "acme")
+    for name, tenant, has in (
+        ("job:id", None, True),
+        ("job:other", None, False),
+        ("queue:q", "acme", True),
+        ("queue:q", "beta", False),
+        ("queue:p", None, False),
+        ("all", None, True),
+        ("all", "", False),
+    ):
+        assert (Channel(name, tenant=tenant).tell(1, event) is not None) == has

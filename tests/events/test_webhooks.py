@@ -1,0 +1,378 @@
+"""Webhooks: what is committed is told, signed, until somebody takes it; and not to just anybody (ojs-webhooks.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ojster.core.errors import InvalidRequest
+from ojster.events import webhook_sender
+from ojster.events.webhook_sender import Deliverer, Refused, Sender, sign
+from ojster.events.webhooks import QUEUE
+from ojster.jobs.queries import Page
+from ojster.jobs.selection import JobFilter
+from ojster.server.application import Application
+from ojster.service import Engine
+from ojster.storage.configuration import Subscription
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+SUBSCRIPTIONS = "/ojs/v1/webhooks/subscriptions"
+
+
+class Endpoint:
+    """Somebody who wants to be told, and what was told; answers with ``answers`` in turn, the last again and again."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[Response] = [Response("thanks")]
+        self.url = ""
+
+    async def answer(self, request: Request) -> Response:
+        self.seen.append((dict(request.headers), await request.body()))
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def types(self) -> list[str]:
+        return [headers["x-ojs-event-type"] for headers, _ in self.seen]
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    made = Endpoint()
+    app = Starlette(routes=[Route("/{path:path}", made.answer, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    made.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/hook"
+    yield made
+    server.should_exit = True
+    await serving
+
+
+@pytest.fixture
+async def application(engine: Engine) -> AsyncIterator[Application]:
+    made = Application(engine, trusting=True)
+    yield made
+    await made.deliverer.stop()
+
+
+@pytest.fixture
+async def http(application: Application) -> AsyncIterator[Http]:
+    transport = httpx.ASGITransport(app=application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield Http(client)
+
+
+async def subscribe(http: Http, endpoint: Endpoint, *events: str, **more: Any) -> dict[str, Any]:
+    response = await http("POST", SUBSCRIPTIONS, {"url": endpoint.url, "events": events} | more)
+    assert response.status_code == 201, response.text
+    made: dict[str, Any] = response.json()
+    return made
+
+
+async def deliver(bench: Bench, application: Application) -> int:
+    """Make the deliveries that wait; return how many."""
+    jobs = await bench.fetch(QUEUE, count=100, worker_id="d")
+    for job in jobs:
+        await application.deliverer.deliver(job)
+    return len(jobs)
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """HMAC-SHA256 as RFC 2104 writes it, without the module that the server uses."""
+    key = secret.encode()
+    if len(key) > 64:
+        key = hashlib.sha256(key).digest()
+    key = key.ljust(64, b"\0")
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in key) + timestamp.encode() + b"." + body).digest()
+    return "sha256=" + hashlib.sha256(bytes(byte ^ 0x5C for byte in key) + inner).hexdigest()
+
+
+async def test_events_are_told_signed_and_described(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    made = await subscribe(http, endpoint, "job.completed")
+    await bench.push("t", queue="q")
+    job = await bench.fetch_one("q")
+    await bench.ack(job)
+    assert await deliver(bench, application) == 1
+    ((headers, body),) = endpoint.seen
+    event = httpx.Response(200, content=body).json()
+    assert (event["type"], event["subject"], event["data"]["queue"]) == ("job.completed", job.id, "q")
+    assert event["id"].startswith("evt_")
+    assert headers["x-ojs-subscription-id"] == made["id"]
+    assert headers["content-type"] == "application/json"
+    assert headers["user-agent"].startswith("OJS-Webhook/1.0")
+    assert headers["x-ojs-signature"] == signature(made["secret"], headers["x-ojs-timestamp"], body)
+    (delivered,) = (await http("GET", "/ojs/v1/webhooks/deliveries?state=delivered")).json()["deliveries"]
+    assert delivered["id"] == headers["x-ojs-delivery-id"]
+    assert delivered["response"]["response_body"] == "thanks"
+    assert "webhook.delivered" in await bench.events()
+
+
+async def test_everybody_is_told_what_they_want_and_nobody_of_deliveries(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    await subscribe(http, endpoint, "job.*", filter={"queues": ["a"], "job_types": ["x"]})
+    for type, queue in (("x", "a"), ("y", "a"), ("x", "b")):
+        await bench.push(type, queue=queue)
+    await deliver(bench, application)
+    assert endpoint.types() == ["job.enqueued"]
+    await subscribe(http, endpoint, "*")
+    await bench.push("z", queue="c")
+    rounds = 0
+    while await deliver(bench, application):
+        rounds += 1
+        assert rounds < 5, "it goes on for ever"
+    assert "job.enqueued" in endpoint.types()[1:]
+    assert not [type for type in endpoint.types() if type.startswith("webhook.")]
+
+
+async def test_what_is_rolled_back_is_told_to_nobody(http: Http, bench: Bench, endpoint: Endpoint) -> None:
+    await subscribe(http, endpoint, "*")
+    jobs = [{"type": "t", "args": []}, {"type": "Bad Type", "args": []}]
+    assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "atomic"})).status_code == 422
+    told = [job.args[1]["type"] for job in await bench.fetch(QUEUE, count=99)]
+    assert [type for type in told if type.startswith("job.")] == []
+
+
+async def test_a_delivery_that_fails_is_made_again_with_the_same_id(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    await subscribe(http, endpoint, "job.enqueued")
+    endpoint.answers = [Response("no", 503), Response("slowly", 429), Response("yes")]
+    await bench.push()
+    for after in (0, 31, 160):
+        await bench.upkeep(after=after * 1.5)
+        assert await deliver(bench, application) == 1
+    assert len({headers["x-ojs-delivery-id"] for headers, _ in endpoint.seen}) == 1
+    events = await bench.events()
+    assert (events.count("webhook.failed"), events.count("webhook.delivered")) == (2, 1)
+
+
+async def test_a_refusal_is_final_and_can_be_made_good(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    await subscribe(http, endpoint, "job.enqueued")
+    endpoint.answers = [Response("who are you?", 401), Response("ah")]
+    await bench.push()
+    await deliver(bench, application)
+    (dead,) = (await http("GET", "/ojs/v1/webhooks/deliveries?state=dead")).json()["deliveries"]
+    assert dead["error"]["details"]["status_code"] == 401
+    assert "webhook.dead" in await bench.events()
+    shown = (await http("GET", f"/ojs/v1/webhooks/deliveries/{dead['id']}")).json()
+    assert shown["event"]["type"] == "job.enqueued"
+    assert (await http("POST", f"/ojs/v1/webhooks/deliveries/{dead['id']}/retry")).status_code == 200
+    assert await deliver(bench, application) == 1
+    assert len(endpoint.seen) == 2
+    assert (await http("GET", "/ojs/v1/webhooks/deliveries?state=lost")).status_code == 400
+
+
+async def test_after_two_days_nobody_tries_any_more(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    await subscribe(http, endpoint, "job.enqueued")
+    endpoint.url = "http://127.0.0.1:1/"
+    await http("PATCH", f"{SUBSCRIPTIONS}/{(await all_of(http))[0]['id']}", {"url": endpoint.url})
+    await bench.push()
+    attempts = 0
+    while await deliver(bench, application):
+        attempts += 1
+        await bench.upkeep(after=2 * 24 * 3600)
+    assert attempts == 8
+
+
+async def all_of(http: Http) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await http("GET", SUBSCRIPTIONS)).json()["subscriptions"]
+    return found
+
+
+async def test_redirects_are_followed_but_not_for_ever(http: Http, endpoint: Endpoint) -> None:
+    made = await subscribe(http, endpoint, "*")
+    endpoint.answers = [Response(status_code=302, headers={"location": "/elsewhere"}), Response("here")]
+    tested = (await http("POST", f"{SUBSCRIPTIONS}/{made['id']}/test")).json()
+    assert (tested["success"], tested["response_body"]) == (True, "here")
+    assert endpoint.types() == ["webhook.test"] * 2
+    endpoint.answers = [Response(status_code=307, headers={"location": "/elsewhere"})]
+    tested = (await http("POST", f"{SUBSCRIPTIONS}/{made['id']}/test")).json()
+    assert tested["success"] is False
+    assert "redirects" in tested["error"]
+
+
+async def test_a_secret_is_told_once_and_rotated_without_a_gap(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    made = await subscribe(http, endpoint, "job.enqueued")
+    path = f"{SUBSCRIPTIONS}/{made['id']}"
+    assert made["secret"] not in (await http("GET", path)).text
+    assert made["secret"] not in (await http("GET", SUBSCRIPTIONS)).text
+    assert made["secret"] not in (await http("PATCH", path, {"metadata": {"owner": "us"}})).text
+    rotated = (await http("POST", f"{path}/rotate-secret")).json()
+    assert rotated["secret"] != made["secret"]
+    subscription = Subscription(made["id"], "", (), "new", 0, former_secret="old", former_until=2_000_000_000_000_000)
+    assert sign(subscription, "1", b"x").split(",") == [signature("new", "1", b"x"), signature("old", "1", b"x")]
+    assert sign(subscription, "2000000000", b"x") == signature("new", "2000000000", b"x")
+
+
+async def test_a_subscription_is_changed_silenced_and_deleted(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    made = await subscribe(http, endpoint, "job.enqueued")
+    path = f"{SUBSCRIPTIONS}/{made['id']}"
+    await bench.push()
+    await http("PATCH", path, {"active": False})
+    await bench.push()
+    await http("PATCH", path, {"active": True, "events": ["job.started"]})
+    await bench.push()
+    assert await deliver(bench, application) == 1
+    await bench.fetch_one()
+    assert (await http("DELETE", path)).status_code == 200
+    assert await deliver(bench, application) == 1
+    assert endpoint.types() == ["job.enqueued"], "what waited for a subscription that is gone was dropped"
+    for method in ("GET", "PATCH", "DELETE"):
+        assert (await http(method, path, {} if method == "PATCH" else None)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"url": "https://example.com"},
+        {"url": "https://example.com", "events": []},
+        {"url": "https://example.com", "events": ["*.completed"]},
+        {"url": "https://example.com", "events": ["job*"]},
+        {"url": "ftp://example.com", "events": ["*"]},
+        {"url": "https://", "events": ["*"]},
+        {"url": "https://user:secret@example.com", "events": ["*"]},
+        {"url": "https://example.com:99999", "events": ["*"]},
+        {"events": ["*"]},
+    ],
+)
+async def test_a_subscription_that_makes_no_sense_is_refused(http: Http, body: dict[str, Any]) -> None:
+    assert (await http("POST", SUBSCRIPTIONS, body)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://93.184.216.34/",
+        "https://127.0.0.1/",
+        "https://localhost/",
+        "https://[::1]/",
+        "https://10.1.2.3/",
+        "https://192.168.0.1/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://[fd00::1]/",
+        "https://[::ffff:127.0.0.1]/",
+        "https://0.0.0.0/",
+        "https://2130706433/",
+    ],
+)
+async def test_addresses_that_are_not_public_are_refused(url: str) -> None:
+    sender = Sender()
+    with pytest.raises(InvalidRequest):
+        await sender.check(url)
+    with pytest.raises(Refused):
+        await sender.send(Subscription("s", url, ("*",), "secret", 0), {"type": "t"}, "d")
+    await sender.close()
+
+
+async def test_a_host_that_moves_into_the_network_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = iter(["93.184.216.34", "127.0.0.1"])
+
+    def lookup(*_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(addresses), 443))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    sender = Sender()
+    await sender.check("https://example.com/")
+    with pytest.raises(Refused, match="not a public host"):
+        await sender.send(Subscription("s", "https://example.com/", ("*",), "secret", 0), {"type": "t"}, "d")
+    await sender.close()
+
+
+async def test_the_next_address_is_tried_if_one_cannot_be_reached(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(endpoint.url.rsplit(":", 1)[1].split("/")[0])
+
+    async def lookup(host: str, port: int) -> list[Any]:
+        assert host == "some.where"
+        return [(0, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
+
+    sender = Sender(trusting=True)
+    monkeypatch.setattr(webhook_sender, "_look_up", lookup)
+    there = Subscription("s", f"http://some.where:{port}/hook", ("*",), "secret", 0)
+    assert (await sender.send(there, {"type": "t"}, "d")).succeeded
+    ((headers, _),) = endpoint.seen
+    assert headers["host"] == f"some.where:{port}"
+    await sender.close()
+
+
+async def test_a_lookup_that_hangs_holds_nobody_up(http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging, asked = threading.Event(), threading.Event()
+
+    def hang(*_: Any, **__: Any) -> list[Any]:
+        asked.set()
+        hanging.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(webhook_sender, "GRACE", 0.01)
+    try:
+        body = {"url": "http://some.where/", "events": ["job.enqueued"]}
+        assert (await http("POST", SUBSCRIPTIONS, body)).status_code == 201
+        await http.push()
+        deliverer = Deliverer(bench.engine, Sender(trusting=True))
+        deliverer.start()
+        async with asyncio.timeout(20):
+            while not asked.is_set():
+                await asyncio.sleep(0.005)
+            await deliverer.stop()
+        (delivery,) = (await bench.engine.list_jobs(JobFilter(queue=QUEUE), Page())).jobs
+        assert (delivery.state, delivery.attempt) == ("available", 0)
+    finally:
+        hanging.set()
+
+
+async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) -> None:
+    from ojster.storage.database import open_database
+
+    engine = Engine(open_database(shared_url))
+    config = uvicorn.Config(Application(engine, trusting=True), port=0, log_level="error")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async with httpx.AsyncClient(base_url=base) as client:
+        await client.post(SUBSCRIPTIONS, json={"url": endpoint.url, "events": ["job.enqueued", "job.started"]})
+        for _ in range(30):
+            await client.post("/ojs/v1/jobs", json={"type": "t", "args": []})
+        await until(lambda: len(endpoint.seen) == 30)
+        await client.post("/ojs/v1/workers/fetch", json={"queues": ["default"], "count": 5})
+        await until(lambda: len(endpoint.seen) == 35)
+    assert len({headers["x-ojs-delivery-id"] for headers, _ in endpoint.seen}) == 35
+    engine.drain()
+    server.should_exit = True
+    async with asyncio.timeout(20):
+        await serving

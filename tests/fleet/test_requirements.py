@@ -1,0 +1,71 @@
+"""Jobs say in plain words what they require; what no worker provides is seen, with the reason (seed 003: matching)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster import App
+from ojster.core.errors import InvalidRequest
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.request import read_members
+from tests.conftest import Bench
+
+pytestmark = pytest.mark.anyio
+
+
+async def push(bench: Bench, requires: Any, **options: Any) -> str:
+    body = {"type": "t", "args": [], "requires": requires, "options": options}
+    (pushed,) = await bench.engine.enqueue([read_members(msgspec.json.encode(body))])
+    return pushed.job.id
+
+
+async def beat(bench: Bench, worker: str, *queues: str, **labels: Any) -> None:
+    await bench.engine.beat(Heartbeat(worker, queues=queues or ("default",), capabilities={"labels": labels}))
+
+
+async def test_a_job_runs_where_all_that_it_requires_is_provided(bench: Bench) -> None:
+    await push(bench, {"memory_mb": 4096, "region": ["eu", "us"], "ssd": True})
+    await beat(bench, "small", memory_mb=2048, region="eu", ssd=True)
+    await beat(bench, "far", memory_mb=8192, region="asia", ssd=True)
+    await beat(bench, "slow", memory_mb=8192, region="eu", ssd=False)
+    await beat(bench, "right", memory_mb=4096, region="us", ssd=True)
+    for worker in ("small", "far", "slow", "unheard"):
+        assert await bench.fetch(worker_id=worker) == []
+    assert len(await bench.fetch(worker_id="right")) == 1
+
+
+async def test_what_nobody_can_run_is_told_with_the_reason(bench: Bench) -> None:
+    assert await bench.engine.unrunnable() == []
+    first = await push(bench, {"memory_mb": 4096, "region": "eu"})
+    await push(bench, {"memory_mb": 4096, "region": "eu"})
+    other = await push(bench, {"region": "eu"}, queue="far")
+    await beat(bench, "w", memory_mb=2048, region="eu")
+    found = {one.queue: one for one in await bench.engine.unrunnable()}
+    assert (found["default"].jobs, found["default"].job_id) == (2, first)
+    assert found["default"].reasons == ["memory_mb: Gte 4096 is needed; 2048"]
+    assert (found["far"].job_id, found["far"].reasons) == (other, ["no worker takes jobs of this queue"])
+    await beat(bench, "v", "default", "far", memory_mb=5000, region="eu")
+    assert await bench.engine.unrunnable() == []
+    shown = {worker.id: worker.provides for worker in await bench.engine.workers()}
+    assert shown["w"] == {"accelerator": ["cpu"], "memory_mb": ["2048"], "region": ["eu"]}
+
+
+@pytest.mark.parametrize("requires", [[], 3, {"": 1}, {"a": {}}, {"a": []}, {"a": None}, {"a": [[]]}, {"a": "x" * 300}])
+async def test_what_is_no_requirement_is_refused(bench: Bench, requires: Any) -> None:
+    with pytest.raises(InvalidRequest, match="requires"):
+        await push(bench, requires)
+
+
+async def test_requirements_are_written_in_python(bench: Bench) -> None:
+    app = App("sqlite:///unused.db")
+
+    @app.job("t", requires={"region": "eu"})
+    async def t() -> None: ...
+
+    await bench.engine.enqueue([t.request([], {})])
+    assert await bench.fetch(worker_id="w") == []
+    await beat(bench, "w", region="eu")
+    assert len(await bench.fetch(worker_id="w")) == 1

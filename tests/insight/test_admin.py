@@ -1,0 +1,301 @@
+"""What operators see and do: queues, jobs, workers, statistics, dead letters, maintenance (ojs-admin-api.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ojster.core.timestamps import format_timestamp
+from ojster.schedules.retention import forget
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+ADMIN = "/ojs/v1/admin"
+
+
+async def get(http: Http, path: str) -> Any:
+    response = await http("GET", ADMIN + path)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def test_queues_are_shown_with_their_jobs_and_their_pace(http: Http, bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push(queue="mail")
+    bench.clock.advance(0.2)
+    done, failed = await bench.fetch("mail", count=2)
+    await bench.ack(done)
+    await bench.fail(failed)
+    await bench.push(queue="other")
+    listed = await get(http, "/queues?per_page=1")
+    assert listed["pagination"] == {"total": 2, "page": 1, "per_page": 1}
+    (mail,) = listed["items"]
+    assert (mail["name"], mail["state"], mail["paused"]) == ("mail", "active", False)
+    assert {state: jobs for state, jobs in mail["counts"].items() if jobs} == {
+        "available": 1,
+        "completed": 1,
+        "retryable": 1,
+    }
+    assert mail["throughput"] == {
+        "processed_per_minute": 0.4,
+        "failed_per_minute": 0.2,
+        "enqueued_per_minute": 0.6,
+    }
+    assert 100 < mail["latency_ms"]["p50"] <= mail["latency_ms"]["p99"] <= 250
+    assert (await get(http, "/queues?page=2&per_page=1"))["items"][0]["name"] == "other"
+    detail = await get(http, "/queues/mail")
+    assert detail["oldest_available_at"] is not None
+    assert detail["configuration"] == {}
+    assert (await http("GET", f"{ADMIN}/queues/nowhere")).status_code == 404
+
+
+async def test_a_paused_queue_hands_out_nothing(http: Http) -> None:
+    await http.push(options={"queue": "q"})
+    paused = (await http("POST", f"{ADMIN}/queues/q/pause")).json()
+    assert (paused["paused"], paused["name"]) == (True, "q")
+    assert await http.fetch("q") == []
+    assert (await get(http, "/queues/q"))["state"] == "paused"
+    assert (await http("POST", f"{ADMIN}/queues/q/resume")).json()["paused"] is False
+    assert len(await http.fetch("q")) == 1
+
+
+async def test_what_is_set_for_a_queue_holds_at_once_and_the_rest_stays(http: Http) -> None:
+    path = f"{ADMIN}/queues/q/config"
+    first = await http("PUT", path, {"concurrency": 1, "rate_limit": {"limit": 9, "period": "PT1H"}})
+    assert first.json()["configuration"] == {"concurrency": 1, "rate_limit": {"limit": 9, "period": "PT1H"}}
+    await http("PUT", path, {"retention": {"completed": "P14D", "discarded": "P90D"}})
+    shown = (await http("PUT", path, {"dead_letter": {"retention": {"max_count": 5}}})).json()["configuration"]
+    assert shown["concurrency"] == 1
+    assert shown["rate_limit"]["limit"] == 9
+    assert shown["retention"] == {"completed": "P14D", "discarded": "P90D"}
+    await http("PUT", path, {"retention": {"completed": None}})
+    assert shown["dead_letter"] == {"retention": {"max_count": 5}}
+    for _ in range(2):
+        await http.push(options={"queue": "q"})
+    assert len(await http.fetch("q", count=5)) == 1
+    await http("PUT", f"{ADMIN}/queues/q/rate-limit", {"concurrency": 2})
+    assert len(await http.fetch("q", count=5)) == 1
+    await http("PUT", path, {"backpressure": {"max_depth": 7}})
+    assert (await get(http, "/queues/q/config"))["configuration"]["backpressure"]["strategy"] == "reject"
+    await http("PUT", path, {"backpressure": None, "concurrency": None})
+    assert set((await get(http, "/queues/q/config"))["configuration"]) == {"dead_letter", "retention"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"concurency": 5},
+        {"concurrency": -1},
+        {"rate_limit": {"limit": 0, "period": "PT1S"}},
+        {"rate_limit": {"limit": 1, "period": "soon"}},
+        {"retention": {"active": "P1D"}},
+        {"retention": {"completed": "a week"}},
+        {"backpressure": {"max_depth": 5, "strategy": "explode"}},
+        {"backpressure": {"max_depth": 5, "warning_threshold": 2}},
+    ],
+)
+async def test_a_configuration_that_makes_no_sense_is_refused(http: Http, body: dict[str, Any]) -> None:
+    assert (await http("PUT", f"{ADMIN}/queues/q/config", body)).status_code == 400
+    size = {"backpressure": {"max_depth": 5, "max_size_bytes": 1000}}
+    assert (await http("PUT", f"{ADMIN}/queues/q/config", size)).status_code == 422
+
+
+async def test_finished_jobs_are_kept_as_long_as_their_queue_says(http: Http, bench: Bench) -> None:
+    await http("PUT", f"{ADMIN}/queues/short/config", {"retention": {"completed": "PT1H"}})
+    await http("PUT", f"{ADMIN}/queues/long/config", {"retention": {"completed": "P30D"}})
+    for queue in ("short", "usual", "long"):
+        await bench.push(queue=queue)
+        await bench.ack(await bench.fetch_one(queue))
+
+    async def left() -> set[str]:
+        await bench.run(forget, None)
+        await bench.engine.retain_by_walks()
+        return {job.queue for job in (await bench.engine.list_jobs()).jobs}
+
+    assert await left() == {"short", "usual", "long"}
+    bench.clock.advance(2 * 3600)
+    assert await left() == {"usual", "long"}
+    bench.clock.advance(24 * 3600)
+    assert await left() == {"long"}
+    await bench.push(queue="usual")
+    await bench.ack(await bench.fetch_one("usual"))
+    bench.clock.advance(31 * 24 * 3600)
+    assert await left() == set()
+
+
+async def test_only_so_many_dead_letters_are_kept(http: Http, bench: Bench) -> None:
+    await http("PUT", f"{ADMIN}/queues/q/config", {"dead_letter": {"retention": {"max_count": 2}}})
+    ids = []
+    for _ in range(4):
+        await bench.push(queue="q", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+        ids.append((await bench.fail(await bench.fetch_one("q"))).id)
+    await bench.engine.retain_by_walks()
+    listed = await get(http, "/dead-letter")
+    assert [one["id"] for one in listed["items"]] == ids[:1:-1]
+    assert "dead_letter.pruned" in await bench.events()
+
+
+async def test_a_queue_is_purged_only_if_it_is_meant(http: Http, bench: Bench) -> None:
+    await bench.push(queue="q")
+    await bench.ack(await bench.fetch_one("q"))
+    waiting = await bench.push(queue="q")
+    path = f"{ADMIN}/queues/q/jobs"
+    for body in ({"states": ["completed"]}, {"states": ["completed"], "confirm": False}, {"confirm": True}):
+        assert (await http("DELETE", path, body)).status_code == 400
+    assert (await http("DELETE", path, {"states": ["available"], "confirm": True})).status_code == 400
+    long_ago = {"states": ["completed"], "older_than": "2001-01-01T00:00:00Z", "confirm": True}
+    assert (await http("DELETE", path, long_ago)).json()["purged_count"] == 0
+    purged = await http("DELETE", path, {"states": ["completed", "discarded"], "confirm": True})
+    assert purged.json() == {"purged_count": 1, "skipped": 0, "states": ["completed", "discarded"]}
+    assert [job.id for job in (await bench.engine.list_jobs()).jobs] == [waiting.id]
+
+
+async def test_jobs_are_searched_and_sorted(http: Http, bench: Bench) -> None:
+    for priority, type in ((1, "a.one"), (5, "a.two"), (3, "b.three")):
+        await bench.push(type, priority=priority)
+        bench.clock.advance(10)
+
+    async def types(query: str) -> list[str]:
+        return [one["type"] for one in (await get(http, f"/jobs?{query}"))["items"]]
+
+    assert await types("") == ["b.three", "a.two", "a.one"]
+    assert await types("order=asc") == ["a.one", "a.two", "b.three"]
+    assert await types("sort=priority") == ["a.two", "b.three", "a.one"]
+    assert await types("type=a.*&order=asc") == ["a.one", "a.two"]
+    middle = format_timestamp(bench.clock.now - 25_000_000)
+    assert await types(f"since={middle}") == ["b.three", "a.two"]
+    assert await types(f"until={middle}") == ["a.one"]
+    page = await get(http, "/jobs?per_page=2&page=2")
+    assert ([one["type"] for one in page["items"]], page["pagination"]["total"]) == (["a.one"], 3)
+    assert "args" not in page["items"][0]
+    for bad in ("sort=age", "order=up", "state=asleep", "page=0"):
+        assert (await http("GET", f"{ADMIN}/jobs?{bad}")).status_code == 400
+
+
+async def test_a_job_is_shown_whole(http: Http, bench: Bench) -> None:
+    await bench.push("t", {"deep": [1]}, meta={"k": 1}, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    job = await bench.fail(await bench.fetch_one(), type="SomeError")
+    shown = await get(http, f"/jobs/{job.id}")
+    assert shown["args"] == [{"deep": [1]}]
+    assert shown["errors"][0]["type"] == "SomeError"
+    assert shown["retry_policy"]["max_attempts"] == 1
+    assert shown["metadata"]["discarded_at"] is not None
+    assert shown["metadata"]["completed_at"] is None
+    assert shown["dead_letter"] is True
+
+
+async def test_a_job_is_cancelled_and_brought_back(http: Http, bench: Bench) -> None:
+    job = await bench.push()
+    assert (await http("POST", f"{ADMIN}/jobs/{job.id}/retry")).status_code == 409
+    assert (await http("POST", f"{ADMIN}/jobs/{job.id}/cancel")).json()["previous_state"] == "available"
+    assert (await http("POST", f"{ADMIN}/jobs/{job.id}/retry")).json()["state"] == "available"
+    assert (await bench.fetch_one()).id == job.id
+
+
+@pytest.mark.parametrize("action", ["retry", "cancel", "delete"])
+async def test_nothing_is_done_to_many_jobs_unless_it_is_meant(http: Http, bench: Bench, action: str) -> None:
+    job = await bench.push()
+    for body in ({"filter": {"queue": "default"}}, {"filter": {}, "confirm": True}, {"confirm": True}):
+        assert (await http("POST", f"{ADMIN}/jobs/bulk/{action}", body)).status_code == 400
+    assert (await bench.find(job)).state == "available"
+
+
+async def test_many_jobs_are_retried_with_a_summary(http: Http, bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push(retry={"max_attempts": 1})
+        await bench.fail(await bench.fetch_one())
+    body = {"filter": {"queue": "default", "state": "discarded"}, "confirm": True}
+    done = (await http("POST", f"{ADMIN}/jobs/bulk/retry", body)).json()
+    assert done == {"action": "retry", "matched": 3, "succeeded": 3, "failed": 0, "errors": []}
+
+
+async def test_workers_are_listed_shown_quieted_and_deregistered(http: Http, bench: Bench) -> None:
+    for name, state in (("one", "running"), ("two", "draining")):
+        await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": name, "state": state, "queues": ["default"]})
+    await bench.push()
+    job = await bench.fetch_one(worker_id="one")
+    listed = await get(http, "/workers")
+    assert listed["summary"] == {"total": 2, "running": 1, "quiet": 1, "stale": 0}
+    shown = await get(http, "/workers/one")
+    assert [held["id"] for held in shown["jobs"]] == [job.id]
+    assert (await http("POST", f"{ADMIN}/workers/one/quiet")).json()["directive"] == "quiet"
+    assert (await http("DELETE", f"{ADMIN}/workers/one")).status_code == 409
+    bench.clock.advance(31)
+    assert (await get(http, "/workers"))["summary"]["stale"] == 2
+    assert (await http("DELETE", f"{ADMIN}/workers/one")).status_code == 200
+    assert (await http("GET", f"{ADMIN}/workers/one")).status_code == 404
+    assert (await bench.find(job)).state == "available"
+
+
+async def test_the_whole_is_shown_in_numbers_and_over_time(http: Http, bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push()
+        bench.clock.advance(60)
+        await bench.ack(await bench.fetch_one())
+    stats = await get(http, "/stats")
+    assert (stats["queues"], stats["workers"], stats["jobs"]["completed"]) == (1, 0, 3)
+    assert stats["throughput"]["processed_per_minute"] == 0.6
+    history = await get(http, "/stats/history?period=1m")
+    assert [step["processed"] for step in history["data"]] == [0, 1, 1, 1]
+    assert sum(step["enqueued"] for step in history["data"]) == 3
+    bench.clock.advance(3 * 24 * 3600)
+    await bench.run(forget, None)
+    since = format_timestamp(bench.clock.now - 4 * 24 * 3600 * 1_000_000)
+    old = await get(http, f"/stats/history?period=1h&queue=default&since={since}")
+    assert sum(step["processed"] for step in old["data"]) == 3
+    assert all(step["latency_p50_ms"] > 5_000 for step in old["data"] if step["processed"])
+    assert (await get(http, "/stats/history?queue=nowhere"))["data"] == []
+    assert (await http("GET", f"{ADMIN}/stats/history?period=2m")).status_code == 400
+    assert (await http("GET", f"{ADMIN}/stats/history?period=1m&since=2001-01-01T00:00:00Z")).status_code == 400
+
+
+async def test_dead_letters_are_counted_found_retried_and_purged(http: Http, bench: Bench) -> None:
+    for queue, error in (("mail", "Timeout"), ("mail", "Bug"), ("bill", "Timeout")):
+        await bench.push(queue=queue, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+        await bench.fail(await bench.fetch_one(queue), type=error)
+    for base in (ADMIN, "/ojs/v1"):
+        stats = (await http("GET", f"{base}/dead-letter/stats")).json()
+        assert stats["total"] == 3
+        assert stats["by_queue"] == {"bill": 1, "mail": 2}
+        assert stats["by_error_type"] == {"Bug": 1, "Timeout": 2}
+    assert (await get(http, "/dead-letter?error_type=Timeout&queue=mail"))["pagination"]["total"] == 1
+    (bug,) = (await get(http, "/dead-letter?error_type=Bug"))["items"]
+    assert (await get(http, f"/dead-letter/{bug['id']}"))["errors"][0]["type"] == "Bug"
+    assert (await http("POST", f"{ADMIN}/dead-letter/retry", {"filter": {"queue": "mail"}})).status_code == 400
+    body = {"filter": {"error_type": "Timeout"}, "confirm": True}
+    assert (await http("POST", "/ojs/v1/dead-letter/retry", body)).json()["succeeded"] == 2
+    assert (await http("DELETE", f"{ADMIN}/dead-letter", {"confirm": False})).status_code == 400
+    assert (await http("DELETE", f"{ADMIN}/dead-letter", {"confirm": True})).json()["purged_count"] == 1
+    told = set(await bench.events())
+    assert {"dead_letter.added", "dead_letter.retried", "dead_letter.deleted"} <= told
+
+
+async def test_in_maintenance_nothing_starts_and_everything_is_kept(http: Http, bench: Bench) -> None:
+    await http("POST", "/ojs/v1/cron", {"name": "c", "cron": "* * * * *", "type": "tick", "args": []})
+    await bench.push("waiting")
+    await bench.push("later", scheduled_at="+PT10S")
+    body = {"enabled": True, "reason": "upgrade", "estimated_duration": "PT30M"}
+    begun = (await http("POST", f"{ADMIN}/system/maintenance", body)).json()
+    assert begun["maintenance"] is True
+    assert begun["estimated_end"] > begun["enabled_at"]
+    await bench.push("accepted")
+    await bench.upkeep(after=120)
+    assert await bench.fetch(count=9) == []
+    assert {job.type: job.state for job in (await bench.engine.list_jobs()).jobs} == {
+        "waiting": "available",
+        "later": "scheduled",
+        "accepted": "available",
+    }
+    assert (await get(http, "/system/maintenance"))["reason"] == "upgrade"
+    assert (await http("POST", f"{ADMIN}/system/maintenance", {"enabled": False})).json() == {"maintenance": False}
+    await bench.upkeep()
+    assert {job.type for job in await bench.fetch(count=9)} == {"waiting", "later", "accepted", "tick"}
+
+
+async def test_the_servers_settings_are_shown_without_secrets(http: Http) -> None:
+    shown = await get(http, "/system/config")
+    assert shown["max_batch_size"] == 1000
+    assert shown["retention"]["most_dead_letters"] == 10_000
+    assert "url" not in str(shown)

@@ -1,0 +1,42 @@
+"""Statistics: what was done is counted once, whoever sums it up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ojster.insight.statistics import Span, Work, history
+from ojster.schedules.retention import forget
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from tests.conftest import Bench, Clock
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_hours_are_summed_up_once_by_several_servers(shared_url: str, clock: Clock) -> None:
+    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(3)]
+    bench = Bench(engines[0], clock)
+    start = clock.now
+    for _ in range(10):
+        await bench.push()
+        clock.advance(400)
+    for days in (1, 1, 1, 1):
+        clock.advance(days * 86_400)
+        await asyncio.gather(*[engine.database.run(forget, None) for engine in engines])
+    steps = await bench.engine.look(history, Span(start, clock.now, 60))
+    assert sum(work.enqueued for _, work in steps) == 10
+    for engine in engines:
+        await engine.close()
+
+
+def test_percentiles_lie_between_the_bounds_of_their_buckets() -> None:
+    waits = [0] * 15
+    assert Work(waits=tuple(waits)).percentile(0.5) == 0.0
+    waits[0], waits[9] = 99, 1
+    work = Work(waits=tuple(waits))
+    assert work.percentile(0.5) <= 1.0
+    assert 500 < work.percentile(1.0) <= 1000
+    waits[14] = 10_000
+    assert Work(waits=tuple(waits)).percentile(0.99) > 3_600_000

@@ -1,0 +1,162 @@
+"""What has happened to a job can be told as long as there is the job, and a job that goes well costs nothing for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ojster.core.errors import NotFound
+from ojster.jobs.completion import Release
+from ojster.jobs.history import MOST_ENTRIES, Entry
+from ojster.jobs.request import read_members
+from ojster.schedules.retention import forget
+from ojster.service import Engine
+from tests.conftest import START, Bench
+
+pytestmark = pytest.mark.anyio
+
+
+async def told(bench: Bench, id: str) -> list[Entry]:
+    return await bench.engine.history(id)
+
+
+def words(entries: list[Entry]) -> list[str]:
+    """Each entry in one word, transitions as ``from>to``."""
+    moves = {"job.state_changed": "{from}>{to}"}
+    return [moves.get(entry.type, entry.type.removeprefix("job.")).format(**entry.data) for entry in entries]
+
+
+def rows(tx: Any, requests: Any) -> list[int]:
+    return [tx.execute("SELECT count(*) FROM job_history")[0][0]]
+
+
+async def test_a_job_that_goes_well_is_told_of_without_writing_anything(bench: Bench) -> None:
+    job = await bench.push("mail", {"to": "you"}, queue="q")
+    bench.clock.advance(1)
+    await bench.fetch_one("q", worker_id="w")
+    bench.clock.advance(2)
+    await bench.ack(await bench.find(job))
+    entries = await told(bench, job.id)
+    assert words(entries) == ["created", "available>active", "attempt_started", "attempt_completed", "active>completed"]
+    assert [round((entry.at - START) / 1e6) for entry in entries] == [0, 1, 1, 3, 3]
+    assert entries[0].data == {"queue": "q", "type": "mail", "args_size_bytes": len(b'[{"to":"you"}]')}
+    assert entries[3].data == {"duration_ms": 2000, "attempt": 1}
+    assert [entry.actor for entry in entries[:4]] == [{"type": "client"}, *[{"type": "worker", "id": "w"}] * 3]
+    assert await bench.run(rows, None) == 0
+
+
+async def test_failures_retries_and_the_end_are_told(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 2, "initial_interval": "PT1S", "jitter": False})
+    for _ in range(2):
+        await bench.fail(await bench.fetch_one(worker_id="w"), "Broken")
+        await bench.upkeep(5)
+    entries = await told(bench, job.id)
+    attempt = ["available>active", "attempt_started", "attempt_failed"]
+    assert words(entries) == [
+        "created", *attempt, "active>retryable", "retryable>available", *attempt, "active>discarded", "discarded",
+    ]  # fmt: skip
+    failed = [entry for entry in entries if entry.type == "job.attempt_failed"]
+    assert [(entry.data["attempt"], entry.data["will_retry"]) for entry in failed] == [(1, True), (2, False)]
+    assert failed[0].data["error"]["type"] == "Broken"
+    assert failed[0].actor == {"type": "worker", "id": "w"}
+    assert entries[-1].data["total_attempts"] == 2
+
+
+async def test_schedules_releases_and_cancellations_are_told(bench: Bench) -> None:
+    job = await bench.push(delay_until="+PT10S")
+    await bench.upkeep(11)
+    held = await bench.fetch_one(worker_id="w")
+    bench.clock.advance(1)
+    await bench.engine.release([Release(held.id, "w", 1)])
+    bench.clock.advance(1)
+    await bench.fetch_one()
+    bench.clock.advance(1)
+    await bench.engine.cancel(job.id)
+    entries = await told(bench, job.id)
+    assert words(entries) == [
+        "created", "scheduled>available", "available>active", "attempt_started", "active>available",
+        "available>active", "attempt_started", "active>cancelled", "cancelled",
+    ]  # fmt: skip
+    assert [entry.data["attempt"] for entry in entries if entry.type == "job.attempt_started"] == [1, 1]
+    (estimated,) = [entry for entry in entries if entry.is_estimated]
+    assert round((estimated.at - START) / 1e6) == 10
+
+
+async def test_a_dead_letter_that_is_run_again_keeps_its_history(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    await bench.fail(await bench.fetch_one())
+    bench.clock.advance(1)
+    await bench.engine.retry_dead(job.id)
+    bench.clock.advance(1)
+    await bench.ack(await bench.fetch_one())
+    assert words(await told(bench, job.id))[-5:] == [
+        "discarded>available", "available>active", "attempt_started", "attempt_completed", "active>completed",
+    ]  # fmt: skip
+
+
+async def test_a_history_is_forgotten_on_demand_and_with_its_job(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    await bench.fail(await bench.fetch_one())
+    count = len(await told(bench, job.id))
+    assert await bench.engine.purge_history(job.id) == count
+    assert await told(bench, job.id) == []
+    bench.clock.advance(1)
+    await bench.engine.retry_dead(job.id)
+    assert words(await told(bench, job.id)) == ["discarded>available"]
+    await bench.engine.cancel(job.id)
+    await bench.upkeep(100_000)
+    assert (await bench.run(forget, None))["jobs"] == 1
+    assert await bench.run(rows, None) == 0
+    for call in (bench.engine.history, bench.engine.purge_history, bench.engine.lineage):
+        with pytest.raises(NotFound):
+            await call(job.id)
+
+
+async def test_only_the_last_entries_are_told(bench: Bench) -> None:
+    job = await bench.push(retry={"max_attempts": 1_000, "initial_interval": "PT0.001S"})
+    for _ in range(250):
+        await bench.fail(await bench.fetch_one())
+        await bench.upkeep(1_000)
+    assert len(await told(bench, job.id)) == MOST_ENTRIES
+
+
+async def test_each_transition_begins_where_the_one_before_it_has_ended(bench: Bench) -> None:
+    ids = [(await bench.push(retry={"max_attempts": 2, "initial_interval": "PT1S"})).id for _ in range(3)]
+    for _ in range(3):
+        for number, job in enumerate(await bench.fetch(count=5)):
+            bench.clock.advance(1)
+            await (bench.fail(job) if number else bench.ack(job))
+        await bench.upkeep(30)
+    for id in ids:
+        state = "available"
+        for entry in await told(bench, id):
+            if entry.type == "job.state_changed":
+                assert entry.data["from"] == state
+                state = entry.data["to"]
+        assert state == (await bench.find(id)).state
+
+
+# Lineage
+
+
+async def test_the_jobs_of_a_workflow_know_where_they_come_from(bench: Bench) -> None:
+    steps = b'[{"type": "a", "args": []}, {"type": "b", "args": []}, {"type": "c", "args": []}]'
+    info = await bench.engine.create_workflow(read_members(b'{"type": "chain", "steps": %b}' % steps))
+    ids = []
+    while jobs := await bench.fetch():
+        ids.append(jobs[0].id)
+        await bench.ack(jobs[0])
+    first, second, third = [await bench.engine.lineage(id) for id in ids]
+    assert (first.parent_id, first.root_id, first.workflow_id) == (None, ids[0], info.id)
+    assert first.children == {ids[1]: {ids[2]: {}}}
+    assert (second.parents, second.children) == ([ids[0]], {ids[2]: {}})
+    assert (third.parent_id, third.root_id, third.children) == (ids[1], ids[0], {})
+
+
+async def test_what_a_job_says_of_its_parents_is_kept(engine: Engine, bench: Bench) -> None:
+    parent = (await bench.push()).id
+    members = read_members(b'{"type": "t", "args": [], "parent_id": "%b", "root_id": "%b"}' % ((parent.encode(),) * 2))
+    (pushed,) = await engine.enqueue([members])
+    found = await engine.lineage(pushed.job.id)
+    assert (found.parent_id, found.root_id, found.workflow_id, found.children) == (parent, parent, None, {})

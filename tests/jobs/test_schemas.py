@@ -1,0 +1,199 @@
+"""Schemas of arguments: registered in versions, checked when a job is pushed (ojs-schema-registry.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ojster.core.errors import InvalidRequest, SchemaViolation
+from ojster.core.json_schema import breaking_changes, compile_schema, parse_version
+from ojster.jobs.schemas import Mode, Schema, register_schemas
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from tests.conftest import Clock, Http, request
+
+pytestmark = pytest.mark.anyio
+
+PERSON = {
+    "type": "array",
+    "prefixItems": [
+        {"type": "object", "required": ["to"], "properties": {"to": {"type": "string", "format": "email"}}}
+    ],
+    "minItems": 1,
+}
+
+
+async def put(http: Http, version: Any, schema: Any = PERSON, type: str = "email.send", **more: Any) -> Any:
+    return await http("PUT", f"/ojs/v1/admin/schemas/{type}/{version}", {"schema": schema} | more)
+
+
+async def push(http: Http, *args: Any, **more: Any) -> Any:
+    return await http("POST", "/ojs/v1/jobs", {"type": "email.send", "args": args} | more)
+
+
+async def test_a_strict_schema_refuses_what_violates_it_and_says_why(http: Http) -> None:
+    await put(http, 1, mode="strict")
+    refused = await push(http, {"to": "nobody"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "validation_error")
+    (wrong,) = refused.json()["error"]["details"]["validation_errors"]
+    assert wrong.startswith("args[0].to: ")
+    assert (await push(http)).status_code == 422
+    assert (await push(http, {"to": "ada@example.com"})).status_code == 201
+    batch = {"jobs": [{"type": "email.send", "args": []}], "mode": "partial"}
+    assert (await http("POST", "/ojs/v1/jobs/batch", batch)).status_code == 422
+
+
+async def test_a_warning_comes_with_the_job(http: Http) -> None:
+    await put(http, 1)
+    warned = await push(http, {"to": "nobody"})
+    assert warned.status_code == 201
+    assert len(warned.json()["warnings"]) == 1
+    assert "warnings" not in (await push(http, {"to": "ada@example.com"})).json()
+    await put(http, 2, {"type": "array", "maxItems": 0}, mode="off")
+    assert "warnings" not in (await push(http, 5)).json()
+
+
+async def test_steps_of_a_workflow_are_checked_when_it_is_created(http: Http) -> None:
+    await put(http, 1, mode="strict")
+    good, bad = ({"type": "email.send", "args": [{"to": to}]} for to in ("a@example.com", 5))
+    later = {"type": "email.send", "args": [{"$ref": "steps.first.result"}]}
+    for steps, status in (([good], 201), ([good | {"id": "first"}, later], 201), ([good, bad, bad], 400)):
+        response = await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": steps})
+        assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert error["code"] == "invalid_workflow"
+    assert [one["path"] for one in error["details"]["validation_errors"]] == ["step 1", "step 2"]
+
+
+async def test_a_job_keeps_to_the_schema_of_its_version_or_the_latest(http: Http) -> None:
+    await put(http, "1.0", {"type": "array", "maxItems": 1}, mode="strict")
+    await put(http, "2.0", {"type": "array", "maxItems": 2}, mode="strict")
+    assert (await push(http, 1, 2)).status_code == 201
+    assert (await push(http, 1, 2, version="1.0")).status_code == 422
+    assert (await push(http, 1, 2, version=1)).status_code == 422
+    assert (await push(http, 1, 2, 3, version="3.0")).status_code == 201, "there is no schema of this version"
+    assert (await push(http, 1, version="latest")).status_code == 400
+    named = await http("POST", "/ojs/v1/jobs", {"type": "email.send@1.0", "args": [1, 2]})
+    assert named.status_code == 422
+    kept = (await http("POST", "/ojs/v1/jobs", {"type": "email.send@1.0", "args": [1]})).json()["job"]
+    assert (kept["type"], kept["version"]) == ("email.send", "1.0")
+    both = (await push(http, 1, type="email.send@1.0", version="2.0")).json()["job"]
+    assert both["version"] == "2.0"
+    for wrong in ("email@send!", "email@", "@1.0", "email@1.0.0.0", "a@1@2"):
+        assert (await push(http, 1, type=wrong)).status_code in (400, 422)
+
+
+async def test_versions_are_listed_latest_first_whatever_the_order_they_came_in(http: Http) -> None:
+    for version in ("1.2.0", "10.0.0", "1.10.0", "2.0.0"):
+        await put(http, version, {"type": "array"})
+    listed = (await http("GET", "/ojs/v1/schemas/email.send/versions")).json()["versions"]
+    assert [one["version"] for one in listed] == ["10.0.0", "2.0.0", "1.10.0", "1.2.0"]
+    assert [one["is_latest"] for one in listed] == [True, False, False, False]
+    assert (await http("GET", "/ojs/v1/admin/schemas/email.send")).json()["version"] == "10.0.0"
+    assert (await http("DELETE", "/ojs/v1/schemas/email.send/10.0.0")).status_code == 200
+    assert (await http("GET", "/ojs/v1/schemas/email.send")).json()["registered"]["version"] == "2.0.0"
+    assert (await http("GET", "/ojs/v1/schemas/nothing")).status_code == 404
+    assert (await http("GET", "/ojs/v1/schemas/nothing/versions")).status_code == 404
+    assert len((await http("GET", "/ojs/v1/schemas")).json()["schemas"]) == 3
+
+
+async def test_a_version_is_registered_once(http: Http) -> None:
+    body = {"job_type": "email.send", "version": "1.0.0", "schema": PERSON}
+    assert (await http("POST", "/ojs/v1/schemas", body)).status_code == 201
+    assert (await http("POST", "/ojs/v1/schemas", body)).status_code == 409
+    assert (await put(http, 1)).status_code == 409, "1 and 1.0.0 are the same"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        5,
+        {"type": "nonsense"},
+        {"type": "array", "minItems": -1},
+        {"$ref": "http://example.com/elsewhere.json"},
+        {"type": "string", "pattern": "(unclosed"},
+    ],
+)
+async def test_what_is_no_schema_is_refused(http: Http, schema: Any) -> None:
+    assert (await put(http, 1, schema)).status_code == 400
+    assert (await http("PUT", "/ojs/v1/admin/schemas/email.send/1", {})).status_code == 400
+    assert (await put(http, "latest")).status_code == 400
+    assert (await put(http, 1, type="Not A Type")).status_code == 400
+
+
+async def test_what_breaks_others_needs_a_new_major_version(http: Http) -> None:
+    await put(http, "1.0.0", {"type": "array", "maxItems": 5})
+    refused = await put(http, "1.1.0", {"type": "array", "maxItems": 4})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["details"]["breaking_changes"] == ["maxItems of args was narrowed to 4."]
+    assert (await put(http, "1.1.0", {"type": "array", "maxItems": 6})).status_code == 201
+    assert (await put(http, "2.0.0", {"type": "array", "maxItems": 4})).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "breaks"),
+    [
+        ({}, {"type": "object"}, True),
+        ({"type": "integer"}, {"type": "number"}, False),
+        ({"type": "number"}, {"type": "integer"}, True),
+        ({"type": ["string", "null"]}, {"type": "string"}, True),
+        ({"required": ["a"]}, {"required": ["a", "b"]}, True),
+        ({"required": ["a", "b"]}, {"required": ["a"]}, False),
+        ({"properties": {"a": {}}}, {"properties": {}}, True),
+        ({"properties": {"a": {}}}, {"properties": {"a": {}, "b": {}}}, False),
+        ({"enum": ["a", "b"]}, {"enum": ["a", "b", "c"]}, False),
+        ({"enum": ["a", "b"]}, {"enum": ["a"]}, True),
+        ({"minLength": 3}, {"minLength": 2}, False),
+        ({"minLength": 3}, {"minLength": 4}, True),
+        ({}, {"additionalProperties": False}, True),
+        ({"additionalProperties": False}, {"additionalProperties": True}, False),
+        ({"properties": {"a": {"maximum": 5}}}, {"properties": {"a": {"maximum": 4}}}, True),
+        ({"prefixItems": [{"type": "string"}]}, {"prefixItems": [{"type": "integer"}]}, True),
+        ({"items": {"maxLength": 5}}, {"items": {"maxLength": 6}}, False),
+        ({"items": {"maxLength": 5}}, {"items": {"maxLength": 4}}, True),
+    ],
+)
+async def test_breaking_changes_are_seen(old: Any, new: Any, breaks: bool) -> None:
+    assert bool(breaking_changes(old, new)) is breaks
+
+
+Values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=8)
+
+
+@given(schema=Values, args=Values)
+async def test_no_schema_and_no_arguments_bring_it_down(schema: Any, args: Any) -> None:
+    for given_schema in (schema, {"type": "array", "items": schema}, {"enum": [schema]}):
+        try:
+            check = compile_schema(given_schema)
+        except InvalidRequest:
+            continue
+        assert all(isinstance(one, str) for one in check(args))
+
+
+async def test_versions_are_three_numbers() -> None:
+    assert parse_version(2) == parse_version("2") == parse_version("2.0") == parse_version("2.0.0") == (2, 0, 0)
+    for bad in ("", "v1", "1.2.3.4", "01", -1, 1.5, True, None, "1." + "9" * 20):
+        with pytest.raises(InvalidRequest):
+            parse_version(bad)
+
+
+async def test_other_processes_hear_of_a_new_schema(shared_url: str, clock: Clock) -> None:
+    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(2)]
+    for engine in engines:
+        await engine.enqueue([request()])
+    schema = Schema("test.job", (1, 0, 0), "1", Mode.STRICT, b'{"type":"array","minItems":1}')
+    await engines[0].do(register_schemas, schema)
+    async with asyncio.timeout(20):
+        for engine in engines:
+            while True:
+                try:
+                    await engine.enqueue([request()])
+                except SchemaViolation:
+                    break
+                await asyncio.sleep(0.01)
+    for engine in engines:
+        await engine.close()

@@ -1,0 +1,124 @@
+"""Full queues: refused, waited for, or made room in; never more than the bound (ojs-backpressure.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from ojster.core.errors import QueueFull
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from tests.conftest import Bench, Clock, Http, request
+
+pytestmark = pytest.mark.anyio
+
+
+async def bound(http: Http, depth: int, **more: Any) -> None:
+    body = {"backpressure": {"max_depth": depth} | more}
+    assert (await http("PUT", "/ojs/v1/admin/queues/q/config", body)).status_code == 200
+
+
+async def push(http: Http, type: str = "t", **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await http("POST", "/ojs/v1/jobs", {"type": type, "args": [], "queue": "q"}, headers=named)
+
+
+async def test_a_full_queue_refuses_and_tells_how_full_it_is(http: Http, bench: Bench) -> None:
+    await bound(http, 2)
+    for _ in range(2):
+        assert (await push(http)).status_code == 201
+    refused = await push(http)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "QUEUE_FULL"
+    assert refused.json()["error"]["details"]["strategy"] == "reject"
+    assert (refused.headers["x-ojs-queue-depth"], refused.headers["x-ojs-queue-bound"]) == ("2", "2")
+    assert int(refused.headers["retry-after"]) >= 1
+    await http.fetch("q")
+    assert (await push(http)).status_code == 201, "an active job takes no place"
+    assert "backpressure.rejected" in await bench.events()
+    assert (await http("POST", "/ojs/v1/jobs", {"type": "t", "args": []})).status_code == 201
+
+
+async def test_jobs_that_wait_for_their_time_take_places_too(http: Http) -> None:
+    await bound(http, 1)
+    later = {"type": "t", "args": [], "options": {"queue": "q", "scheduled_at": "+PT1H"}}
+    assert (await http("POST", "/ojs/v1/jobs", later)).status_code == 201
+    assert (await push(http)).status_code == 429
+
+
+async def test_those_who_push_are_warned(http: Http, bench: Bench) -> None:
+    await bound(http, 4, warning_threshold=0.5)
+    assert "x-ojs-queue-pressure" not in (await push(http)).headers
+    second = await push(http)
+    assert (second.headers["x-ojs-queue-pressure"], second.headers["x-ojs-queue-depth"]) == ("0.50", "2")
+    await push(http)
+    assert (await bench.events()).count("backpressure.warning") == 1
+
+
+async def test_a_batch_is_taken_whole_or_not_at_all_unless_it_is_partial(http: Http, bench: Bench) -> None:
+    await bound(http, 3)
+    jobs = [{"type": "t", "args": [], "queue": "q"}] * 4
+    assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})).status_code == 429
+    assert (await bench.engine.list_jobs()).total == 0
+    partial = (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "partial"})).json()
+    assert [result["status"] for result in partial["results"]] == [201, 201, 201, 429]
+
+
+async def test_the_oldest_makes_room_where_that_is_wanted(http: Http, bench: Bench) -> None:
+    await bound(http, 2, strategy="drop_oldest")
+    ids = [(await push(http)).json()["job"]["id"] for _ in range(4)]
+    assert [(await bench.find(id)).state for id in ids] == ["discarded", "discarded", "available", "available"]
+    assert (await bench.events()).count("backpressure.dropped") == 2
+    jobs = [{"type": "t", "args": [], "queue": "q"}] * 3
+    assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})).status_code == 429
+
+
+async def test_who_pushes_may_wait_for_a_place(http: Http) -> None:
+    await bound(http, 1, strategy="block")
+    await push(http)
+    assert (await push(http)).status_code == 429
+    assert (await push(http, OJS_Block_Timeout="0.2")).status_code == 429
+    waiting = asyncio.create_task(push(http, OJS_Block_Timeout="30"))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await http.fetch("q")
+    assert (await waiting).status_code == 201
+    assert (await push(http, OJS_Block_Timeout="a while")).status_code == 400
+
+
+async def test_the_steps_of_workflows_are_let_in(http: Http) -> None:
+    await bound(http, 1)
+    await push(http)
+    steps = [{"type": "t", "args": [], "queue": "q"}] * 2
+    assert (await http("POST", "/ojs/v1/workflows", {"type": "group", "jobs": steps})).status_code == 201
+
+
+async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, clock: Clock) -> None:
+    from ojster.queues import configuration
+    from ojster.queues.configuration import Configuration
+    from ojster.storage.configuration import Bound
+
+    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(3)]
+    for engine in engines:
+        await engine.enqueue([request()])  # they know that there are no bounds
+    await engines[0].do(configuration.configure, Configuration("q", rules={"backpressure": Bound(20)}))
+
+    async def push_some(engine: Engine) -> int:
+        taken = 0
+        for _ in range(20):
+            try:
+                await engine.enqueue([request(queue="q")])
+                taken += 1
+            except QueueFull:
+                await asyncio.sleep(0.01)
+        return taken
+
+    async with asyncio.timeout(30):
+        while any(engine.database.configuration.may_bound("q") is False for engine in engines):
+            await asyncio.sleep(0.01)
+        assert sum(await asyncio.gather(*map(push_some, engines))) == 20
+    for engine in engines:
+        await engine.close()

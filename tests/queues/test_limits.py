@@ -1,0 +1,384 @@
+"""Rate limits: never exceeded, never in the way of others, and nobody starves (ojs-rate-limiting.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ojster.core.durations import SECOND
+from ojster.core.timestamps import format_timestamp
+from ojster.jobs import claim
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.envelope import Job
+from ojster.queues import limits
+from ojster.queues.limits import Override
+from ojster.queues.rate_limit import Limits, Rate
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.storage.postgres.url import parse_postgres_url
+from tests.conftest import Bench, Clock, request
+
+pytestmark = pytest.mark.anyio
+
+RATE = {"limit": 2, "period": "PT10S"}
+
+
+async def push(bench: Bench, key: str = "api", queue: str = "default", **limit: Any) -> Job:
+    return await bench.push(queue=queue, rate_limit={"key": key} | limit)
+
+
+async def override(bench: Bench, key: str, limit: Limits | None, until: int | None = None) -> None:
+    await bench.engine.do(limits.override, Override(key, limit, until))
+
+
+async def limit_queue(bench: Bench, queue: str, limit: Limits) -> None:
+    def set_it(tx: Any, items: Any) -> list[None]:
+        for name, allowed in items:
+            limits.limit_queue(tx, name, **msgspec.structs.asdict(allowed))
+        return [None for _ in items]
+
+    await bench.run(set_it, (queue, limit))
+
+
+async def test_no_more_jobs_with_a_key_run_than_are_allowed(bench: Bench) -> None:
+    for _ in range(5):
+        await push(bench, concurrency=2)
+    first, second = await bench.fetch(count=10)
+    assert await bench.fetch() == []
+    await bench.ack(first)
+    (third,) = await bench.fetch(count=10)
+    await bench.fail(second)
+    assert len(await bench.fetch(count=10)) == 1
+    await bench.engine.cancel(third.id)
+    assert len(await bench.fetch(count=10)) == 1
+
+
+async def test_a_lost_worker_gives_its_place_back(bench: Bench) -> None:
+    for _ in range(2):
+        await push(bench, concurrency=1)
+    lost = await bench.fetch_one(lease=SECOND)
+    await bench.upkeep(after=5)
+    (again,) = await bench.fetch(count=10)
+    assert again.id in {lost.id, (await bench.find(again)).id}
+    assert await bench.fetch() == []
+
+
+async def test_jobs_that_must_wait_are_in_nobodys_way(bench: Bench) -> None:
+    for _ in range(50):
+        await push(bench, concurrency=1)
+    free = await bench.push()
+    other = await push(bench, "other", concurrency=1)
+    assert (await bench.fetch_one()).limit_key == "api"
+    assert {job.id for job in await bench.fetch(count=10)} == {free.id, other.id}
+
+
+async def test_priorities_hold_among_jobs_with_and_without_limits(bench: Bench) -> None:
+    low = await bench.push(priority=-5)
+    high = await bench.push(priority=5, rate_limit={"key": "a", "concurrency": 9})
+    middle = await bench.push(priority=0, rate_limit={"key": "b", "concurrency": 9})
+    urgent = await bench.push(priority=9)
+    later = await bench.push(priority=5, rate_limit={"key": "a", "concurrency": 9})
+    assert [(await bench.fetch_one()).id for _ in range(5)] == [urgent.id, high.id, later.id, middle.id, low.id]
+
+
+async def test_so_many_start_in_a_window(bench: Bench) -> None:
+    for _ in range(5):
+        await push(bench, rate=RATE)
+    assert len(await bench.fetch(count=10)) == 2
+    bench.clock.advance(9.9)
+    assert await bench.fetch(count=10) == []
+    bench.clock.advance(0.1)
+    assert len(await bench.fetch(count=10)) == 2
+
+
+async def test_a_throttle_spreads_the_starts(bench: Bench) -> None:
+    for _ in range(4):
+        await push(bench, throttle={"limit": 10, "period": "PT1S"}, rate={"limit": 3, "period": "PT1M"})
+    starts = 0
+    for _ in range(20):
+        jobs = await bench.fetch(count=10)
+        assert len(jobs) <= 1
+        starts += len(jobs)
+        bench.clock.advance(0.05)
+    assert starts == 3  # and the rate allows no more
+
+
+async def test_a_fetch_that_waits_is_served_when_there_is_room(bench: Bench) -> None:
+    for queue in ("a", "a", "b"):
+        await push(bench, queue=queue, concurrency=1)
+    running = await bench.fetch_one("a")
+    waiting = asyncio.create_task(bench.engine.fetch(Claim(("b",)), wait=30))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await bench.ack(running)
+    assert [job.queue for job in await waiting] == ["b"]
+
+
+async def test_a_fetch_that_waits_is_served_when_the_window_is_over(bench: Bench) -> None:
+    for _ in range(3):
+        await push(bench, rate=RATE)
+    await bench.fetch(count=3)
+    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=30))
+    await asyncio.sleep(0.05)
+    assert await bench.upkeep() == bench.clock.now + 10 * SECOND
+    assert not waiting.done()
+    await bench.upkeep(after=10)
+    assert len(await waiting) == 1
+
+
+async def test_what_is_not_to_wait_is_dropped_or_put_off(bench: Bench) -> None:
+    for on_limit, state in (("drop", "discarded"), ("reschedule", "scheduled")):
+        _, second = [await push(bench, on_limit, rate=RATE | {"limit": 1}, on_limit=on_limit) for _ in range(2)]
+        assert len(await bench.fetch()) == 1
+        assert await bench.fetch() == []
+        assert (await bench.find(second)).state == state
+    await bench.upkeep(after=10)
+    assert (await bench.fetch_one()).id == second.id
+    assert "rate_limit.dropped" in await bench.events()
+
+
+async def test_a_handler_can_ask_for_a_pause(bench: Bench) -> None:
+    for _ in range(2):
+        await push(bench, concurrency=5)
+    job = await bench.fetch_one()
+    until = format_timestamp(bench.clock.now + 60 * SECOND)
+    await bench.fail(job, "RateLimitExceeded", rate_limit_until=until)
+    await bench.upkeep(after=30)
+    assert await bench.fetch() == []
+    await bench.upkeep(after=31)
+    assert len(await bench.fetch(count=5)) == 2
+    assert "rate_limit.dynamic_adjusted" in await bench.events()
+
+
+async def test_an_operator_can_change_a_limit_for_a_time(bench: Bench) -> None:
+    for _ in range(6):
+        await push(bench, concurrency=2)
+    await override(bench, "api", Limits(concurrency=0), until=bench.clock.now + 60 * SECOND)
+    assert await bench.fetch(count=9) == []
+    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",), 9), wait=30))
+    await asyncio.sleep(0.05)
+    await bench.upkeep(after=61)
+    assert len(await waiting) == 2
+    await override(bench, "api", Limits(concurrency=5))
+    assert len(await bench.fetch(count=9)) == 3
+    await override(bench, "api", None)
+    assert await bench.fetch(count=9) == []
+
+
+async def test_the_last_job_that_says_something_is_right(bench: Bench) -> None:
+    await push(bench, concurrency=1)
+    await push(bench, concurrency=2)
+    assert len(await bench.fetch(count=9)) == 2
+
+
+async def test_a_queue_can_be_limited_as_a_whole(bench: Bench) -> None:
+    await limit_queue(bench, "default", Limits(concurrency=2, rate=Rate(3, 60 * SECOND)))
+    for number in range(6):
+        await (push(bench, concurrency=9) if number % 2 else bench.push())
+    first, second = await bench.fetch(count=9)
+    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",), 9), wait=30))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await bench.fail(first)
+    assert len(await waiting) == 1
+    await bench.ack(second)
+    assert await bench.fetch(count=9) == []
+    bench.clock.advance(60)
+    assert len(await bench.fetch(count=9)) == 1
+    await limit_queue(bench, "default", Limits())
+    assert len(await bench.fetch(count=9)) == 2
+
+
+async def test_a_limit_that_is_reached_is_told_once_and_so_is_its_end(bench: Bench) -> None:
+    for _ in range(3):
+        await push(bench, concurrency=1)
+    job = await bench.fetch_one()
+    for _ in range(3):
+        assert await bench.fetch() == []
+    await bench.ack(job)
+    await bench.fetch_one()
+    assert Counter(event for event in await bench.events() if event.startswith("rate_limit")) == {
+        "rate_limit.exceeded": 1,
+        "rate_limit.released": 1,
+    }
+
+
+async def test_one_fetch_over_several_queues_keeps_to_the_limit(bench: Bench) -> None:
+    for queue in ("a", "b", "c"):
+        await push(bench, queue=queue, concurrency=2)
+    assert len(await bench.fetch("a", "b", "c", count=9)) == 2
+
+
+async def test_no_job_is_handed_out_twice_where_a_claim_begins_among_the_keys(bench: Bench) -> None:
+    for key in "abc":
+        await push(bench, key, concurrency=5)
+    await bench.fetch_one()
+    await push(bench, "d", concurrency=5)  # behind the place at which the last claim ended
+    rest = await bench.fetch(count=9)
+    assert len({job.id for job in rest}) == len(rest) == 3
+
+
+async def test_a_limit_set_while_jobs_run_counts_them_and_their_ends(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push()
+    running = await bench.fetch(count=2)
+    await limit_queue(bench, "default", Limits(concurrency=1))
+    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=30))
+    await asyncio.sleep(0.05)
+    for job in running:
+        assert not waiting.done()
+        await bench.ack(job)
+    assert len(await waiting) == 1
+
+
+async def test_a_job_cannot_undo_what_an_operator_has_set(bench: Bench) -> None:
+    await limit_queue(bench, "default", Limits(concurrency=1))
+    for _ in range(2):
+        await bench.push(rate_limit={"max_per_second": 100})
+    assert len(await bench.fetch(count=9)) == 1
+
+
+async def test_a_job_that_names_only_a_key_changes_nothing(bench: Bench) -> None:
+    await push(bench, concurrency=1)
+    await push(bench)
+    assert len(await bench.fetch(count=9)) == 1
+
+
+async def test_a_pause_is_for_those_who_share_a_key_and_ends(bench: Bench) -> None:
+    await limit_queue(bench, "default", Limits(concurrency=5))
+    await bench.push()
+    await bench.fail(await bench.fetch_one(), "RateLimitExceeded", rate_limit_until="9999-01-01T00:00:00Z")
+    await bench.push()
+    assert len(await bench.fetch()) == 1, "nobody has named the queue"
+    for _ in range(2):
+        await push(bench, concurrency=5)
+    await bench.fail(await bench.fetch_one(), "RateLimitExceeded", rate_limit_until="9999-01-01T00:00:00Z")
+    assert await bench.fetch() == []
+    await bench.upkeep(after=25 * 3600)
+    assert await bench.fetch() != []
+
+
+@pytest.mark.parametrize("prefix", ["", "tenant:"])
+async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+    monkeypatch.setattr(limits, "MOST_KEYS", 5)
+    monkeypatch.setattr(claim, "MOST_KEYS", 5)
+    keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
+    await bench.engine.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
+    started: Counter[str | None] = Counter()
+    for _ in range(2000):
+        started.update(job.limit_key for job in await bench.fetch(count=2))
+        if len(started) == len(keys):
+            break
+    assert started == dict.fromkeys(keys, 1)
+
+
+async def test_an_open_transaction_of_a_caller_stops_no_claims(postgres_url: str, clock: Clock) -> None:
+    parsed = parse_postgres_url(postgres_url)
+    bench = Bench(Engine(open_database(postgres_url, clock=clock)), clock)
+    await push(bench, concurrency=1)
+    free = await bench.push()
+    with psycopg.connect(parsed.conninfo) as connection:
+        connection.execute(f"SELECT * FROM {parsed.schema}.rate_limits FOR UPDATE")
+        async with asyncio.timeout(10):
+            assert [job.id for job in await bench.fetch(count=9)] == [free.id]
+    assert len(await bench.fetch(count=9)) == 1
+    await bench.engine.close()
+
+
+async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Clock) -> None:
+    engines = [Engine(open_database(url, clock=clock))]
+    if ":memory:" not in url:
+        engines += [Engine(open_database(url, clock=clock)) for _ in range(2)]
+    bench = Bench(engines[0], clock)
+    await limit_queue(bench, "narrow", Limits(concurrency=4))
+    jobs = [request(queue="narrow") for _ in range(40)]
+    jobs += [request(queue="keyed", rate_limit={"key": f"k{n % 9}", "concurrency": 2}) for n in range(60)]
+    await engines[0].enqueue(jobs)
+    active: Counter[str | None] = Counter()
+    most: Counter[str | None] = Counter()
+    done = 0
+
+    async def work(engine: Engine, name: str) -> None:
+        nonlocal done
+        queues = ("narrow", "keyed") if name.endswith("0") else ("keyed", "narrow")
+        while done < 100:
+            for job in await engine.fetch(Claim(queues, 1 + done % 3, worker_id=name)):
+                active[job.limit_key] += 1
+                most[job.limit_key] = max(most[job.limit_key], active[job.limit_key])
+                await asyncio.sleep(0)
+                active[job.limit_key] -= 1
+                await engine.acknowledge([Acknowledgement(job.id, None, name, job.attempt)])
+                done += 1
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*[work(engine, f"w{n}") for n, engine in enumerate(engines * 3)])
+    assert done == 100
+    assert all(number <= 2 for key, number in most.items() if key and key.startswith("k"))
+    for engine in engines:
+        await engine.close()
+
+
+Step = st.tuples(st.sampled_from(["push", "fetch", "ack", "fail", "wait"]), st.integers(0, 3))
+
+
+@settings(max_examples=25)
+@given(steps=st.lists(Step, max_size=40))
+async def test_limits_hold_whatever_happens(shared_url: str, steps: list[tuple[str, int]]) -> None:
+    from tests.conftest import empty
+
+    if shared_url.startswith("sqlite"):
+        shared_url = "sqlite:///:memory:"
+    else:
+        empty(shared_url)
+    clock = Clock()
+    bench = Bench(Engine(open_database(shared_url, clock=clock)), clock)
+    allowed: dict[str, dict[str, Any]] = {
+        "a": {"concurrency": 1},
+        "b": {"rate": {"limit": 2, "period": "PT10S"}},
+        "c": {"concurrency": 2, "throttle": {"limit": 1, "period": "PT5S"}},
+        "d": {"concurrency": 3, "rate": {"limit": 4, "period": "PT10S"}},
+    }
+    running: list[Job] = []
+    starts: dict[str | None, list[int]] = {key: [] for key in allowed}
+    pushed = ended = 0
+    for step, number in [*steps, *[("ack", 0), ("wait", 3), ("fetch", 3)] * 60]:
+        key = "abcd"[number]
+        match step:
+            case "push":
+                await push(bench, key, **allowed[key])
+                pushed += 1
+            case "fetch":
+                jobs = await bench.fetch(count=number + 1, lease=3600 * SECOND)
+                for job in jobs:
+                    starts[job.limit_key].append(clock.now)
+                running += jobs
+            case "ack" if running:
+                await bench.ack(running.pop(0))
+                ended += 1
+            case "fail" if running:
+                await bench.fail(running.pop(0))
+            case "wait":
+                await bench.upkeep(after=number * 3)
+        active = Counter(job.limit_key for job in running)
+        assert active["a"] <= 1
+        assert active["c"] <= 2
+        assert active["d"] <= 3
+    assert all(later - earlier >= 5 * SECOND for earlier, later in zip(starts["c"], starts["c"][1:], strict=False))
+    for key, most in (("b", 2), ("d", 4)):
+        opened, used = -(10**18), 0
+        for at in starts[key]:
+            if at - opened >= 10 * SECOND:
+                opened, used = at, 0
+            used += 1
+            assert used <= most
+    discarded = (await bench.engine.count_jobs()).get("default", {}).get("discarded", 0)
+    assert ended + discarded == pushed, "nobody starved"
+    await bench.engine.close()

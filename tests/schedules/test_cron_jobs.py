@@ -1,0 +1,158 @@
+"""Cron jobs: registered, fired once each time, overlapping as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.core.errors import NotFound
+from ojster.schedules.cron import Cron
+from ojster.schedules.due import upkeep
+from ojster.storage.database import open_database
+from tests.conftest import START, Bench, Clock, shown
+
+pytestmark = pytest.mark.anyio
+
+
+def cron(name: str = "c", expression: str = "@every 60s", **more: Any) -> Cron:
+    template = {"type": "cron.job", "args": [1], "meta": {"own": True}, "options": {"queue": "q"}}
+    return Cron(name=name, expression=expression, template=msgspec.json.encode(template), **more)
+
+
+async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None:
+    registered, is_new = await bench.engine.register_cron(cron())
+    assert is_new
+    assert registered.next_run_at == START + 60_000_000
+    await bench.upkeep(after=59)
+    assert await bench.fetch("q") == []
+    await bench.upkeep(after=1)
+    job = await bench.fetch_one("q")
+    assert (job.type, job.args, job.cron_name) == ("cron.job", [1], "c")
+    assert job.meta == {"own": True, "cron_name": "c", "cron_triggered_at": shown(job)["created_at"]}
+    found = await bench.engine.find_cron("c")
+    assert (found.run_count, found.last_run_at, found.next_run_at) == (1, bench.clock.now, bench.clock.now + 60_000_000)
+    assert "cron.triggered" in (await bench.events())
+
+
+async def test_missed_occurrences_are_made_up_for_once(bench: Bench) -> None:
+    await bench.engine.register_cron(cron(overlap_policy="allow"))
+    await bench.upkeep(after=600.5)
+    assert len(await bench.fetch("q", count=50)) == 1
+    found = await bench.engine.find_cron("c")
+    assert found.next_run_at is not None
+    assert found.next_run_at > bench.clock.now
+
+
+async def test_an_interval_does_not_drift(bench: Bench) -> None:
+    await bench.engine.register_cron(cron())
+    await bench.upkeep(after=61.5)
+    assert (await bench.engine.find_cron("c")).next_run_at == START + 120_000_000
+
+
+async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
+    await bench.engine.register_cron(cron())
+    await bench.upkeep(after=60)
+    job = await bench.fetch_one("q")
+    await bench.upkeep(after=60)
+    assert await bench.fetch("q") == []
+    assert (await bench.events()).count("cron.skipped") == 1
+    await bench.ack(job)
+    await bench.upkeep(after=60)
+    assert len(await bench.fetch("q")) == 1
+    assert (await bench.engine.find_cron("c")).run_count == 2
+
+
+async def test_allow_lets_them_overlap(bench: Bench) -> None:
+    await bench.engine.register_cron(cron(overlap_policy="allow"))
+    for _ in range(3):
+        await bench.upkeep(after=60)
+    assert len(await bench.fetch("q", count=9)) == 3
+
+
+async def test_cancel_previous_lets_the_newest_win(bench: Bench) -> None:
+    await bench.engine.register_cron(cron(overlap_policy="cancel_previous"))
+    await bench.upkeep(after=60)
+    first = await bench.fetch_one("q")
+    await bench.upkeep(after=60)
+    assert (await bench.find(first)).state == "cancelled"
+    assert (await bench.fetch_one("q")).id != first.id
+
+
+async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
+    await bench.engine.register_cron(cron(overlap_policy="enqueue"))
+    for _ in range(3):
+        await bench.upkeep(after=60)
+    order = []
+    for _ in range(3):
+        (job,) = await bench.fetch("q", count=9)
+        assert await bench.fetch("q", count=9) == []
+        order.append(job.id)
+        await bench.ack(job)
+    assert order == sorted(order)
+    assert await bench.fetch("q") == []
+
+
+async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) -> None:
+    from ojster.jobs.claim_context import Claim
+
+    await bench.engine.register_cron(cron(overlap_policy="enqueue"))
+    for _ in range(2):
+        await bench.upkeep(after=60)
+    first = await bench.fetch_one("q")
+    waiting = asyncio.create_task(bench.engine.fetch(Claim(("q",)), wait=30))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await bench.ack(first)
+    assert len(await asyncio.wait_for(waiting, 5)) == 1
+
+
+async def test_a_disabled_cron_job_does_not_fire(bench: Bench) -> None:
+    await bench.engine.register_cron(cron())
+    assert (await bench.engine.switch_cron("c", False)).next_run_at is None
+    await bench.upkeep(after=120)
+    assert await bench.fetch("q") == []
+    assert (await bench.engine.switch_cron("c", True)).next_run_at == bench.clock.now + 60_000_000
+
+
+async def test_registering_again_updates_and_does_not_start_over(bench: Bench) -> None:
+    await bench.engine.register_cron(cron(expression="0 0 * * *"))
+    bench.clock.advance(10)
+    again, is_new = await bench.engine.register_cron(cron(expression="0 0 * * *", overlap_policy="allow"))
+    assert not is_new
+    assert again.overlap_policy == "allow"
+    assert again.created_at == START
+    await bench.engine.register_cron(cron(name="i"))
+    bench.clock.advance(30)
+    interval, _ = await bench.engine.register_cron(cron(name="i"))
+    assert interval.next_run_at == START + 70_000_000, "the interval goes on from where it was"
+
+
+async def test_a_cron_job_that_is_not_there_cannot_be_removed(bench: Bench) -> None:
+    await bench.engine.register_cron(cron())
+    await bench.engine.unregister_cron("c")
+    assert await bench.engine.crons() == []
+    with pytest.raises(NotFound):
+        await bench.engine.unregister_cron("c")
+    with pytest.raises(NotFound):
+        await bench.engine.switch_cron("c", True)
+
+
+async def test_with_many_servers_each_occurrence_fires_once(shared_url: str) -> None:
+    clock = Clock()
+    databases = [open_database(shared_url, clock=clock) for _ in range(4)]
+    try:
+        from ojster.service import Engine
+
+        engines = [Engine(database) for database in databases]
+        await engines[0].register_cron(cron(overlap_policy="allow"))
+        for _ in range(10):
+            clock.advance(60)
+            await asyncio.gather(*(database.run(upkeep, None) for database in databases))
+        assert (await engines[1].count_jobs())["q"] == {"available": 10}
+        assert (await engines[2].find_cron("c")).run_count == 10
+    finally:
+        for database in databases:
+            database.close()

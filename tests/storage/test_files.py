@@ -1,0 +1,135 @@
+"""SQLite files: made, migrated, refused, shared between processes that wake each other, and kept small."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+from ojster.core.errors import BackendUnavailable, InvalidRequest
+from ojster.jobs.claim_context import Claim
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.storage.sqlite.database import LARGEST_LOG_PAGES, migrate
+from ojster.storage.sqlite.notifier import Doorbell
+from tests.conftest import request
+
+pytestmark = pytest.mark.anyio
+
+
+def test_a_database_is_made_with_its_folders(tmp_path: Path) -> None:
+    open_database(f"sqlite:///{tmp_path}/some/where/jobs.db").close()
+    assert (tmp_path / "some/where/jobs.db").exists()
+
+
+def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    assert migrate(connection) == migrate(connection)
+
+
+def test_a_newer_schema_is_refused_with_a_clear_message(tmp_path: Path) -> None:
+    connection = apsw.Connection(str(tmp_path / "jobs.db"))
+    connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    with pytest.raises(BackendUnavailable, match="upgrade Ojster"):
+        open_database(f"sqlite:///{tmp_path}/jobs.db")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_text("this is a text, and a long one at that; no database begins like this" * 10)
+    with pytest.raises(BackendUnavailable, match="not a database"):
+        open_database(f"sqlite:///{tmp_path}/jobs.db")
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(BackendUnavailable, match="/proc/nowhere"):
+        open_database("sqlite:////proc/nowhere/jobs.db")
+
+
+@pytest.mark.parametrize("url", ["jobs.db", "sqlite://jobs.db", "mysql://host/db", ""])
+def test_what_is_no_database_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest):
+        open_database(url)
+
+
+def test_a_password_in_a_url_is_not_repeated() -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        open_database("mysql://user:secret@host/db")
+    assert "secret" not in str(refusal.value)
+
+
+def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    script = f"from ojster.storage.database import open_database as o; o('sqlite:///{tmp_path}/jobs.db').close()"
+    children = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
+    assert [child.wait(60) for child in children] == [0, 0, 0, 0]
+
+
+async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    engine = Engine(open_database(url))
+    waiting = asyncio.create_task(engine.fetch(Claim(("default",)), wait=60))
+    await asyncio.sleep(0.05)
+    script = (
+        "import asyncio, sys; from ojster.app import App, request_of\n"
+        "async def main():\n"
+        "    app = App(sys.argv[1]); await app.client().enqueue([request_of('a', [])]); await app.aclose()\n"
+        "asyncio.run(main())"
+    )
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", script, url)
+    assert await child.wait() == 0
+    assert len(await asyncio.wait_for(waiting, 10)) == 1
+    await engine.close()
+
+
+def test_a_ring_reaches_the_others_and_only_them(tmp_path: Path) -> None:
+    heard: dict[str, list[str]] = {"one": [], "two": []}
+    arrived = threading.Event()
+
+    def listen(name: str) -> Doorbell:
+        def on_ring(topics: object) -> None:
+            heard[name] += list(topics)  # type: ignore[call-overload]  # a sequence
+            arrived.set()
+
+        return Doorbell(tmp_path / "x.db", on_ring)
+
+    one, two = listen("one"), listen("two")
+    one.ring(["queue:a", "finished"])
+    assert arrived.wait(10)
+    assert heard == {"one": [], "two": ["queue:a", "finished"]}
+    two.close()
+    one.ring(["queue:b"])
+    one.close()
+
+
+def test_the_door_of_a_killed_process_is_forgotten(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from ojster.storage.sqlite.notifier import Doorbell\n"
+        f"Doorbell(Path({str(tmp_path / 'x.db')!r}), print); print('ready', flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    bell = Doorbell(tmp_path / "x.db", print)
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    bell.ring(["a"])
+    assert os.listdir(bell._folder) == [bell._address.name]
+    bell.close()
+
+
+@pytest.mark.slow
+async def test_the_write_ahead_log_stays_small_under_a_steady_load(tmp_path: Path) -> None:
+    engine = Engine(open_database(f"sqlite:///{tmp_path}/jobs.db", synchronous="NORMAL"))
+    largest = 0
+    for _ in range(60):
+        await asyncio.gather(*(engine.enqueue([request("t", "x" * 500) for _ in range(200)]) for _ in range(5)))
+        largest = max(largest, (tmp_path / "jobs.db-wal").stat().st_size)
+    await engine.close()
+    assert largest < (LARGEST_LOG_PAGES + 4_000) * 4200

@@ -1,0 +1,130 @@
+"""Behind a real PgBouncer in transaction mode, over TLS and with a password; left out where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from ojster.core.errors import BackendUnavailable
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.storage.postgres.database import LISTEN_VARIABLE
+from ojster.storage.postgres.url import parse_postgres_url
+from tests.conftest import SERVER_VARIABLE, request
+from tests.postgres import free_port
+
+PGBOUNCER = shutil.which("pgbouncer") or shutil.which("/usr/sbin/pgbouncer")
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(PGBOUNCER is None or shutil.which("openssl") is None, reason="needs pgbouncer and openssl"),
+]
+
+SETTINGS = """
+[databases]
+postgres = host={host} port={server_port} dbname=postgres user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {folder}/users
+pool_mode = transaction
+default_pool_size = 2
+server_idle_timeout = 1
+client_tls_sslmode = require
+client_tls_key_file = {folder}/key
+client_tls_cert_file = {folder}/certificate
+"""
+
+
+@pytest.fixture
+def pooled_url(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[str]:
+    """The way to the tests' database through a pooler that has two connections for everybody."""
+    assert PGBOUNCER is not None
+    folder = Path("/tmp") / f"ojster-bouncer-{os.getpid()}-{time.monotonic_ns()}"
+    folder.mkdir(mode=0o755)
+    port = free_port()
+    where = psycopg.conninfo.conninfo_to_dict(os.environ[SERVER_VARIABLE])
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", f"{folder}/key", "-out", f"{folder}/certificate"]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "users").write_text('"ada" "s3cret"\n')
+    (folder / "settings").write_text(
+        SETTINGS.format(host=where["host"], server_port=where["port"], port=port, folder=folder)
+    )
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        for file in folder.iterdir():
+            os.chown(file, nobody.pw_uid, nobody.pw_gid)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([PGBOUNCER, folder / "settings"], stdout=log, stderr=log, **user)
+    schema = parse_postgres_url(postgres_url).schema
+    url = f"postgresql://ada:s3cret@localhost:{port}/postgres?sslmode=verify-full&sslrootcert={folder}/certificate"
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            psycopg.connect(parse_postgres_url(url).conninfo).close()
+            break
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.05)
+    yield f"{url}&schema={schema}&pooler=transaction"
+    process.terminate()
+    process.wait()
+    shutil.rmtree(folder)
+
+
+async def test_many_work_through_few_connections(
+    pooled_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LISTEN_VARIABLE, postgres_url)
+    engines = [Engine(open_database(pooled_url)) for _ in range(3)]
+    done: list[str] = []
+
+    async def work(engine: Engine) -> None:
+        while jobs := await engine.fetch(Claim(("default",), 5, "w"), wait=1):
+            await engine.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in jobs])
+            done.extend(job.id for job in jobs)
+
+    working = [asyncio.create_task(work(engine)) for engine in engines for _ in range(4)]
+    for _ in range(20):
+        await engines[0].enqueue([request() for _ in range(10)])
+    await asyncio.gather(*working)
+    assert len(done) == len(set(done)) == 200
+    counts = (await engines[1].count_jobs())["default"]
+    assert {state: n for state, n in counts.items() if n} == {"completed": 200}
+    waiting = asyncio.create_task(engines[2].fetch(Claim(("default",)), wait=20))
+    await asyncio.sleep(0.3)
+    started = time.monotonic()
+    await engines[0].enqueue([request()])
+    assert len(await waiting) == 1
+    assert time.monotonic() - started < 5
+    await asyncio.gather(*(engine.close() for engine in engines))
+
+
+def test_who_is_not_who_he_says_is_refused_and_no_password_is_shown(pooled_url: str, tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailable) as refused:
+        open_database(pooled_url.replace("s3cret", "gu3ssed"))
+    assert "gu3ssed" not in str(refused.value)
+    other = tmp_path / "other"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=other", "-keyout", "/dev/null"]
+    subprocess.run([*command, "-out", other], check=True, capture_output=True)
+    own = psycopg.conninfo.conninfo_to_dict(parse_postgres_url(pooled_url).conninfo)["sslrootcert"]
+    with pytest.raises(BackendUnavailable, match="certificate") as refused:
+        open_database(pooled_url.replace(str(own), str(other)))
+    assert "s3cret" not in str(refused.value)

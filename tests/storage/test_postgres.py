@@ -1,0 +1,446 @@
+"""PostgreSQL: URLs and passwords, migrations, several transactions at once, callers' transactions that stay open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from ojster import App, Unique
+from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.push import push
+from ojster.jobs.request import read_job
+from ojster.schedules.cron import Cron
+from ojster.schedules.due import upkeep
+from ojster.schedules.retention import forget
+from ojster.service import Engine
+from ojster.storage.database import migrate_database, open_database, without_password
+from ojster.storage.postgres import database as postgres
+from ojster.storage.postgres import notifier
+from ojster.storage.postgres.database import PostgresDatabase
+from ojster.storage.postgres.pipeline import translate
+from ojster.storage.postgres.url import parse_postgres_url
+from ojster.storage.transaction import Transaction, TryAgain
+from tests.conftest import SERVER_VARIABLE, Clock, request
+from tests.postgres import PostgresServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def engines(postgres_url: str) -> AsyncIterator[list[Engine]]:
+    """Two servers, as far as the database can tell."""
+    made = [Engine(open_database(postgres_url)) for _ in range(2)]
+    yield made
+    for engine in made:
+        await engine.close()
+
+
+@pytest.fixture
+def guest(postgres_url: str) -> Iterator[psycopg.Connection]:
+    """A caller's own connection."""
+    with psycopg.connect(parse_postgres_url(postgres_url).conninfo) as connection:
+        yield connection
+
+
+class TestUrls:
+    def test_what_libpq_understands_is_passed_on(self) -> None:
+        parsed = parse_postgres_url("postgresql://ada:pw@one:5433,two/shop?sslmode=verify-full&schema=jobs")
+        given = psycopg.conninfo.conninfo_to_dict(parsed.conninfo)
+        assert (given["host"], given["port"], given["dbname"]) == ("one,two", "5433,", "shop")
+        assert (given["sslmode"], given["password"]) == ("verify-full", "pw")
+        assert (parsed.schema, parsed.isolation, parsed.pooled) == ("jobs", "read committed", False)
+        assert given["application_name"] == "ojster"
+
+    def test_sockets_and_environment_variables_are_understood(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        where = psycopg.conninfo.conninfo_to_dict(os.environ[SERVER_VARIABLE])
+        for name, value in (("PGHOST", where["host"]), ("PGPORT", where["port"]), ("PGUSER", where["user"])):
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv("PGDATABASE", "postgres")
+        database = open_database("postgresql://?schema=from_environment", migrate=True)
+        database.close()
+        assert database.schema_version >= 1
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql://h/d?isolation=repeatable_read",
+            "postgresql://h/d?connections=0",
+            "postgresql://h/d?connections=x",
+            "postgresql://h/d?pooler=sometimes",
+            "postgresql://h/d?schema=",
+            "postgresql://h/d?schema=pg_mine",
+            "postgresql://h/d?nonsense=1",
+            "postgresql://u:s3 cret[@h/d",
+            "mysql://u:s3cret@h/d",
+            "postgresql://u:s3@cret:s3@h/d",
+            "postgresql:/u:s3cret@h/d",
+            "host=localhost password=s3cret dbname=x",
+        ],
+    )
+    def test_what_nobody_understands_is_refused(self, url: str) -> None:
+        with pytest.raises(InvalidRequest) as refused:
+            open_database(url)
+        assert "s3" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql://ada:s3cret@h/d",
+            "postgresql://ada:s3@cret:s3/x@h/d",
+            "postgresql://ada:s3?cret@h/d",
+            "postgresql://h/d?user=ada&password=s3cret",
+            "postgresql://h/d?sslpassword=s3cret&sslmode=require",
+            "postgresql://h/d?pass%77ord=s3cret",
+            "postgresql://h/d?oauth_client_secret=s3cret",
+        ],
+    )
+    def test_no_password_is_shown(self, url: str) -> None:
+        shown = without_password(url)
+        assert "s3" not in shown
+        assert "***" in shown
+
+    async def test_a_password_is_in_no_error_and_in_no_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        with pytest.raises(BackendUnavailable) as refused:
+            open_database("postgresql://ada:s3cret@127.0.0.1:1/d?connect_timeout=2")
+        assert "s3cret" not in str(refused.value) + caplog.text
+        assert "ada:***@127.0.0.1:1" in str(refused.value)
+
+
+class TestSchema:
+    def test_statements_name_their_schema(self) -> None:
+        statement = translate(
+            "UPDATE jobs SET queue = :queue FROM payloads WHERE jobs.seq = :seq OR :queue = ''", 'a"b'
+        )
+        assert statement.sql == (
+            b'UPDATE "a""b".jobs SET queue = $1 FROM "a""b".payloads WHERE jobs.seq = $2 OR $1 = \'\''
+        )
+        assert statement.names == ("queue", "seq")
+
+    def test_many_processes_may_migrate_at_the_same_time(self) -> None:
+        url = f"{os.environ[SERVER_VARIABLE]}&schema=migrated_by_many_{os.getpid()}"
+        with ThreadPoolExecutor(8) as pool:
+            versions = list(pool.map(migrate_database, [url] * 8))
+        assert len(set(versions)) == 1
+        with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
+            rows = connection.execute(f"SELECT version FROM migrated_by_many_{os.getpid()}.migrations").fetchall()
+        assert rows == [(number,) for number in range(1, versions[0] + 1)]
+
+    def test_tables_are_made_only_if_that_is_asked_for(self) -> None:
+        url = f"{os.environ[SERVER_VARIABLE]}&schema=nothing_here"
+        with pytest.raises(BackendUnavailable, match="ojster migrate"):
+            open_database(url)
+        with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
+            assert connection.execute("SELECT to_regnamespace('nothing_here')").fetchone() == (None,)
+
+    def test_a_schema_from_the_future_is_refused(self) -> None:
+        url = f"{os.environ[SERVER_VARIABLE]}&schema=future_{os.getpid()}"
+        migrate_database(url)
+        with psycopg.connect(parse_postgres_url(url).conninfo) as connection:
+            connection.execute(f"INSERT INTO future_{os.getpid()}.migrations VALUES (99, now())")
+        for attempt in (open_database, migrate_database):
+            with pytest.raises(BackendUnavailable, match="upgrade Ojster"):
+                attempt(url)
+
+
+class TestManyServers:
+    async def test_a_fetch_that_waits_gets_what_is_pushed_elsewhere(self, engines: list[Engine]) -> None:
+        here, there = engines
+        for number in range(20):
+            waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=10))
+            await asyncio.sleep(0.02 if number else 0.3)
+            started = time.monotonic()
+            (pushed,) = await there.enqueue([request()])
+            assert [job.id for job in await waiting] == [pushed.job.id]
+            assert time.monotonic() - started < 5
+
+    async def test_a_process_that_ends_at_once_is_heard_before_anybody_looks(
+        self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has had no time to hear that somebody else is there."""
+        monkeypatch.setattr(notifier, "HEARTBEAT", 1_000.0)
+        here = Engine(open_database(postgres_url))
+        assert isinstance(here.database, PostgresDatabase)
+        ear, hear = here.database._herald, notifier.Herald._hear
+        monkeypatch.setattr(notifier.Herald, "_hear", lambda self, message: self is ear and hear(self, message))
+        for _ in range(10):
+            waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=50))
+            await asyncio.sleep(0.05)
+            there = Engine(open_database(postgres_url))
+            (pushed,) = await there.enqueue([request()])
+            await there.close()
+            assert [job.id for job in await asyncio.wait_for(waiting, 20)] == [pushed.job.id]
+        await here.close()
+
+    async def test_a_result_that_is_waited_for_is_heard_of(self, engines: list[Engine]) -> None:
+        from ojster.jobs.completion import Acknowledgement
+
+        here, there = engines
+        (pushed,) = await here.enqueue([request()])
+        waiting = asyncio.create_task(here.wait_for(pushed.job.id, 20))
+        await asyncio.sleep(0.2)
+        (job,) = await there.fetch(Claim(("default",)))
+        await there.acknowledge([Acknowledgement(job.id, b"42")])
+        assert (await asyncio.wait_for(waiting, 10)).result == b"42"
+
+    async def test_a_lost_connection_is_found_again_and_nothing_is_missed(
+        self, postgres_url: str, guest: psycopg.Connection
+    ) -> None:
+        name = f"cut_{os.getpid()}"
+        here, there = [Engine(open_database(f"{postgres_url}&application_name={name}")) for _ in range(2)]
+        for _ in range(5):
+            waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=20))
+            await asyncio.sleep(0.1)
+            guest.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
+                (name,),
+            )
+            guest.commit()
+            for attempt in range(20):
+                try:
+                    (pushed,) = await there.enqueue([request()])
+                    break
+                except BackendUnavailable:
+                    await asyncio.sleep(0.01 * attempt)
+            assert [job.id for job in await asyncio.wait_for(waiting, 10)] == [pushed.job.id]
+        await asyncio.gather(here.close(), there.close())
+
+    async def test_each_job_is_handed_out_once_however_many_ask(self, engines: list[Engine]) -> None:
+        for _ in range(6):
+            await engines[0].enqueue([request(queue=queue) for queue in ("a", "b") for _ in range(50)])
+        held: list[str] = []
+
+        async def ask(engine: Engine, queues: tuple[str, ...]) -> None:
+            while jobs := await engine.fetch(Claim(queues, 7)):
+                held.extend(job.id for job in jobs)
+
+        lists = [("a", "b"), ("b", "a"), ("a",), ("b",)]
+        await asyncio.gather(*(ask(engine, queues) for engine in engines for queues in lists for _ in range(3)))
+        assert len(held) == len(set(held)) == 600
+        counts = await engines[1].count_jobs()
+        assert {queue: {s: n for s, n in states.items() if n} for queue, states in counts.items()} == {
+            "a": {"active": 300},
+            "b": {"active": 300},
+        }
+
+    async def test_a_unique_key_is_taken_once_however_many_push(self, engines: list[Engine]) -> None:
+        members = [request("t", 1, unique={"keys": ["type", "args"], "on_conflict": "reject"}) for _ in range(40)]
+        pushes = [engines[n % 2].enqueue([one]) for n, one in enumerate(members)]
+        results = await asyncio.gather(*pushes, return_exceptions=True)
+        assert sum(isinstance(result, list) for result in results) == 1
+        assert sum(isinstance(result, Duplicate) for result in results) == 39
+
+    async def test_an_id_is_taken_once_however_many_push(self, engines: list[Engine]) -> None:
+        from ojster.core.ids import new_id
+
+        id = new_id()
+        pushes = [engines[n % 2].enqueue([request(id=id)]) for n in range(20)]
+        results = await asyncio.gather(*pushes, return_exceptions=True)
+        assert sum(isinstance(result, list) for result in results) == 1
+        assert sum(isinstance(result, Duplicate) for result in results) == 19
+
+    async def test_a_cron_job_that_two_register_at_once_is_one(self, engines: list[Engine]) -> None:
+        cron = Cron(name="c", expression="* * * * *", template=b'{"type": "t", "args": []}')
+        registered = await asyncio.gather(*(engines[n % 2].register_cron(cron) for n in range(10)))
+        assert sum(new for _, new in registered) == 1
+
+    async def test_conflicts_are_tried_again(self, engines: list[Engine]) -> None:
+        tries = 0
+
+        def stumble(tx: Transaction, requests: Sequence[int]) -> list[int]:
+            nonlocal tries
+            tries += 1
+            if tries < 4:
+                raise TryAgain("somebody was in the way")
+            return list(requests)
+
+        assert await engines[0].database.run(stumble, 7) == 7
+        tries = -1000
+        with pytest.raises(BackendUnavailable, match="in the way"):
+            await engines[0].database.run(stumble, 7)
+
+    async def test_a_deadlock_is_untied(self, engines: list[Engine]) -> None:
+        await engines[0].enqueue([request(queue="a"), request(queue="b")])
+        both = threading.Barrier(2)
+
+        def lock(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[str]:
+            for first, second in orders:
+                tx.execute("SELECT name FROM queues WHERE name = :name FOR UPDATE", {"name": first})
+                with contextlib.suppress(threading.BrokenBarrierError):  # the second time, the other has gone on
+                    both.wait(5)
+                tx.execute("SELECT name FROM queues WHERE name = :name FOR UPDATE", {"name": second})
+            return [first for first, _ in orders]
+
+        runs = (engines[0].database.run(lock, ("a", "b")), engines[1].database.run(lock, ("b", "a")))
+        assert list(await asyncio.wait_for(asyncio.gather(*runs), 30)) == ["a", "b"]
+
+    async def test_a_database_that_is_read_only_is_unavailable_at_once(self, postgres_url: str) -> None:
+        engine = Engine(open_database(postgres_url + "&options=-c%20default_transaction_read_only%3Don"))
+        started = time.monotonic()
+        results = await asyncio.gather(*(engine.enqueue([request()]) for _ in range(20)), return_exceptions=True)
+        assert all(isinstance(result, BackendUnavailable) for result in results)
+        assert not any("unknown" in str(result) for result in results)
+        assert time.monotonic() - started < 10
+        await engine.close()
+
+    async def test_a_number_that_the_database_cannot_hold_is_refused(self, engines: list[Engine]) -> None:
+        from ojster.fleet.workers import Heartbeat
+
+        with pytest.raises(InvalidRequest, match="refuses a value"):
+            await engines[0].beat(Heartbeat("w", pid=2**70))
+
+
+class TestCallersTransactionsThatStayOpen:
+    """Nobody else waits for them, but who wants the same unique key."""
+
+    async def test_servers_go_on(self, postgres_url: str, engines: list[Engine], guest: psycopg.Connection) -> None:
+        app = App(postgres_url)
+
+        @app.job("t", queue="new", unique=Unique(keys=["args"]))
+        async def t(n: int) -> None: ...
+
+        for n in range(100):
+            t.enqueue_in(guest, n)
+        held = asyncio.create_task(engines[0].enqueue([t.request([3], {})]))
+        await asyncio.sleep(0.05)
+        others = [engines[n % 2].enqueue([t.request([1000 + n], {})]) for n in range(20)]
+        await asyncio.wait_for(asyncio.gather(*others), 5)
+        assert len(await engines[1].fetch(Claim(("new",), 100))) == 20
+        assert not held.done()
+        guest.rollback()
+        await asyncio.wait_for(held, 5)
+        await app.aclose()
+
+    async def test_their_counts_are_added_up_and_their_queues_are_known(
+        self, postgres_url: str, engines: list[Engine], guest: psycopg.Connection
+    ) -> None:
+        app = App(postgres_url)
+
+        @app.job("t", queue="new")
+        async def t(n: int) -> None: ...
+
+        for n in range(50):
+            t.enqueue_in(guest, n)
+            guest.commit()
+        assert (await engines[0].count_jobs())["new"] == {"available": 50}
+        await engines[0].database.run(upkeep, None)
+        assert (await engines[0].count_jobs())["new"] == {"available": 50}
+        statistics = await engines[1].queue_statistics("new")
+        assert (statistics.enqueued, statistics.counts) == (50, {"available": 50})
+        schema = parse_postgres_url(postgres_url).schema
+        (rows,) = guest.execute(f"SELECT count(*) FROM {schema}.job_count_slots").fetchone() or (0,)
+        assert rows == 1
+        await app.aclose()
+
+    async def test_chores_do_not_spin_on_a_row_that_somebody_holds(
+        self, postgres_url: str, engines: list[Engine], guest: psycopg.Connection
+    ) -> None:
+        (pushed,) = await engines[0].enqueue([request(scheduled_at="+PT0.05S")])
+        schema = parse_postgres_url(postgres_url).schema
+        guest.execute(f"SELECT 1 FROM {schema}.jobs FOR UPDATE")
+        await asyncio.sleep(0.1)
+        next_due = await engines[0].database.run(upkeep, None)
+        assert next_due is not None
+        assert next_due > engines[0].database.clock() + 50_000
+        guest.rollback()
+        await engines[0].database.run(upkeep, None)
+        assert (await engines[0].find(pushed.job.id)).state == "available"
+
+    async def test_unique_jobs_need_to_see_what_others_have_committed(
+        self, postgres_url: str, guest: psycopg.Connection
+    ) -> None:
+        app = App(postgres_url)
+
+        @app.job("t", unique=Unique(keys=["args"]))
+        async def t(n: int) -> None: ...
+
+        guest.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with pytest.raises(InvalidRequest, match="isolation level"):
+            t.enqueue_in(guest, 1)
+        await app.aclose()
+
+
+async def test_a_pooler_in_transaction_mode_keeps_nothing_on_a_connection(postgres_url: str) -> None:
+    """What a pooler would lose is not used: prepared statements, settings of the session, LISTEN."""
+    engine = Engine(open_database(postgres_url + "&pooler=transaction"))
+    other = Engine(open_database(postgres_url))
+    waiting = asyncio.create_task(engine.fetch(Claim(("default",)), wait=10))
+    await asyncio.sleep(0.05)
+    (pushed,) = await other.enqueue([request()])
+    started = time.monotonic()
+    assert [job.id for job in await waiting] == [pushed.job.id]
+    assert time.monotonic() - started < 5
+    schema = parse_postgres_url(postgres_url).schema
+
+    def look(tx: Transaction, requests: Sequence[None]) -> list[tuple[object, ...]]:
+        (row,) = tx.execute("SELECT current_setting('enable_seqscan')")
+        names = tx.execute("SELECT count(*) FROM pg_prepared_statements")
+        return [(row[0], names[0][0]) for _ in requests]
+
+    assert await engine.database.run(look, None) == ("off", 0)
+    assert schema in postgres_url
+    await engine.close()
+    await other.close()
+
+
+async def test_a_server_that_is_stopped_while_the_database_is_away_stops(tmp_path: object) -> None:
+    server = PostgresServer(fsync="off")
+    server.start()
+    try:
+        database = open_database(server.url, migrate=True)
+        assert isinstance(database, PostgresDatabase)
+        engine = Engine(database)
+        await engine.enqueue([request()])
+        server.stop("immediate")
+        with pytest.raises(BackendUnavailable):
+            await engine.enqueue([request()])
+        waiting = asyncio.create_task(engine.fetch(Claim(("default",)), wait=0))
+        with pytest.raises(BackendUnavailable):
+            await waiting
+        started = time.monotonic()
+        await engine.close()
+        assert time.monotonic() - started < 8
+    finally:
+        server.remove()
+
+
+async def test_the_whole_of_a_push_is_one_transaction(postgres_url: str) -> None:
+    """A statement that fails leaves nothing of those before it, although they were sent together."""
+    database = open_database(postgres_url)
+
+    def push_and_fail(tx: Transaction, requests: Sequence[None]) -> list[None]:
+        push(tx, [[read_job(request(), tx.now, largest=1_000_000)]])
+        tx.execute("SELECT 1 / 0")
+        return [None for _ in requests]
+
+    with pytest.raises(InvalidRequest, match="division by zero"):
+        await database.run(push_and_fail, None)
+    assert await Engine(database).count_jobs() == {}
+    database.close()
+
+
+async def test_events_that_were_forgotten_before_anybody_asked_leave_a_gap(
+    postgres_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "KEEP_EVENT_BATCHES", 1)
+    database = open_database(postgres_url, clock=clock)
+    database.records_events = True
+    engine = Engine(database)
+    await engine.enqueue([request()])
+    ((last, _),) = (await engine.read_on(0)).events
+    for _ in range(3):
+        await engine.enqueue([request()])
+    clock.advance(3600)
+    await database.run(forget, None)
+    stretch = await engine.read_on(last)
+    assert (len(stretch.events), stretch.is_whole) == (1, False)
+    assert (await engine.read_on(stretch.events[-1][0])).is_whole
+    await engine.close()

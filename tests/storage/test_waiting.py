@@ -1,0 +1,67 @@
+"""Who waits for jobs: first come, first served, and no news is missed between looking and waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ojster.storage.dispatcher import Call, Dispatcher, Patience, _Port
+from ojster.storage.parked import WaitingRoom
+
+pytestmark = pytest.mark.anyio
+
+
+def call(*queues: str) -> Call:
+    port: Any = _Port(asyncio.get_running_loop(), Dispatcher([], "none"))
+    return Call(port, lambda tx, arguments: arguments, (1,), Patience(queues, lambda result: True, lambda result: None))
+
+
+async def test_those_who_came_first_are_served_first_also_after_they_looked_in_vain() -> None:
+    room = WaitingRoom()
+    first, second, third = call("q"), call("q"), call("q")
+    room.keep([first, second], room.moment())
+    room.keep([third], room.moment())
+    taken = room.take({"q": 2})
+    assert taken == [first, second]
+    room.keep(taken, room.moment())
+    assert room.take({"q": 3}) == [first, second, third]
+
+
+async def test_who_looked_before_the_news_is_to_look_again() -> None:
+    room = WaitingRoom()
+    waiting, since = call("a", "b"), room.moment()
+    assert room.announce(["b"]) == []
+    assert room.keep([waiting], since).again == [waiting]
+    assert room.keep([waiting], room.moment()) == ([], [])
+    assert room.announce(["b", "c"]) == ["b"]
+
+
+async def test_a_call_is_taken_for_one_of_its_queues_only() -> None:
+    room = WaitingRoom()
+    waiting = call("a", "b")
+    room.keep([waiting], room.moment())
+    assert room.take({"a": 1, "b": 1}) == [waiting]
+    assert room.queues() == []
+
+
+async def test_when_all_give_up_nobody_who_looked_before_is_kept() -> None:
+    room = WaitingRoom()
+    waiting, looking, since = call("q"), call("q"), room.moment()
+    room.keep([waiting], since)
+    assert room.give_up() == [waiting]
+    assert room.keep([looking], since).given_up == [looking]
+    assert room.keep([looking], room.moment()) == ([], [])
+
+
+async def test_whoever_has_gone_is_forgotten() -> None:
+    room = WaitingRoom()
+    gone, cancelled = call("a", "b"), call("a")
+    room.keep([gone, cancelled], room.moment())
+    room.forget(gone)
+    assert room.queues() == ["a"]
+    cancelled.future.cancel()
+    room.forget(cancelled)
+    room.keep([cancelled], room.moment())
+    assert room.queues() == []

@@ -1,0 +1,154 @@
+"""No statement of a workflow at work reads a whole table, however many others there are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement, FailureReport
+from ojster.jobs.failure import Failure
+from ojster.jobs.request import read_members
+from ojster.schedules.due import upkeep
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.storage.postgres.database import PLANNER_SETTINGS, PostgresTransaction
+from ojster.storage.postgres.pipeline import translate
+from ojster.storage.postgres.url import parse_postgres_url
+from tests.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+LARGE = {"nodes", "jobs", "payloads", "node_edges", "node_specs", "node_reviews", "workflows"}
+
+OTHERS = (
+    "INSERT INTO nodes (id, parent, position, kind, rule, tolerated, manual, followed, state, approved, waiting, "
+    "failed_before, cancelled_before, unmet, total, unfinished, completed, failed, cancelled, broken, lost) "
+    "SELECT CAST(1000000 + n / 50 AS BIGINT) * 1048576 + n % 50, CAST(1000000 + n / 50 AS BIGINT) * 1048576, n % 50, "
+    "'job', 'succeeded', 0, 0, 0, "
+    "'started', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM generate_series(1, 20000) AS n; "
+    "INSERT INTO node_specs SELECT id, '{}' FROM nodes ON CONFLICT DO NOTHING; "
+    "INSERT INTO node_edges SELECT id, id + 1 FROM nodes ON CONFLICT DO NOTHING; "
+    "INSERT INTO jobs (id, type, queue, state, priority, max_attempts, created_at, finished_at, node) "
+    "SELECT gen_random_uuid(), 't', 'q', 'completed', 0, 3, n, n, CAST(1000000 + n / 50 AS BIGINT) * 1048576 + n % 50 "
+    "FROM generate_series(1, 20000) AS n; "
+    "INSERT INTO workflows (seq, id, type, state, created_at, finished_at, nodes, jobs, params, metadata) "
+    "SELECT 1000000 + n, gen_random_uuid(), 'chain', 'completed', n, n, 50, 50, '{}', '{}' "
+    "FROM generate_series(0, 5000) AS n; "
+    "INSERT INTO node_reviews (node, at) SELECT id, 0 FROM nodes"
+)
+
+WIRE = {
+    "type": "chain",
+    "params": {"x": [1, 2]},
+    "steps": [
+        {"type": "a", "args": []},
+        {"type": "graph", "steps": [
+            {"type": "b", "args": [{"$ref": "params.x"}], "id": "b"},
+            {"type": "c", "args": [{"$ref": "steps.b.result"}], "id": "c", "depends_on": ["b"]},
+        ]},
+        {"type": "batch", "jobs": [{"type": "d", "args": []}], "callbacks": {"on_complete": {"type": "e", "args": []}}},
+        {"type": "map", "over": {"$ref": "params.x"}, "do": {"type": "f", "args": []}},
+        {"type": "gate", "id": "g"},
+        {"type": "h", "args": []},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The statements that the engine says."""
+    seen: set[str] = set()
+    execute = PostgresTransaction.execute
+
+    def listen(self: PostgresTransaction, sql: str, parameters: Any = ()) -> Any:
+        seen.add(sql)
+        return execute(self, sql, parameters)
+
+    monkeypatch.setattr(PostgresTransaction, "execute", listen)
+    return seen
+
+
+async def live(engine: Engine, clock: Clock) -> None:
+    """Let workflows go through all that can happen to them."""
+
+    async def work(*failing: str) -> None:
+        while jobs := await engine.fetch(Claim(("default",), 10, "w")):
+            for job in jobs:
+                if job.type in failing:
+                    report = FailureReport(job.id, Failure("X", "no", retryable=False))
+                    await engine.fail([report])
+                else:
+                    await engine.acknowledge([Acknowledgement(job.id, b"[1]")])
+
+    ids = []
+    for _ in range(3):
+        info = await engine.create_workflow(read_members(msgspec.json.encode(WIRE | {"timeout": 100})))
+        ids.append(info.id)
+    (job, *_) = await engine.fetch(Claim(("default",), 1, "w"))
+    step = (msgspec.json.encode({"type": "new", "args": []}),)
+    await engine.acknowledge([Acknowledgement(job.id, b"[1]", append=step)])
+    await engine.hold_workflow(ids[0])
+    await engine.release_workflow(ids[0])
+    await work("d")
+    await engine.cancel_workflow(ids[1])
+    await engine.retry_workflow(ids[1])
+    clock.advance(200)
+    await engine.database.run(upkeep, None)
+    await work()
+
+
+@pytest.mark.parametrize("known", ["all of them", "some of them while they were small", "none of them"])
+async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
+    postgres_url: str, clock: Clock, said: set[str], known: str
+) -> None:
+    engine = Engine(open_database(postgres_url, clock=clock))
+    await live(engine, clock)
+    await engine.close()
+    parsed = parse_postgres_url(postgres_url)
+    wrong = []
+    with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as connection:
+        for name, value in PLANNER_SETTINGS.items():
+            connection.execute("SELECT set_config(%s, %s, true)", (name, value))
+        tables = ", ".join(sorted(LARGE)).encode()
+        # What autovacuum has seen by chance outlives even TRUNCATE.
+        connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY(%s::regclass[])", (sorted(LARGE),))
+        if known == "some of them while they were small":
+            connection.execute("ANALYZE nodes")
+        connection.execute(b"TRUNCATE " + tables)
+        connection.execute(OTHERS)
+        if known == "all of them":
+            connection.execute(b"ANALYZE " + tables)
+        for sql in sorted(said):
+            if not sql.startswith(("SELECT", "UPDATE", "DELETE")) or not any(table in sql for table in LARGE):
+                continue
+            statement = translate(sql, parsed.schema).sql
+            explain = b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + statement
+            ((plan,),) = psycopg.RawCursor(connection).execute(explain).fetchall()
+            wrong += [f"{scan}: {sql}" for scan in whole_scans(plan[0]["Plan"])]
+        connection.rollback()
+    assert len(said) > 40, "there is something to look at"
+    assert not wrong, "\n".join(wrong)
+
+
+def whole_scans(plan: dict[str, Any]) -> list[str]:
+    """The scans in a plan that go through a whole table or a whole index."""
+    found = []
+    if plan.get("Relation Name") in LARGE and "Scan" in plan["Node Type"]:
+        limited = any(key in plan for key in ("Index Cond", "Recheck Cond", "TID Cond"))
+        partial = plan.get("Index Name") in (
+            "workflows_due",
+            "jobs_exclusive",
+            "jobs_limited",
+            "jobs_needing",
+            "jobs_tenants",
+        )  # few rows, or only the first is looked at
+        if not limited and not partial:
+            found.append(json.dumps({key: plan.get(key) for key in ("Node Type", "Relation Name", "Index Name")}))
+    for inner in plan.get("Plans", ()):
+        found += whole_scans(inner)
+    return found

@@ -1,0 +1,377 @@
+"""Who is let in, and for what: every role at every endpoint, in its own workspace and in others'. (ojs-security.md)"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from ojster.core.durations import DAY, HOUR
+from ojster.core.errors import Forbidden
+from ojster.server.application import Application
+from ojster.server.permissions import OPERATIONS as NEEDED
+from ojster.server.permissions import PUBLIC
+from ojster.server.routes import ROUTES
+from ojster.tenancy.access import OPERATIONS, Access, Grant, Operation, Role, Token, hash_secret
+from tests.conftest import Bench, Http
+from tests.tenancy.world import BASE, TREASURE, World, call, tries
+
+pytestmark = pytest.mark.anyio
+
+
+class Door:
+    """A server that lets in only who has a token, and the world behind it."""
+
+    def __init__(self, http: Http, bench: Bench, world: World) -> None:
+        self.http = http
+        self.bench = bench
+        self.world = world
+
+    async def token(self, *grants: Grant, **more: Any) -> dict[str, str]:
+        """The headers of a caller with these roles."""
+        _, shown = await self.bench.engine.create_token("somebody", grants, **more)
+        return {"Authorization": f"Bearer {shown}"}
+
+
+@pytest.fixture
+async def door(bench: Bench) -> AsyncIterator[Door]:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=Application(bench.engine, largest_body=200_000, trusting=True)),
+        base_url="http://open",
+    ) as client:
+        world = World(Http(client))
+        await world.make(bench)
+    guarded = Application(bench.engine, largest_body=200_000, trusting=True, guarded=True)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
+        yield Door(Http(client), bench, world)
+
+
+def tried(world: World) -> list[tuple[Any, str, Any]]:
+    """Every endpoint, with a path and a body."""
+    found = []
+    for route in ROUTES:
+        if not route.streams or "{" in route.path:
+            path, body = tries(world, route.method, route.path)[0]
+            found.append((route, path, body))
+    return found
+
+
+async def test_who_has_no_token_gets_nothing_but_what_everybody_may_know(door: Door) -> None:
+    for route, path, body in tried(door.world):
+        response = await door.http(route.method, path, body)
+        if path.removeprefix(BASE) in PUBLIC:
+            assert response.status_code == 200, path
+            continue
+        assert response.status_code == 401, f"{route.method} {path}"
+        assert response.json()["error"]["code"] == "unauthenticated"
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert TREASURE not in response.text
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_a_role_can_do_what_it_allows_in_its_workspace_and_nothing_else(door: Door, role: Role) -> None:
+    headers = await door.token(Grant(role, "acme"))
+    checked = 0
+    # What deletes and ends comes last, so that it takes nothing away from the others.
+    for route, path, body in sorted(tried(door.world), key=lambda one: one[0].method == "DELETE"):
+        if not route.needs or route.streams:
+            continue
+        is_allowed = route.is_for_tenants and bool(OPERATIONS[role].intersection(route.needs))
+        response = await door.http(route.method, path, body, headers=headers)
+        what = f"{role} {route.method} {path}: {response.status_code} {response.text[:200]}"
+        if is_allowed and path.endswith(("/pause", "/resume")) and "/queues/" in path:
+            assert response.status_code == 403, what  # queues are everybody's
+            continue
+        assert (response.status_code == 403) != is_allowed, what
+        assert response.status_code not in (401, 500), what
+        checked += 1
+    assert checked > 80
+
+
+@pytest.mark.parametrize("role", [Role.OWNER, Role.WORKER])
+async def test_the_workspace_of_others_is_not_there_for_a_stranger(door: Door, role: Role) -> None:
+    headers = await door.token(Grant(role, "beta"))
+    for route, path, body in tried(door.world):
+        if not route.needs or route.streams:
+            continue
+        there = await door.http(route.method, path, body, headers=headers | {"X-OJS-Tenant": "acme"})
+        assert there.status_code == 404, f"{route.method} {path}: {there.text}"
+        assert "workspace" in there.json()["error"]["message"]
+        here = await door.http(route.method, path, body, headers=headers)
+        assert TREASURE not in here.text, f"{route.method} {path}"
+        assert here.status_code < 500
+
+
+async def test_everybody_with_a_token_may_look_at_a_public_workspace(door: Door) -> None:
+    owner, stranger = await door.token(Grant(Role.OWNER)), await door.token(Grant(Role.OWNER, "beta"))
+    there = stranger | {"X-OJS-Tenant": "acme"}
+    assert (await door.http("GET", f"{BASE}/jobs", headers=there)).status_code == 404
+    await call(door.http, "PUT", f"{BASE}/admin/tenants/acme", {"public": True}, owner)
+    assert len((await call(door.http, "GET", f"{BASE}/jobs", headers=there))["jobs"]) > 2
+    assert (await door.http("POST", f"{BASE}/jobs", {"type": "t", "args": []}, headers=there)).status_code == 403
+    assert (await door.http("GET", f"{BASE}/webhooks/subscriptions", headers=there)).status_code == 403
+    assert (await door.http("GET", f"{BASE}/jobs", headers={"X-OJS-Tenant": "acme"})).status_code == 401
+
+
+async def test_an_owner_of_everything_is_an_operator(door: Door) -> None:
+    headers = await door.token(Grant(Role.OWNER))
+    for path in ("/admin/queues", "/admin/tokens", "/admin/tenants", "/jobs", "/webhooks/subscriptions"):
+        assert (await door.http("GET", BASE + path, headers=headers)).status_code == 200, path
+    assert (await door.http("GET", "/metrics", headers=headers)).status_code == 200
+    viewer = await door.token(Grant(Role.VIEWER))
+    assert (await door.http("GET", f"{BASE}/admin/tokens", headers=viewer)).status_code == 403
+    assert (await door.http("GET", "/metrics", headers=viewer)).status_code == 403
+    assert len((await call(door.http, "GET", f"{BASE}/jobs", headers=viewer))["jobs"]) > 2
+
+
+async def test_a_role_in_a_tenant_is_one_in_its_workspaces(door: Door) -> None:
+    http = door.http
+    job = {"type": "t", "args": [1]}
+    headers = await door.token(Grant(Role.CONTRIBUTOR, "acme"))
+    await call(http, "POST", f"{BASE}/jobs", job, headers | {"X-OJS-Tenant": "acme:web"})
+    assert len((await call(http, "GET", f"{BASE}/jobs", headers=headers | {"X-OJS-Tenant": "acme:web"}))["jobs"]) == 1
+    inner = await door.token(Grant(Role.VIEWER, "acme:web"))
+    assert len((await call(http, "GET", f"{BASE}/jobs", headers=inner))["jobs"]) == 1
+    for place in ("acme", "acme:other", "acme:website", "acmeweb"):
+        assert (await http("GET", f"{BASE}/jobs", headers=inner | {"X-OJS-Tenant": place})).status_code == 404, place
+
+
+async def test_who_is_at_home_in_several_workspaces_says_which_is_meant(door: Door) -> None:
+    headers = await door.token(Grant(Role.VIEWER, "acme"), Grant(Role.CONTRIBUTOR, "beta"))
+    response = await door.http("GET", f"{BASE}/jobs", headers=headers)
+    assert response.status_code == 400
+    assert "X-OJS-Tenant" in response.json()["error"]["message"]
+    job = {"type": "t", "args": []}
+    assert (await door.http("POST", f"{BASE}/jobs", job, headers=headers | {"X-OJS-Tenant": "acme"})).status_code == 403
+    assert (await door.http("POST", f"{BASE}/jobs", job, headers=headers | {"X-OJS-Tenant": "beta"})).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic b2pzdGVyOng=",
+        "Bearer ojster_x_y",
+        "Bearer ojster__",
+        "Bearer x",
+        "Bearer \u00e9",
+    ],
+)
+async def test_what_is_no_token_lets_nobody_in(door: Door, header: str) -> None:
+    response = await door.http.client.get(f"{BASE}/jobs", headers=[(b"Authorization", header.encode("latin-1"))])
+    assert response.status_code == 401
+
+
+async def test_the_id_of_a_token_is_not_enough(door: Door) -> None:
+    token, shown = await door.bench.engine.create_token("a", [Grant(Role.VIEWER)])
+    other, theirs = await door.bench.engine.create_token("b", [Grant(Role.OWNER)])
+    forged = f"ojster_{other.id}_{shown.split('_', 2)[2]}"
+    for bad in (forged, shown[:-1], shown + "x", theirs.replace(other.id, token.id)):
+        response = await door.http("GET", f"{BASE}/jobs", headers={"Authorization": f"Bearer {bad}"})
+        assert response.status_code == 401, bad
+
+
+async def test_a_token_expires(door: Door) -> None:
+    now = door.bench.clock.now
+    headers = await door.token(Grant(Role.VIEWER), expires_at=now + HOUR)
+    assert (await door.http("GET", f"{BASE}/jobs", headers=headers)).status_code == 200
+    door.bench.clock.advance(3599)
+    assert (await door.http("GET", f"{BASE}/jobs", headers=headers)).status_code == 200
+    door.bench.clock.advance(1)
+    response = await door.http("GET", f"{BASE}/jobs", headers=headers)
+    assert (response.status_code, response.json()["error"]["code"]) == (401, "token_expired")
+
+
+async def test_a_token_that_is_revoked_is_worth_nothing_at_once(door: Door) -> None:
+    token, shown = await door.bench.engine.create_token("a", [Grant(Role.VIEWER)])
+    headers = {"Authorization": f"Bearer {shown}"}
+    operator = await door.token(Grant(Role.OWNER))
+    assert (await door.http("GET", f"{BASE}/jobs", headers=headers)).status_code == 200
+    assert (await call(door.http, "DELETE", f"{BASE}/admin/tokens/{token.id}", headers=operator))["revoked"]
+    assert (await door.http("GET", f"{BASE}/jobs", headers=headers)).status_code == 401
+    assert (await door.http("DELETE", f"{BASE}/admin/tokens/{token.id}", headers=operator)).status_code == 404
+
+
+async def test_a_token_is_rotated_without_a_pause(door: Door) -> None:
+    http, operator = door.http, await door.token(Grant(Role.OWNER))
+    body = {"name": "ci", "grants": [{"role": "viewer"}]}
+    made = (await call(http, "POST", f"{BASE}/admin/tokens", body, operator))["token"]
+    rotate = f"{BASE}/admin/tokens/{made['id']}/rotate"
+    again = (await call(http, "POST", rotate, {"grace": "PT10M"}, operator))["token"]
+    old, new = ({"Authorization": f"Bearer {one['secret']}"} for one in (made, again))
+    for headers in (old, new, old):
+        assert (await http("GET", f"{BASE}/jobs", headers=headers)).status_code == 200
+    door.bench.clock.advance(600)
+    assert (await http("GET", f"{BASE}/jobs", headers=old)).status_code == 401
+    assert (await http("GET", f"{BASE}/jobs", headers=new)).status_code == 200
+
+
+async def test_a_secret_is_shown_once_and_kept_nowhere(door: Door) -> None:
+    http, operator = door.http, await door.token(Grant(Role.OWNER))
+    body = {"name": "ci", "grants": [{"role": "worker", "tenant": "acme"}], "queues": ["work"], "expires_at": "+P1D"}
+    made = (await call(http, "POST", f"{BASE}/admin/tokens", body, operator))["token"]
+    secret = made.pop("secret").split("_", 2)[2]
+    listed = (await call(http, "GET", f"{BASE}/admin/tokens", headers=operator))["tokens"]
+    assert made in listed
+    assert secret not in msgspec.json.encode(listed).decode()
+    rows = await door.bench.run(lambda tx, requests: [tx.execute("SELECT id, body FROM tokens")], None)
+    assert len(rows) == 2
+    assert secret.encode() not in b"".join(bytes(body) for _, body in rows)
+
+
+async def test_it_is_noted_when_a_token_is_used(door: Door) -> None:
+    headers = await door.token(Grant(Role.VIEWER))
+    (token,) = await door.bench.engine.tokens()
+    assert token.last_used_at is None
+    await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
+    (token,) = await door.bench.engine.tokens()
+    assert token.last_used_at == (first := door.bench.clock.now)
+    door.bench.clock.advance(60)
+    await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
+    assert (await door.bench.engine.tokens())[0].last_used_at == first  # to the hour
+    door.bench.clock.advance(3_600)
+    await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
+    assert (await door.bench.engine.tokens())[0].last_used_at == door.bench.clock.now
+
+
+async def test_a_token_for_some_queues_reaches_no_others(door: Door) -> None:
+    http = door.http
+    grants = (Grant(Role.CONTRIBUTOR, "acme"), Grant(Role.WORKER, "acme"))
+    headers = await door.token(*grants, queues=("mail", "shop.*"))
+
+    async def push(**more: Any) -> int:
+        body = {"type": "t", "args": [], **more}
+        return (await http("POST", f"{BASE}/jobs", body, headers=headers)).status_code
+
+    assert await push(options={"queue": "mail"}) == 201
+    assert await push(options={"queue": "shop.orders"}) == 201
+    for queue in ("default", "mails", "shop"):
+        assert await push(options={"queue": queue}) == 403
+    chained = {"on_success": [{"action": "enqueue", "job": {"type": "t", "args": []}}]}
+    assert await push(options={"queue": "mail"}, event_reactions=chained) == 403
+    batch = {"jobs": [{"type": "t", "args": [], "options": {"queue": "mail"}}, {"type": "t", "args": []}]}
+    assert (await http("POST", f"{BASE}/jobs/batch", batch, headers=headers)).status_code == 403
+    flow = {"type": "chain", "steps": [{"type": "t", "args": []}]}
+    assert (await http("POST", f"{BASE}/workflows", flow, headers=headers)).status_code == 403
+    cron = {"name": "n", "expression": "@daily", "type": "t"}
+    assert (await http("POST", f"{BASE}/cron", cron, headers=headers)).status_code == 403
+    for queues, status in ((["mail"], 200), (["mail", "default"], 403)):
+        fetched = await http("POST", f"{BASE}/workers/fetch", {"queues": queues}, headers=headers)
+        assert fetched.status_code == status
+
+
+async def test_a_reviewer_is_who_his_token_says(door: Door) -> None:
+    headers = await door.token(Grant(Role.OWNER, "acme"))
+    flow = {"type": "chain", "steps": [{"type": "gate", "id": "g"}]}
+    made = (await call(door.http, "POST", f"{BASE}/workflows", flow, headers))["workflow"]
+    body = {"action": "approve", "author": "the queen"}
+    path = f"{BASE}/workflows/{made['id']}/steps/g/review"
+    steps = (await call(door.http, "POST", path, body, headers))["workflow"]["steps"]
+    assert steps[0]["reviews"][0]["author"] == "somebody"
+
+
+async def test_the_audit_log_says_who_did_what(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    headers = await door.token(Grant(Role.CONTRIBUTOR, "acme"))
+    with caplog.at_level(logging.INFO, logger="ojster.audit"):
+        await call(door.http, "DELETE", f"{BASE}/jobs/{door.world.ids['waiting']}", headers=headers)
+        await door.http("DELETE", f"{BASE}/dead-letter/{door.world.ids['dead']}", headers=headers)
+        await door.http("GET", f"{BASE}/jobs")
+        await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
+    entries = [msgspec.json.decode(record.getMessage()) for record in caplog.records if record.name == "ojster.audit"]
+    said = [(entry["event_type"], entry["outcome"], entry["detail"]["operation"]) for entry in entries]
+    assert said == [
+        ("access.used", "success", "cancel_job"),
+        ("access.denied", "failure", "delete_dead_letter"),
+        ("auth.refused", "failure", "list_jobs"),
+    ]
+    assert [entry["principal"] for entry in entries] == ["somebody", "somebody", "unknown"]
+    assert entries[0]["detail"]["id"] == door.world.ids["waiting"]
+    assert headers["Authorization"].split("_", 2)[2] not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("role", "tenant", "first"),
+    [
+        (None, None, "websocket.close"),
+        (Role.VIEWER, None, "websocket.accept"),
+        (Role.VIEWER, "beta", "websocket.close"),
+        (Role.PRODUCER, None, "websocket.close"),
+    ],
+)
+async def test_who_follows_by_websocket_needs_a_token_too(
+    bench: Bench, role: Role | None, tenant: str | None, first: str
+) -> None:
+    headers = [(b"host", b"guarded")]
+    if role is not None:
+        _, shown = await bench.engine.create_token("a", [Grant(role, "acme")])
+        headers.append((b"authorization", f"Bearer {shown}".encode()))
+    if tenant is not None:
+        headers.append((b"x-ojs-tenant", tenant.encode()))
+    scope = {"type": "websocket", "path": f"{BASE}/ws", "headers": headers, "query_string": b"", "subprotocols": []}
+    incoming = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
+    sent: list[str] = []
+
+    async def receive() -> Any:
+        return incoming.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    await Application(bench.engine, guarded=True)(scope, receive, send)
+    assert sent[0] == first
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"grants": [{"role": "viewer"}]},
+        {"name": "a", "grants": []},
+        {"name": "a", "grants": [{"role": "king"}]},
+        {"name": "a", "grants": [{"role": "viewer", "tenant": "a b"}]},
+        {"name": "a", "grants": [{"role": "viewer"}], "expires_at": "2020-01-01T00:00:00Z"},
+        {"name": "a", "grants": [{"role": "viewer"}], "admin": True},
+    ],
+)
+async def test_a_malformed_token_is_refused(http: Http, body: Any) -> None:
+    response = await http("POST", f"{BASE}/admin/tokens", body)
+    assert response.status_code == 400, response.text
+
+
+async def test_a_tenant_makes_no_tokens(http: Http) -> None:
+    body = {"name": "a", "grants": [{"role": "owner"}]}
+    response = await http("POST", f"{BASE}/admin/tokens", body, headers={"X-OJS-Tenant": "acme"})
+    assert response.status_code == 403
+
+
+def test_the_table_of_permissions_names_endpoints_that_there_are() -> None:
+    there = {f"{route.method} {route.path.removeprefix(BASE)}" for route in ROUTES}
+    assert NEEDED.keys() <= there
+
+
+def test_no_role_that_pushes_gets_jobs() -> None:
+    """Credentials of producers, workers and administrators are distinct (ojs-security.md section 6)."""
+    for operations in OPERATIONS.values():
+        assert not {Operation.ENQUEUE, Operation.DEQUEUE} <= operations
+        assert not {Operation.ADMIN, Operation.DEQUEUE} <= operations
+
+
+def test_access_says_what_is_missing() -> None:
+    access = Access("ci", frozenset({Operation.INSPECT}))
+    access.need(Operation.INSPECT, Operation.ADMIN)
+    with pytest.raises(Forbidden, match="'admin'; 'ci' has none here"):
+        access.need(Operation.ADMIN)
+
+
+def test_a_hash_is_of_one_token_and_one_secret() -> None:
+    token = Token("a", "n", hash_secret("a", "s"), (Grant(Role.VIEWER),), 0)
+    assert token.good_until("s", 0)
+    assert token.good_until("t", 0) is None
+    rotated = msgspec.structs.replace(token, hash=hash_secret("a", "t"), former_hash=token.hash, former_until=DAY)
+    assert rotated.good_until("s", DAY - 1) == DAY
+    assert rotated.good_until("s", DAY) is None

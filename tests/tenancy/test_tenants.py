@@ -1,0 +1,331 @@
+"""Tenants share the queues: each gets its share, none more than it may have, and none sees what is another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound, TenantLimitExceeded, TenantMissing
+from ojster.core.settings import Settings
+from ojster.jobs.bulk import Action
+from ojster.jobs.claim_context import Claim
+from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.envelope import Job
+from ojster.jobs.request import read_members
+from ojster.jobs.selection import JobFilter
+from ojster.queues.configuration import Configuration, configure
+from ojster.queues.rate_limit import Rate
+from ojster.service import Engine
+from ojster.storage.database import open_database
+from ojster.tenancy import tenants
+from ojster.tenancy.tenants import TenantChange
+from tests.conftest import Bench, Clock, request
+
+pytestmark = pytest.mark.anyio
+
+
+async def push(bench: Bench, **numbers: int) -> None:
+    """Push so many jobs for each tenant; ``nobody`` is nobody."""
+    for tenant, number in numbers.items():
+        meta = {} if tenant == "nobody" else {"tenant_id": tenant}
+        for _ in range(number):
+            await bench.push(meta=meta)
+
+
+async def say(bench: Bench, tenant: str, **members: Any) -> None:
+    await bench.engine.do(tenants.put_tenants, TenantChange(tenant, members))
+
+
+def owners(jobs: list[Job]) -> str:
+    return "".join(job.tenant or "-" for job in jobs)
+
+
+# Whose a job is
+
+
+async def test_a_job_is_whose_its_meta_or_the_view_says(bench: Bench) -> None:
+    job = await bench.push(meta={"tenant_id": "acme", "x": 1})
+    assert (job.tenant, job.meta) == ("acme", {"tenant_id": "acme", "x": 1})
+    for meta in ({}, {"x": 1}, {"tenant_id": "acme"}):
+        (pushed,) = await bench.engine.of("acme").enqueue([request(meta=meta)])
+        assert (pushed.job.tenant, pushed.job.meta) == ("acme", {"tenant_id": "acme"} | meta)
+    assert (await bench.push()).tenant == ""
+    assert (await bench.push(meta={"tenant_id": "_default"})).tenant == ""
+
+
+@pytest.mark.parametrize("tenant", ["", "a b", "/x", "é", "_x", "*", "a" * 129, 5, ["a"]])
+async def test_what_is_no_tenant_is_refused(bench: Bench, tenant: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        await bench.push(meta={"tenant_id": tenant})
+
+
+async def test_a_job_cannot_be_anothers_than_the_requests(bench: Bench) -> None:
+    for view, meta in (("acme", "beta"), ("", "beta"), ("acme", "_default")):
+        with pytest.raises(InvalidRequest, match=r"meta\.tenant_id"):
+            await bench.engine.of(view).enqueue([request(meta={"tenant_id": meta})])
+
+
+async def test_an_escaped_name_is_no_way_around(bench: Bench) -> None:
+    members = read_members(b'{"type": "t", "args": [], "meta": {"tenant\\u005fid": "beta"}}')
+    with pytest.raises(InvalidRequest):
+        await bench.engine.of("acme").enqueue([members])
+    (pushed,) = await bench.engine.enqueue([read_members(b'{"type":"t","args":[],"meta":{"tenant\\u005fid":"beta"}}')])
+    assert pushed.job.tenant == "beta"
+
+
+async def test_a_server_may_want_to_know_of_every_job_whose_it_is(shared_url: str, clock: Clock) -> None:
+    engine = Engine(open_database(shared_url, Settings(tenants="required"), clock))
+    with pytest.raises(TenantMissing):
+        await engine.enqueue([request()])
+    with pytest.raises(TenantMissing):
+        await engine.create_workflow(read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}'))
+    await engine.of("acme").enqueue([request()])
+    await engine.enqueue([request(meta={"tenant_id": "acme"})])
+    await engine.close()
+
+
+async def test_a_server_may_say_whose_jobs_are_that_do_not_say_so(shared_url: str, clock: Clock) -> None:
+    engine = Engine(open_database(shared_url, Settings(default_tenant="house"), clock))
+    (pushed,) = await engine.enqueue([request()])
+    assert (pushed.job.tenant, pushed.job.meta) == ("house", {"tenant_id": "house"})
+    (pushed,) = await engine.enqueue([request(meta={"tenant_id": "acme"})])
+    assert pushed.job.tenant == "acme"
+    await engine.close()
+
+
+# Claims
+
+
+async def test_tenants_take_turns(bench: Bench) -> None:
+    await push(bench, a=4, b=2, c=3)
+    assert owners(await bench.fetch(count=4)) == "abca"
+    assert [owners(await bench.fetch()) for _ in range(6)] == ["b", "c", "a", "c", "a", ""]
+
+
+async def test_one_with_very_many_jobs_keeps_nobody_waiting(bench: Bench) -> None:
+    await push(bench, flood=50)
+    await push(bench, nobody=3, late=3)
+    assert Counter(job.tenant for job in await bench.fetch(count=9)) == {"flood": 3, "": 3, "late": 3}
+    assert len(await bench.fetch(count=100)) == 47
+
+
+async def test_weights_say_how_much_each_tenant_gets(bench: Bench) -> None:
+    await say(bench, "a", weight=3)
+    await say(bench, "b", weight=1.5)
+    await push(bench, a=60, b=60, c=60)
+    got = Counter([owners(await bench.fetch()) for _ in range(55)])
+    assert got == {"a": 30, "b": 15, "c": 10}
+
+
+async def test_a_tenant_with_a_boost_goes_first(bench: Bench) -> None:
+    await push(bench, a=2, nobody=1)
+    await say(bench, "gold", boost=1)
+    await push(bench, gold=3)
+    assert owners(await bench.fetch(count=10)) == "goldgoldgold-aa"
+
+
+async def test_a_tenants_most_urgent_job_comes_first(bench: Bench) -> None:
+    for priority in (1, 5, 3):
+        await bench.push(meta={"tenant_id": "a"}, priority=priority)
+        await bench.push(meta={"tenant_id": "b"}, priority=-priority)
+    assert [job.priority for job in await bench.fetch(count=10)] == [5, -1, 3, -3, 1, -5]
+
+
+async def test_who_claims_for_a_tenant_gets_only_its_jobs(bench: Bench) -> None:
+    await push(bench, a=2, b=1, nobody=1)
+    assert owners(await bench.engine.of("a").fetch(Claim(("default",), 10))) == "aa"
+    assert owners(await bench.engine.of("").fetch(Claim(("default",), 10))) == "-"
+    assert owners(await bench.engine.of("nobody-knows").fetch(Claim(("default",), 10))) == ""
+
+
+async def test_limits_of_a_queue_hold_for_all_tenants_together(bench: Bench) -> None:
+    await bench.engine.do(configure, Configuration("default", {"concurrency": 3}))
+    await push(bench, a=5, b=5)
+    assert owners(await bench.fetch(count=10)) == "aba"
+    assert owners(await bench.engine.of("b").fetch(Claim(("default",), 10))) == ""
+
+
+async def test_a_key_of_a_rate_limit_is_each_tenants_own(bench: Bench) -> None:
+    for tenant in ("a", "b", "a", "b"):
+        await bench.push(meta={"tenant_id": tenant}, rate_limit={"key": "stripe", "concurrency": 1})
+    first = await bench.fetch(count=10)
+    assert sorted(job.tenant for job in first) == ["a", "b"]
+    await bench.ack(first[0])
+    assert owners(await bench.fetch(count=10)) == first[0].tenant
+
+
+async def test_a_unique_job_is_unique_among_its_tenants(bench: Bench) -> None:
+    unique = {"keys": ["type", "args"], "on_conflict": "ignore"}
+    ids = {(await bench.push("t", 1, meta={"tenant_id": tenant}, unique=unique)).id for tenant in ("a", "b", "a", "b")}
+    assert len(ids) == 2
+
+
+# Limits
+
+
+async def test_no_more_of_a_tenants_jobs_run_than_may(bench: Bench) -> None:
+    await say(bench, "a", max_concurrency=2)
+    await push(bench, a=5, b=1)
+    await bench.push(queue="other", meta={"tenant_id": "a"})
+    jobs = await bench.fetch("default", "other", count=10)
+    assert sorted(job.tenant for job in jobs) == ["a", "a", "b"]
+    assert await bench.engine.of("a").fetch(Claim(("default", "other"), 10)) == []
+    await bench.ack(next(job for job in jobs if job.tenant == "a"))
+    assert owners(await bench.fetch("other", "default", count=10)) == "a"
+    await say(bench, "a", max_concurrency=None)
+    assert len(await bench.fetch("default", "other", count=10)) == 3
+
+
+async def test_who_waits_is_rung_when_there_is_room(bench: Bench) -> None:
+    await say(bench, "a", max_concurrency=1)
+    await push(bench, a=2)
+    job = await bench.fetch_one()
+    for view in (bench.engine, bench.engine.of("a")):
+        waiting = asyncio.create_task(view.fetch(Claim(("default",)), wait=30))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await bench.ack(job)
+        (job,) = await asyncio.wait_for(waiting, 10)
+        await push(bench, a=1)
+
+
+async def test_claims_at_the_same_time_never_exceed_a_limit(postgres_url: str, clock: Clock) -> None:
+    """Two servers, whose workers end their jobs and claim again, all at once."""
+    engines = [Engine(open_database(postgres_url, clock=clock)) for _ in range(2)]
+    await engines[0].do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 3}))
+    await engines[0].enqueue([request(meta={"tenant_id": "a"}) for _ in range(60)])
+    running: set[str] = set()
+    most = done = 0
+
+    async def work(engine: Engine) -> None:
+        nonlocal most, done
+        while done < 60:
+            jobs = await engine.fetch(Claim(("default",), 2), wait=0.5)
+            running.update(job.id for job in jobs)
+            most = max(most, len(running))
+            for job in jobs:
+                await asyncio.sleep(0)
+                running.discard(job.id)  # before it ends for the server
+                await engine.acknowledge([Acknowledgement(job.id)])
+                done += 1
+
+    await asyncio.wait_for(asyncio.gather(*(work(engine) for engine in engines for _ in range(4))), 60)
+    assert (most <= 3, done) == (True, 60)
+    for engine in engines:
+        await engine.close()
+
+
+async def test_a_tenant_cannot_have_more_waiting_than_it_may(bench: Bench) -> None:
+    await say(bench, "a", max_queue_depth=3, max_scheduled=1)
+    await push(bench, a=2, b=9)
+    await bench.push(meta={"tenant_id": "a"}, delay_until="+PT5M")
+    with pytest.raises(TenantLimitExceeded) as refusal:
+        await push(bench, a=1)
+    assert refusal.value.details == {"tenant_id": "a", "limit": "max_queue_depth", "current": 3, "maximum": 3}
+    assert "tenant.limit_exceeded" in await bench.events()
+    await bench.ack(await bench.fetch_one())
+    with pytest.raises(TenantLimitExceeded, match="max_scheduled"):
+        await bench.push(meta={"tenant_id": "a"}, delay_until="+PT5M")
+    await push(bench, a=1)
+
+
+async def test_a_batch_is_taken_whole_or_not_at_all(bench: Bench) -> None:
+    await say(bench, "a", max_queue_depth=3)
+    with pytest.raises(TenantLimitExceeded):
+        await bench.engine.enqueue([request(meta={"tenant_id": "a"}) for _ in range(4)])
+    await bench.engine.enqueue([request(meta={"tenant_id": "a"}) for _ in range(3)])
+
+
+async def test_a_tenant_cannot_push_faster_than_it_may(bench: Bench) -> None:
+    await say(bench, "a", max_enqueue_rate=Rate(3, 60_000_000))
+    await push(bench, a=3)
+    bench.clock.advance(20)
+    with pytest.raises(TenantLimitExceeded) as refusal:
+        await push(bench, a=1)
+    assert refusal.value.headers == {"Retry-After": "40"}
+    bench.clock.advance(40)
+    await push(bench, a=3)
+    with pytest.raises(TenantLimitExceeded):
+        await push(bench, a=1)
+
+
+async def test_of_a_soft_quota_it_is_only_told(bench: Bench) -> None:
+    await say(bench, "a", max_queue_depth=1, quota="soft")
+    await push(bench, a=3)
+    assert (await bench.events()).count("tenant.limit_exceeded") == 2
+
+
+# Workflows
+
+
+async def test_all_jobs_of_a_workflow_are_its_tenants(bench: Bench) -> None:
+    steps = b'[{"type": "a", "args": []}, {"type": "map", "over": [1, 2], "do": {"type": "b", "args": []}}]'
+    members = read_members(b'{"type": "chain", "steps": %b, "metadata": {"tenant_id": "acme"}}' % steps)
+    info = await bench.engine.create_workflow(members)
+    seen = 0
+    while jobs := await bench.engine.of("acme").fetch(Claim(("default",), 10)):
+        for job in jobs:
+            assert job.meta["tenant_id"] == job.tenant == "acme"
+            append = (b'{"type": "c", "args": []}',) if job.type == "a" else ()
+            await bench.engine.of("acme").acknowledge([Acknowledgement(job.id, append=append)])
+            seen += 1
+    assert seen == 4
+    assert (await bench.engine.of("acme").show_workflow(info.id)).state == "completed"
+    with pytest.raises(NotFound):
+        await bench.engine.of("beta").show_workflow(info.id)
+
+
+async def test_a_step_cannot_be_another_tenants(bench: Bench) -> None:
+    members = b'{"type": "chain", "steps": [{"type": "a", "args": [], "meta": {"tenant_id": "beta"}}]}'
+    for view in (bench.engine, bench.engine.of("acme")):
+        with pytest.raises(InvalidWorkflow, match=r"tenant_id"):
+            await view.create_workflow(read_members(members))
+    await bench.engine.of("beta").create_workflow(read_members(members))
+
+
+async def test_a_workflow_for_which_there_is_no_room_is_not_begun(bench: Bench) -> None:
+    await say(bench, "a", max_queue_depth=1)
+    body = b'{"type": "group", "jobs": [{"type": "a", "args": []}, {"type": "a", "args": []}]}'
+    with pytest.raises(TenantLimitExceeded):
+        await bench.engine.of("a").create_workflow(read_members(body))
+    assert (await bench.engine.list_jobs()).total == 0
+
+
+# Numbers
+
+
+async def test_what_tenants_have_and_do_is_counted(bench: Bench) -> None:
+    await push(bench, a=3, b=1, nobody=2)
+    for job in await bench.fetch(count=3):
+        await bench.ack(job)
+    found = {one.tenant.id: one for one in await bench.engine.look(tenants.list_tenants, None)}
+    assert {tenant: one.count() for tenant, one in found.items()} == {"": 2, "a": 3, "b": 1}
+    assert {tenant: one.count("completed") for tenant, one in found.items()} == {"": 1, "a": 1, "b": 1}
+    assert {tenant: one.day.enqueued for tenant, one in found.items()} == {"": 2, "a": 3, "b": 1}
+    assert [one.actual_share for one in found.values()] == [pytest.approx(1 / 3)] * 3
+    assert (await bench.engine.count_jobs("default"))["default"] == {"available": 3, "completed": 3, "active": 0}
+    assert (await bench.engine.of("a").list_jobs(JobFilter(states=("available",)))).total == 2
+    assert (await bench.engine.of("a").queue_statistics("default")).counts["completed"] == 1
+    await bench.engine.of("a").sweep(Action.CANCEL, JobFilter())
+    assert (await bench.engine.of("b").count_jobs("default"))["default"].get("cancelled", 0) == 0
+
+
+async def test_who_stands_out_is_named(bench: Bench) -> None:
+    await push(bench, a=40, b=1, c=1)
+    found = {one.tenant.id: one.noise for one in await bench.engine.look(tenants.list_tenants, None)}
+    assert "queue_depth_ratio" in found["a"]
+    assert found["b"] == found["c"] == ()
+
+
+async def test_what_is_said_of_a_tenant_can_be_taken_back(bench: Bench) -> None:
+    await say(bench, "a", max_concurrency=1, weight=2)
+    await bench.engine.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 5}, anew=False))
+    found = await bench.engine.look(tenants.show_tenants, "a")
+    assert (found.tenant.max_concurrency, found.tenant.weight) == (5, 2)
+    await bench.engine.do(tenants.delete_tenants, "a")
+    for operation in (tenants.delete_tenants, tenants.show_tenants):
+        with pytest.raises(NotFound):
+            await bench.engine.do(operation, "a")

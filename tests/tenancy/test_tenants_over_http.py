@@ -1,0 +1,242 @@
+"""Tenants over HTTP: what is one's is not to be seen, used or changed by another, at any endpoint (multi-tenancy)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from ojster.server.application import Application
+from ojster.server.routes import ROUTES
+from tests.conftest import Bench, Http
+from tests.tenancy.world import ACME, BASE, BETA, TREASURE, World, call, tries
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def world(bench: Bench) -> Any:
+    application = Application(bench.engine, largest_body=200_000, trusting=True)
+    transport = httpx.ASGITransport(app=application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        made = World(Http(client))
+        await made.make(bench)
+        yield made
+
+
+@pytest.mark.parametrize("tenant", ["beta", "_default"])
+async def test_no_endpoint_lets_one_tenant_see_or_change_what_is_anothers(world: World, tenant: str) -> None:
+    before = await world.seen()
+    assert msgspec.json.encode(before).count(TREASURE.encode()) > 10
+    tried = set()
+    for route in ROUTES:
+        for path, body in tries(world, route.method, route.path):
+            if route.path == f"{BASE}/events/stream":
+                tried.add((route.method, route.path))
+                continue  # it has no end; test_streams sees to it
+            response = await world.http(route.method, path, body, headers={"X-OJS-Tenant": tenant})
+            what = f"{route.method} {path} for {tenant}: {response.status_code} {response.text}"
+            assert response.status_code < 500, what
+            assert TREASURE not in response.text, what
+            assert "{" not in path, what
+            if not route.is_for_tenants:
+                assert response.status_code == 403, what
+            elif "{" in route.path and not route.path.endswith(("/pause", "/resume")) and "/schemas" not in route.path:
+                # What it names so itself, made by an earlier try, is its own.
+                may_be_own = any(part in route.path for part in ("/workers/{id}", "/rate-limits/{key}", "/channels/"))
+                assert response.status_code == 404 or (may_be_own and response.status_code in (200, 201)), what
+            tried.add((route.method, route.path))
+    after = await world.seen()
+    for path, was in before.items():
+        assert after[path] == was, path
+    assert tried == {(route.method, route.path) for route in ROUTES}
+
+
+async def test_a_tenant_sees_its_own(world: World) -> None:
+    http = world.http
+    listed = (await call(http, "GET", f"{BASE}/jobs"))["jobs"]
+    assert {job["meta"]["tenant_id"] for job in listed} == {"acme"}
+    assert "worker_id" in (await call(http, "GET", f"{BASE}/jobs/{world.ids['active']}"))["job"]
+    assert (await call(http, "GET", f"{BASE}/jobs/{world.ids['active']}"))["job"]["worker_id"] == "w-acme"
+    assert [one["worker_id"] for one in (await call(http, "GET", f"{BASE}/workers"))["workers"]] == ["w-acme"]
+    assert [one["name"] for one in (await call(http, "GET", f"{BASE}/cron"))["crons"]] == ["nightly"]
+    assert [one["key"] for one in (await call(http, "GET", f"{BASE}/rate-limits"))["items"]] == ["stripe"]
+    assert [one["type"] for one in (await call(http, "GET", f"{BASE}/schemas"))["schemas"]] == ["typed"]
+    assert (await call(http, "GET", f"{BASE}/workflows"))["pagination"]["total"] == 1
+    queues = {one["name"] for one in (await call(http, "GET", f"{BASE}/queues"))["queues"]}
+    assert queues >= {"default", "work", "grave"}
+    assert (await call(http, "GET", f"{BASE}/queues/grave"))["queue"]["discarded"] == 1
+    assert (await call(http, "GET", f"{BASE}/dead-letter/stats"))["total"] == 1
+    assert (await call(http, "POST", f"{BASE}/jobs/{world.ids['active']}/ack", {"worker_id": "w-acme"}))["acknowledged"]
+    done = await call(http, "POST", f"{BASE}/jobs/batch/cancel", {"filter": {"type": "t"}})
+    assert done["summary"]["succeeded"] > 0
+
+
+@pytest.mark.parametrize("tenant", ["beta", "_default"])
+async def test_others_see_nothing_in_lists_and_numbers(world: World, tenant: str) -> None:
+    http, view = world.http, {"X-OJS-Tenant": tenant}
+    for path, name in (
+        ("/jobs", "jobs"),
+        ("/workflows", "workflows"),
+        ("/queues", "queues"),
+        ("/workers", "workers"),
+        ("/cron", "crons"),
+        ("/rate-limits", "items"),
+        ("/collections", "collections"),
+        ("/channels", "channels"),
+        ("/schemas", "schemas"),
+        ("/dead-letter", "jobs"),
+        ("/webhooks/subscriptions", "subscriptions"),
+        ("/webhooks/deliveries", "deliveries"),
+        ("/events", "events"),
+    ):
+        assert (await call(http, "GET", BASE + path, headers=view))[name] == [], path
+    assert (await call(http, "GET", f"{BASE}/dead-letter/stats", headers=view))["total"] == 0
+    for path in ("", "/stats", "/events"):
+        assert (await http("GET", f"{BASE}/queues/work{path}", headers=view)).status_code == 404
+    await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": [], "options": {"queue": "work"}}, view)
+    assert (await call(http, "GET", f"{BASE}/queues/work", headers=view))["stats"]["depth"] == 1
+    assert [one["name"] for one in (await call(http, "GET", f"{BASE}/queues", headers=view))["queues"]] == ["work"]
+
+
+async def test_operators_see_all_and_whose_it_is(world: World) -> None:
+    http = world.http
+    (worker,) = (await call(http, "GET", f"{BASE}/workers", headers={}))["workers"]
+    assert (worker["worker_id"], worker["tenant_id"]) == ("w-acme", "acme")
+    (cron,) = (await call(http, "GET", f"{BASE}/cron", headers={}))["crons"]
+    assert (cron["name"], cron["tenant_id"]) == ("nightly", "acme")
+    assert (await call(http, "GET", f"{BASE}/jobs/{world.ids['dead']}", headers={}))["job"]["state"] == "discarded"
+
+
+async def test_the_same_names_are_each_tenants_own(http: Http, bench: Bench) -> None:
+    views: list[dict[str, str]] = [ACME, BETA, {}]
+    for headers in views:
+        body: dict[str, Any] = {"name": "nightly", "expression": "@every 10s", "type": "t"}
+        assert (await http("POST", f"{BASE}/cron", body, headers=headers)).status_code == 201
+    await bench.upkeep(11)
+    jobs = (await call(http, "GET", f"{BASE}/jobs", headers={}))["jobs"]
+    assert sorted(job["meta"].get("tenant_id", "") for job in jobs) == ["", "acme", "beta"]
+    assert {(job["cron_name"], job["meta"]["cron_name"]) for job in jobs} == {("nightly", "nightly")}
+    key = {"Idempotency-Key": "k"}
+    body = {"mode": "partial", "jobs": [{"type": "t", "args": []}]}
+    for headers in (ACME, BETA):
+        made = await http("POST", f"{BASE}/jobs/batch", body, headers=headers | key)
+        assert made.json()["jobs"][0]["meta"]["tenant_id"] == headers["X-OJS-Tenant"]
+
+
+async def test_a_schema_binds_only_its_tenants_jobs(http: Http) -> None:
+    schema = {"job_type": "typed", "version": 1, "mode": "strict", "schema": {"type": "array", "maxItems": 0}}
+    await call(http, "POST", f"{BASE}/schemas", schema)
+    job = {"type": "typed", "args": [1]}
+    assert (await http("POST", f"{BASE}/jobs", job, headers=ACME)).status_code == 422
+    assert (await http("POST", f"{BASE}/jobs", job, headers=BETA)).status_code == 201
+    assert (await http("POST", f"{BASE}/jobs", job)).status_code == 201
+
+
+async def test_a_tenant_is_told_only_of_its_own(world: World, bench: Bench) -> None:
+    http = world.http
+    await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": []}, headers=BETA)
+    deliveries = (await call(http, "GET", f"{BASE}/webhooks/deliveries"))["deliveries"]
+    for delivery in deliveries:
+        shown = await call(http, "GET", f"{BASE}/webhooks/deliveries/{delivery['id']}")
+        assert shown["event"]["data"]["tenant_id"] == "acme"
+
+
+async def test_a_tenant_cannot_forge_deliveries(world: World) -> None:
+    for queue in ("ojster.webhooks", "ojster.other"):
+        forged = {"type": "ojster.webhook", "args": [world.ids["subscription"], {}], "options": {"queue": queue}}
+        assert (await world.http("POST", f"{BASE}/jobs", forged, headers=BETA)).status_code == 403
+
+
+@pytest.mark.parametrize("name", ["", "a b", "/acme", "é", "*", "-a", "a" * 129])
+async def test_what_is_no_tenant_is_refused(http: Http, name: str) -> None:
+    headers = [(b"X-OJS-Tenant", name.encode("latin-1"))]
+    response = await http.client.get(f"{BASE}/jobs", headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_request"
+
+
+async def test_who_waits_is_given_what_is_pushed_for_it(http: Http) -> None:
+    async def wait(headers: dict[str, str]) -> list[Any]:
+        body = {"queues": ["default"], "wait_ms": 10_000}
+        jobs: list[Any] = (await call(http, "POST", f"{BASE}/workers/fetch", body, headers))["jobs"]
+        return jobs
+
+    default = {"X-OJS-Tenant": "_default"}
+    waiting = {name: asyncio.create_task(wait(headers)) for name, headers in (("a", ACME), ("b", BETA), ("d", default))}
+    await asyncio.sleep(0.1)
+    for name, headers in (("b", BETA), ("d", {}), ("a", ACME)):
+        await call(http, "POST", f"{BASE}/jobs", {"type": name, "args": []}, headers)
+        (job,) = await asyncio.wait_for(waiting.pop(name), 5)
+        assert job["type"] == name
+        assert not any(task.done() for task in waiting.values())
+
+
+# What operators say of tenants
+
+TENANTS = f"{BASE}/admin/tenants"
+
+
+async def test_a_tenant_is_made_shown_changed_and_forgotten(http: Http, bench: Bench) -> None:
+    limits = {"max_concurrency": 20, "max_queue_depth": 50, "max_enqueue_rate": {"limit": 1000, "period": "PT1M"}}
+    made = await http("PUT", f"{TENANTS}/acme", {"tenant_id": "acme", "limits": limits, "fairness_weight": 10})
+    assert made.status_code == 201
+    assert made.json()["limits"] == limits
+    assert (made.json()["tenant_id"], made.json()["fairness_weight"], made.json()["quota"]) == ("acme", 10, "hard")
+    await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": []})
+    shown = await call(http, "GET", f"{TENANTS}/acme", headers={})
+    assert (shown["jobs"], shown["queues"]) == ({"total": 1, "available": 1}, {"default": {"available": 1}})
+    changed = await call(http, "PUT", f"{TENANTS}/acme/limits", {"max_concurrency": 5, "reason": "incident"}, {})
+    assert changed["limits"] == limits | {"max_concurrency": 5}
+    lifted = await call(http, "PUT", f"{TENANTS}/acme/limits", {"max_queue_depth": None}, {})
+    assert "max_queue_depth" not in lifted["limits"]
+    stats = await call(http, "GET", f"{TENANTS}/acme/stats", headers={})
+    assert (stats["total_jobs"], stats["jobs"]["available"], stats["jobs"]["completed_24h"]) == (1, 1, 0)
+    assert stats["limits"] == {"max_concurrency": {"limit": 5, "current": 0}}
+    assert stats["fairness"] == {"weight": 10, "effective_share": 1.0, "actual_share": 0.0}
+    assert (await call(http, "GET", f"{TENANTS}/acme/jobs?state=available", headers={}))["pagination"]["total"] == 1
+    assert [one["tenant_id"] for one in (await call(http, "GET", TENANTS, headers={}))["items"]] == ["acme"]
+    assert (await call(http, "DELETE", f"{TENANTS}/acme", headers={}))["deleted"]
+    assert (await call(http, "GET", f"{TENANTS}/acme", headers={}))["configured"] is False
+    assert (await http("DELETE", f"{TENANTS}/acme")).status_code == 404
+    assert (await http("GET", f"{TENANTS}/unknown")).status_code == 404
+    assert {"tenant.created", "tenant.changed", "tenant.deleted"} <= set(await bench.events())
+
+
+async def test_a_limit_is_told_as_the_specification_has_it(http: Http) -> None:
+    await http("PUT", f"{TENANTS}/acme", {"limits": {"max_queue_depth": 1}})
+    await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": []})
+    refused = await http("POST", f"{BASE}/jobs", {"type": "t", "args": []}, headers=ACME)
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"].isdigit()
+    error = refused.json()["error"]
+    assert error["code"] == "TENANT_LIMIT_EXCEEDED"
+    assert (error["tenant_id"], error["limit"], error["current"], error["maximum"]) == ("acme", "max_queue_depth", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/acme", {"fairness_weight": 0}),
+        ("/acme", {"quota": "elastic"}),
+        ("/acme", {"limits": {"max_concurrency": -1}}),
+        ("/acme", {"limits": {"max_enqueue_rate": {"limit": 5}}}),
+        ("/acme/limits", {}),
+        ("/acme/limits", {"reason": "none"}),
+        ("/_default", {"limits": {"max_concurrency": 5}}),
+        ("/a b", {}),
+    ],
+)
+async def test_what_cannot_be_said_of_a_tenant_is_refused(http: Http, path: str, body: dict[str, Any]) -> None:
+    assert (await http("PUT", f"{TENANTS}{path}", body)).status_code == 400
+
+
+async def test_metrics_are_told_by_tenant(http: Http) -> None:
+    await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": []})
+    text = (await http("GET", "/metrics")).text
+    assert 'ojs_tenant_queue_depth{queue="default",tenant_id="acme"} 1.0' in text
+    assert 'ojs_tenant_fairness_share{tenant_id="acme"}' in text
+    assert (await http("GET", "/metrics", headers=ACME)).status_code == 403

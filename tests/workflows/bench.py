@@ -1,0 +1,113 @@
+"""What do tests of workflows share? A bench that creates workflows and works their jobs off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ojster.jobs.completion import Acknowledgement, FailureReport
+from ojster.jobs.envelope import Job
+from ojster.jobs.failure import Failure
+from ojster.jobs.request import read_members
+from ojster.scope import accepted
+from ojster.service import Engine
+from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.workflows import Review, StepAddress
+from tests.conftest import Bench, Clock
+from tests.workflows.driver import every_step
+
+
+class WorkflowBench(Bench):
+    """An engine, and the shortcuts that tests of workflows want."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        super().__init__(engine, clock)
+        self.id = ""
+        self.given: dict[str, Any] = {}
+        """What each job was given of the results of others, by type, the last one of each."""
+        self.arguments: dict[str, list[Any]] = {}
+        self.order: list[str] = []
+
+    async def create(self, wire: dict[str, Any]) -> WorkflowInfo:
+        info = await self.engine.create_workflow(read_members(msgspec.json.encode(wire)))
+        self.id = info.id
+        return info
+
+    async def look(self) -> WorkflowInfo:
+        return await self.engine.show_workflow(self.id)
+
+    async def states(self) -> dict[str, str]:
+        return {step.path: step.state for step in every_step(await self.look())}
+
+    async def step(self, path: str) -> StepInfo:
+        return next(step for step in every_step(await self.look()) if step.path == path)
+
+    async def state(self) -> str:
+        return (await self.look()).state
+
+    async def take(self, count: int = 1) -> list[Job]:
+        """Fetch jobs, and remember what they were given."""
+        jobs = await self.fetch(count=count)
+        for job in jobs:
+            self.order.append(job.type)
+            self.arguments[job.type] = job.args
+            self.given[job.type] = msgspec.json.decode(job.parent_results or b"null")
+        return jobs
+
+    async def work(self, *failing: str, results: dict[str, Any] | None = None) -> list[str]:
+        """Work until there are no more jobs; those of the types in ``failing`` fail. Return the types, in order."""
+        done: list[str] = []
+        while jobs := await self.take(10):
+            for job in jobs:
+                done.append(job.type)
+                if job.type in failing:
+                    await self.give_up(job)
+                else:
+                    await self.ack(job, msgspec.json.encode((results or {}).get(job.type, {"from": job.type})))
+        return done
+
+    async def give_up(self, job: Job) -> Job:
+        """Fail a job for good."""
+        report = FailureReport(job.id, Failure("Boom", "it went wrong", retryable=False), job.worker_id, job.attempt)
+        return accepted((await self.engine.fail([report]))[0])
+
+    async def grow(self, job: Job, *steps: dict[str, Any]) -> Job:
+        """Complete a job that adds steps."""
+        more = tuple(msgspec.json.encode(step) for step in steps)
+        return accepted((await self.engine.acknowledge([Acknowledgement(job.id, b"1", None, None, more)]))[0])
+
+    async def review(
+        self, step: str, action: Any, notes: str | None = None, author: str | None = "ada"
+    ) -> WorkflowInfo:
+        return await self.engine.review_step(Review(self.id, step, action, notes, author))
+
+    async def cancel_step(self, step: str) -> WorkflowInfo:
+        return await self.engine.cancel_step(StepAddress(self.id, step))
+
+
+def job(type: str, *args: Any, **more: Any) -> dict[str, Any]:
+    """A step that is a job; ``if_`` is its condition."""
+    if "if_" in more:
+        more["if"] = more.pop("if_")
+    return {"type": type, "args": list(args), **more}
+
+
+def chain(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "chain", "steps": list(steps), **more}
+
+
+def group(*jobs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "group", "jobs": list(jobs), **more}
+
+
+def graph(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "graph", "steps": list(steps), **more}
+
+
+def batch(*jobs: dict[str, Any], **callbacks: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "batch", "jobs": list(jobs), "callbacks": callbacks}
+
+
+def ref(text: str) -> dict[str, str]:
+    return {"$ref": text}

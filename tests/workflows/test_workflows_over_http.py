@@ -1,0 +1,161 @@
+"""Workflows over HTTP: what is answered, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ojster.core.ids import new_id
+from ojster.service import Engine
+from tests.conftest import Http
+
+pytestmark = pytest.mark.anyio
+
+CHAIN = {"type": "chain", "name": "two", "steps": [{"type": "a", "args": []}, {"type": "b", "args": []}]}
+
+
+async def create(http: Http, wire: dict[str, Any]) -> dict[str, Any]:
+    response = await http("POST", "/ojs/v1/workflows", wire)
+    assert response.status_code == 201, response.text
+    shown: dict[str, Any] = response.json()["workflow"]
+    assert response.headers["location"] == f"/ojs/v1/workflows/{shown['id']}"
+    return shown
+
+
+async def get(http: Http, id: str, query: str = "") -> dict[str, Any]:
+    shown: dict[str, Any] = (await http("GET", f"/ojs/v1/workflows/{id}{query}")).json()["workflow"]
+    return shown
+
+
+async def test_a_workflow_is_created_and_shown_as_the_specification_has_it(http: Http) -> None:
+    made = await create(http, CHAIN)
+    assert (made["type"], made["name"], made["state"]) == ("chain", "two", "running")
+    assert (made["steps_total"], made["steps_completed"]) == (2, 0)
+    first, second = made["steps"]
+    assert (first["index"], first["type"], first["state"]) == (0, "a", "pending")
+    assert (second["index"], second["state"], second["job_id"]) == (1, "waiting", None)
+    assert made["metadata"]["job_count"] == 2
+    (job,) = await http.fetch()
+    assert job["id"] == first["job_id"]
+    assert (job["workflow_id"], job["workflow_step"], job["parent_results"]) == (made["id"], "0", [])
+    await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"], "result": {"ok": True}})
+    shown = await get(http, made["id"])
+    assert shown["steps"][0] | {"state": "completed", "result": {"ok": True}} == shown["steps"][0]
+    assert {"started_at", "completed_at"} <= shown["steps"][0].keys()
+    (job,) = await http.fetch()
+    assert job["parent_results"] == [{"ok": True}]
+
+
+async def test_prometheus_sees_workflows(http: Http) -> None:
+    await create(http, CHAIN)
+    made = await create(http, CHAIN)
+    await http("DELETE", f"/ojs/v1/workflows/{made['id']}")
+    text = (await http("GET", "/metrics")).text
+    assert 'ojs_workflows{state="running"} 1.0' in text
+    assert 'ojs_workflows_last_hour{state="cancelled"} 1.0' in text
+    assert 'ojs_workflows_last_hour{state="failed"} 0.0' in text
+
+
+async def test_a_broken_workflow_is_refused_as_the_specification_has_it(http: Http) -> None:
+    response = await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": []})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_workflow")
+    assert error["details"]["validation_errors"] == [
+        {"path": "$.steps", "message": "steps array must contain at least one element"}
+    ]
+
+
+async def test_a_workflow_is_cancelled_once(http: Http) -> None:
+    made = await create(http, CHAIN)
+    response = await http("DELETE", f"/ojs/v1/workflows/{made['id']}")
+    shown = response.json()["workflow"]
+    assert (shown["state"], shown["metadata"]["completed_count"]) == ("cancelled", 0)
+    assert "cancelled_at" in shown["metadata"]
+    response = await http("DELETE", f"/ojs/v1/workflows/{made['id']}")
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "conflict")
+    response = await http("GET", f"/ojs/v1/workflows/{new_id()}")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_workflows_are_listed_page_by_page(http: Http) -> None:
+    for _ in range(3):
+        await create(http, CHAIN)
+    page = (await http("GET", "/ojs/v1/workflows?state=running&limit=2")).json()
+    assert [one["name"] for one in page["workflows"]] == ["two", "two"]
+    assert page["pagination"]["total"] == 3
+    assert "steps" not in page["workflows"][0]
+    cursor = page["pagination"]["next_cursor"]
+    rest = (await http("GET", f"/ojs/v1/workflows?state=running&limit=2&cursor={cursor}")).json()
+    assert len(rest["workflows"]) == 1
+    response = await http("GET", "/ojs/v1/workflows?state=odd")
+    assert response.status_code == 400
+
+
+async def test_a_step_is_approved_over_http(http: Http) -> None:
+    made = await create(http, {"type": "chain", "steps": [{"type": "gate", "id": "go"}, {"type": "a", "args": []}]})
+    path = f"/ojs/v1/workflows/{made['id']}/steps/go/review"
+    assert (await http("POST", path, {})).status_code == 400
+    assert (await http("POST", path, {"action": "maybe"})).status_code == 400
+    response = await http("POST", path, {"action": "approve", "notes": "fine", "author": "ada"})
+    step = response.json()["workflow"]["steps"][0]
+    assert (step["state"], step["reviews"][0]["notes"]) == ("completed", "fine")
+    assert (await http("POST", path, {"action": "approve"})).status_code == 409
+    assert (await http("POST", path.replace("go", "no"), {"action": "approve"})).status_code == 404
+
+
+async def test_a_workflow_is_held_released_and_retried_over_http(http: Http) -> None:
+    made = await create(http, CHAIN)
+    base = f"/ojs/v1/workflows/{made['id']}"
+    assert (await http("POST", f"{base}/hold")).json()["workflow"]["held"] is True
+    assert await http.fetch() == []
+    assert "held" not in (await http("POST", f"{base}/release")).json()["workflow"]
+    (job,) = await http.fetch()
+    error = {"code": "handler_error", "message": "no", "retryable": False}
+    await http("POST", "/ojs/v1/workers/nack", {"job_id": job["id"], "error": error})
+    shown = await get(http, made["id"])
+    assert (shown["state"], shown["error"]["failed_step_index"]) == ("failed", 0)
+    assert shown["error"]["failed_job_ids"] == [job["id"]]
+    assert (await http("POST", f"{base}/retry")).json()["workflow"]["state"] == "running"
+    (again,) = await http.fetch()
+    assert again["supersedes"] == job["id"]
+    old = (await http("GET", f"/ojs/v1/jobs/{job['id']}")).json()["job"]
+    assert old["superseded_by"] == again["id"]
+    await http("POST", f"{base}/steps/0/cancel")
+    assert (await get(http, made["id"]))["state"] == "cancelled"
+
+
+async def test_a_job_adds_steps_with_its_acknowledgement(http: Http) -> None:
+    made = await create(http, CHAIN)
+    (job,) = await http.fetch()
+    bad = await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"], "append": [{"type": "X", "args": []}]})
+    assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_workflow")
+    good = await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"], "append": [{"type": "c", "args": [1]}]})
+    assert good.status_code == 200
+    assert [step["type"] for step in (await get(http, made["id"]))["steps"]] == ["a", "b", "c"]
+
+
+async def test_who_waits_for_a_workflow_is_answered_when_it_ends(http: Http, engine: Engine) -> None:
+    made = await create(http, {"type": "group", "jobs": [{"type": "a", "args": []}]})
+    waiting = asyncio.create_task(get(http, made["id"], "?wait_ms=30000&steps=false"))
+    changing = asyncio.create_task(get(http, made["id"], f"?wait_ms=30000&version={made['version']}"))
+    (job,) = await http.fetch()
+    assert (await changing)["jobs"][0]["state"] == "active"
+    await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"]})
+    ended = await waiting
+    assert (ended["state"], ended["finished"]) == ("completed", True)
+    assert "jobs" not in ended
+
+
+@pytest.mark.parametrize("step", ["²", "9" * 500, "a%2Fb", "..", "0.0.0", "on_error.x", "compensate"])
+async def test_a_step_that_there_is_not_is_told_so(http: Http, step: str) -> None:
+    made = await create(http, CHAIN)
+    response = await http("POST", f"/ojs/v1/workflows/{made['id']}/steps/{step}/cancel")
+    assert response.status_code == 404
+
+
+async def test_a_large_workflow_fits(http: Http) -> None:
+    jobs = [{"type": "a", "args": [number]} for number in range(3000)]
+    made = await create(http, {"type": "group", "jobs": jobs})
+    assert (made["jobs_total"], len(made["jobs"])) == (3000, 3000)
