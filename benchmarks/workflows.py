@@ -17,8 +17,8 @@ import uvloop
 from benchmarks.figure import Figure
 from benchmarks.stores import Store
 from ojster.core.tuning import be_quick
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
 from ojster.service import Engine
 from ojster.storage.database import open_database

@@ -16,10 +16,13 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ojster.capabilities import EXTENSIONS
 from ojster.core.durations import SECOND
 from ojster.core.events import EventFilter
+from ojster.core.job import Job
 from ojster.core.settings import Settings
-from ojster.jobs.envelope import Job
+from ojster.jobs.envelope import to_json
+from ojster.jobs.extension import install
 from ojster.jobs.request import Members
 from ojster.schedules.due import upkeep
 from ojster.server.application import Application
@@ -175,6 +178,7 @@ def engine_settings() -> Settings:
 @pytest.fixture
 def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Database]:
     opened = open_database(url, engine_settings, clock)
+    install(opened.memory, EXTENSIONS)
     opened.records_events = True
     yield opened
     opened.close()
@@ -204,7 +208,7 @@ class Bench:
         return pushed.job
 
     async def fetch(self, *queues: str, count: int = 1, **more: Any) -> list[Job]:
-        from ojster.jobs.claim_context import Claim
+        from ojster.jobs.claim_policy import Claim
 
         return await self.engine.fetch(Claim(queues or ("default",), count, **more))
 
@@ -213,15 +217,15 @@ class Bench:
         return job
 
     async def ack(self, job: Job, result: bytes | None = None) -> Job:
-        from ojster.jobs.completion import Acknowledgement
+        from ojster.jobs.messages import Acknowledgement
         from ojster.scope import accepted
 
         (done,) = await self.engine.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
         return accepted(done)
 
     async def fail(self, job: Job, type: str = "SomeError", code: str = "handler_error", **more: Any) -> Job:
-        from ojster.jobs.completion import FailureReport
         from ojster.jobs.failure import Failure
+        from ojster.jobs.messages import FailureReport
         from ojster.scope import accepted
 
         report = FailureReport(job.id, Failure(type, "it failed", code, **more), job.worker_id, job.attempt)
@@ -259,7 +263,7 @@ def request(type: str = "test.job", *args: Any, **options: Any) -> Members:
 
 def shown(job: Job) -> dict[str, Any]:
     """The job's JSON, decoded."""
-    decoded: dict[str, Any] = msgspec.json.decode(job.to_json())
+    decoded: dict[str, Any] = msgspec.json.decode(to_json(job))
     return decoded
 
 

@@ -33,9 +33,9 @@ from ojster.core.errors import (
     OjsterError,
     PayloadTooLarge,
 )
+from ojster.core.job import Job
 from ojster.core.settings import Retention, Settings
 from ojster.core.states import JobState
-from ojster.jobs.envelope import Job
 from ojster.queues.fairness import Sharing
 from ojster.version import __version__
 from ojster.worker.worker import Worker

@@ -20,6 +20,7 @@ import msgspec
 
 from ojster import tracing
 from ojster.agents import attributes
+from ojster.capabilities import EXTENSIONS
 from ojster.client.event_loop_thread import Portal
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
@@ -28,16 +29,18 @@ from ojster.collections.items import Where
 from ojster.context import JobCancelled, JobContext, JobFailed
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound
 from ojster.core.ids import new_id
+from ojster.core.job import Job
+from ojster.core.reacts import BITS
 from ojster.core.settings import Settings
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
-from ojster.events.reaction_rules import ATTRIBUTE, BITS
+from ojster.events.reaction_rules import ATTRIBUTE
 from ojster.files.store import store_for
 from ojster.files.transfer import restore
 from ojster.fleet import ml_resources
-from ojster.jobs.envelope import Job
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
+from ojster.jobs.extension import install
 from ojster.jobs.push import push
 from ojster.jobs.request import DEFAULT_QUEUE, Members, check_queue_name, read_job, read_options, read_type
 from ojster.jobs.service import through_middleware
@@ -951,6 +954,7 @@ class App:
         return [await through_middleware(self.enqueue_middleware, members) for members in requests]
 
     def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
+        install(tx.memory, EXTENSIONS)
         settings = self.settings
         jobs = [
             read_job(

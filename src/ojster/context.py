@@ -18,12 +18,12 @@ from ojster.client.interface import Client
 from ojster.collections.handles import SharedCollection
 from ojster.collections.items import Where
 from ojster.core.errors import Unsupported
+from ojster.core.job import Job
 from ojster.core.values import to_json, to_micros
 from ojster.files.file import JSON, may_refer
 from ojster.files.transfer import restore, restore_json, upload
 from ojster.jobs.checkpoints import NewCheckpoint
-from ojster.jobs.completion import Progress, Release
-from ojster.jobs.envelope import Job
+from ojster.jobs.messages import Progress, Release
 from ojster.workflows.notes import NewNote
 from ojster.workflows.property_values import Changes
 from ojster.workflows.shared_properties import SharedProperties, wait_in_thread

@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from ojster.capabilities import EXTENSIONS
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.events import EventFilter, EventPage
 from ojster.events import log as event_log
 from ojster.files import records
+from ojster.files.store import FileStore
 from ojster.fleet.service import OperatorCalls
 from ojster.jobs.bulk import Action
+from ojster.jobs.extension import Extension, install
 from ojster.jobs.selection import JobFilter, Step, walk
 from ojster.schedules import retention
 from ojster.schedules.due import upkeep
-from ojster.scope import answer
+from ojster.scope import Directive, EnqueueMiddleware, answer
+from ojster.storage.database import Database
 from ojster.storage.wakeups import DUE
 
 log = logging.getLogger(__name__)
@@ -44,7 +49,25 @@ RETENTION_INTERVAL: Final = 60.0
 
 
 class Engine(OperatorCalls):
-    """Every operation on jobs, queues, workers and cron jobs of one database; parameters as of ``View``."""
+    """Every operation on jobs, queues, workers and cron jobs of one database; parameters as of ``View``.
+
+    Parameters
+    ----------
+    extensions:
+        The capabilities that take part in the life of jobs.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        middleware: Sequence[EnqueueMiddleware] = (),
+        directives: Sequence[Directive] = (),
+        store: FileStore | None = None,
+        extensions: Sequence[Extension] = EXTENSIONS,
+    ) -> None:
+        super().__init__(database, middleware=middleware, directives=directives, store=store)
+        install(database.memory, extensions)
 
     # Lifecycle
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.jobs.completion import Acknowledgement, FailureReport, Release
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.version import __version__
 
 try:

@@ -21,8 +21,9 @@ from ojster.agents.attributes import (
 from ojster.agents.budgets import Account
 from ojster.agents.handler import ModelUnavailable, Reply, ToolFailed, ToolTimeout
 from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
-from ojster.jobs.completion import Acknowledgement
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
+from ojster.jobs.envelope import to_json
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
 from tests.conftest import Bench
 
@@ -48,7 +49,7 @@ async def running(bench: Bench, **agent: Any) -> Job:
 
 
 async def shown(bench: Bench, job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode((await bench.find(job)).to_json())
+    found: dict[str, Any] = msgspec.json.decode(to_json(await bench.find(job)))
     return {name.removeprefix("ext_agent_"): value for name, value in found.items() if name.startswith("ext_agent_")}
 
 
@@ -308,7 +309,7 @@ async def test_an_agent_in_python_asks_models_in_order_and_uses_its_tools(shared
         "answer": "OWLS",
         "usage": {"prompt_tokens": 300, "completion_tokens": 20, "total_tokens": 320, "llm_calls": 1},
     }
-    found = msgspec.json.decode((await app.client().find(handle.id)).to_json())
+    found = msgspec.json.decode(to_json(await app.client().find(handle.id)))
     assert (found["ext_agent_tokens_used"], found["ext_agent_model_used"]) == (470, "small")
     assert [(one["result"], one["error"]) for one in found["ext_agent_tool_results"]] == [
         ({"value": ["x"]}, None),

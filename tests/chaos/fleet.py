@@ -15,8 +15,8 @@ from pathlib import Path
 from ojster.app import App, JobOptions, Retry, request_of
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
+from ojster.core.job import Job
 from ojster.core.states import STATE_NAMES
-from ojster.jobs.envelope import Job
 from ojster.jobs.queries import Page
 from tests.postgres import free_port
 

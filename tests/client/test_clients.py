@@ -15,13 +15,13 @@ from ojster.collections.items import Lookup, NewItem, Where
 from ojster.core.durations import HOUR
 from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import new_id
+from ojster.core.job import Job
 from ojster.events.channel import Channel
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import Page
 from ojster.jobs.request import read_members
 from ojster.jobs.selection import JobFilter

@@ -18,7 +18,7 @@ import sqlalchemy.orm
 from django.conf import settings as django_settings
 
 from ojster import App, Duplicate, InvalidRequest, JobHandle, JobType, NotFound, NotInTransaction, Unique
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.service import Engine
 from ojster.storage.database import open_database
 from ojster.storage.postgres.url import parse_postgres_url

@@ -9,8 +9,8 @@ import pytest
 
 from ojster import App, InvalidRequest, Retry, chain
 from ojster.core.errors import Conflict
+from ojster.core.job import Job
 from ojster.events.reaction_builders import OF_JOB, enqueue, retry_after, start
-from ojster.jobs.envelope import Job
 from ojster.jobs.request import read_members
 from tests.conftest import Bench
 

@@ -16,8 +16,8 @@ from websockets.typing import Origin, Subprotocol
 
 from ojster.events import stream_routes, streams
 from ojster.events.streams import Channel
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, Progress, Release
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement, Progress, Release
 from ojster.jobs.request import read_members
 from ojster.service import Engine
 from ojster.storage.database import open_database

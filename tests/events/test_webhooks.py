@@ -19,13 +19,13 @@ from starlette.routing import Route
 
 from ojster.core.errors import InvalidRequest
 from ojster.events import webhook_sender
+from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import Deliverer, Refused, Sender, sign
 from ojster.events.webhooks import QUEUE
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
 from ojster.server.application import Application
 from ojster.service import Engine
-from ojster.storage.configuration import Subscription
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio

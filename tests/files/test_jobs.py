@@ -11,11 +11,11 @@ import pytest
 from ojster import App, JobContext, chain, group
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
+from ojster.core.job import Job
 from ojster.events.reaction_builders import collect
 from ojster.files.file import NewFile, reference_to
 from ojster.files.transfer import fetch, restore
-from ojster.jobs.completion import Acknowledgement
-from ojster.jobs.envelope import Job
+from ojster.jobs.messages import Acknowledgement
 from ojster.service import Engine
 from tests.conftest import Bench, Clock, shown
 from tests.server.test_connections import serving

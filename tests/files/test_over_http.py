@@ -21,8 +21,8 @@ from ojster.files import streams, transfer
 from ojster.files.file import FileRef, HashMismatch, NewFile
 from ojster.files.records import list_pieces
 from ojster.files.store import FileStore, open_store
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.server.application import Application
 from ojster.service import Engine
 from ojster.storage.database import Database

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from ojster import App, Worker
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest, ResourcesRefused
+from ojster.core.job import Job
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import NOTHING, Provided, read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.envelope import from_json, to_json
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.jobs.request import read_job, read_members
 from ojster.jobs.selection import JobFilter
 from ojster.queues import configuration
@@ -320,7 +321,7 @@ async def test_the_timeout_of_the_extension_goes_before_that_of_the_job(bench: B
     await push(bench, members)
     (job,) = await fetch_jobs(bench, None, 1, "w")
     assert job.timeout == 100 * SECOND
-    assert Job.from_json(job.to_json()).timeout == 100 * SECOND
+    assert from_json(to_json(job)).timeout == 100 * SECOND
 
 
 async def test_a_queue_fills_in_what_jobs_leave_out_and_refuses_what_is_too_much(bench: Bench) -> None:
@@ -335,7 +336,7 @@ async def test_a_queue_fills_in_what_jobs_leave_out_and_refuses_what_is_too_much
     }
     await bench.engine.do(configuration.configure, Configuration("default", rules=rules))
     (id,) = await push(bench, members_of())
-    assert msgspec.json.decode((await bench.find(id)).to_json())["ext_ml_gpu_count"] == 2
+    assert msgspec.json.decode(to_json(await bench.find(id)))["ext_ml_gpu_count"] == 2
     for ml in (
         {"gpu_count": 5},
         {"memory_gb": 101},

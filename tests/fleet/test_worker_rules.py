@@ -15,8 +15,8 @@ from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.fleet.job_types import Types
 from ojster.fleet.worker_rule import read_rule_members
 from ojster.fleet.workers import Heartbeat
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
 from tests.conftest import Bench
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from ojster import App, found
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.job import Job
 from ojster.core.outcome import Outcome, outcome_of
 from ojster.events.reaction_builders import OF_JOB, collect, record, skip_if_changed, skip_if_unchanged
 from ojster.files.file import NewFile
 from ojster.files.store import MemoryStore
 from ojster.files.transfer import fetch
 from ojster.insight.task_values import TaskFilter
-from ojster.jobs.envelope import Job
 from ojster.jobs.request import read_members
 from ojster.service import Engine
 from tests.conftest import Bench, Clock, shown

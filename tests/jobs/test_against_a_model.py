@@ -15,13 +15,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from ojster.capabilities import EXTENSIONS
 from ojster.core.errors import OjsterError
+from ojster.core.job import Job
 from ojster.jobs import completion, interventions, queries
 from ojster.jobs.claim import claim
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport, Release
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.extension import install
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.push import push
 from ojster.jobs.request import read_job
 from ojster.queues.queues import pause, resume
@@ -125,6 +127,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
         self.database: Database = open_database(self.url, clock=self.clock)
+        install(self.database.memory, EXTENSIONS)
         self.model = Model()
         self.pushed = 0
 

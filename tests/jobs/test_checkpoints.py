@@ -8,6 +8,7 @@ from ojster.core.durations import HOUR
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.jobs.bulk import Action
 from ojster.jobs.checkpoints import LARGEST_CHECKPOINT, NewCheckpoint
+from ojster.jobs.envelope import to_json
 from ojster.jobs.selection import JobFilter
 from tests.conftest import Bench, shown
 
@@ -24,7 +25,7 @@ async def test_the_next_attempt_is_given_what_the_last_one_saved(bench: Bench) -
     await bench.fail(first)
     await bench.upkeep(after=10)
     second = await bench.fetch_one()
-    assert b'"checkpoint":{"state":{"row":2,"big":12345678901234567890.5},"sequence":2}' in second.to_json()
+    assert b'"checkpoint":{"state":{"row":2,"big":12345678901234567890.5},"sequence":2}' in to_json(second)
     assert (await bench.engine.find_checkpoint(first.id)).sequence == 2
 
 

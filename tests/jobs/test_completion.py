@@ -9,7 +9,7 @@ import pytest
 from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.fleet.workers import Heartbeat
-from ojster.jobs.completion import Acknowledgement, Progress, Release
+from ojster.jobs.messages import Acknowledgement, Progress, Release
 from ojster.jobs.selection import JobFilter
 from ojster.scope import accepted
 from tests.conftest import Bench, shown

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import NotFound
-from ojster.jobs.completion import Release
 from ojster.jobs.history import MOST_ENTRIES, Entry
+from ojster.jobs.messages import Release
 from ojster.jobs.request import read_members
 from ojster.schedules.retention import forget
 from ojster.service import Engine

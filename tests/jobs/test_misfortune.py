@@ -14,7 +14,8 @@ from ojster.core.errors import BackendError, BackendUnavailable
 from ojster.core.settings import Settings
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim import claim
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.envelope import to_json
 from ojster.jobs.queries import Page
 from ojster.jobs.request import read_job
 from ojster.jobs.selection import JobFilter
@@ -94,7 +95,7 @@ async def test_numbers_that_python_cannot_hold_go_through_unchanged(bench: Bench
     await bench.fail(await bench.fetch_one())
     found = await bench.find(pushed.job)
     assert found.state == "retryable"
-    assert f'"args":[{number}]'.encode() in found.to_json()
+    assert f'"args":[{number}]'.encode() in to_json(found)
 
 
 async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(

@@ -9,8 +9,8 @@ import pytest
 from ojster.core.errors import Duplicate
 from ojster.core.events import EventFilter
 from ojster.core.ids import new_id
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_job
 from tests.conftest import START, Bench, request, shown
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import Duplicate
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from tests.conftest import Bench, request
 from tests.jobs.test_transitions import make
 

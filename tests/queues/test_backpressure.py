@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from ojster.core.errors import QueueFull
+from ojster.queues.rules import may_be_bounded
 from ojster.service import Engine
 from ojster.storage.database import open_database
 from tests.conftest import Bench, Clock, Http, request
@@ -99,7 +100,7 @@ async def test_the_steps_of_workflows_are_let_in(http: Http) -> None:
 async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, clock: Clock) -> None:
     from ojster.queues import configuration
     from ojster.queues.configuration import Configuration
-    from ojster.storage.configuration import Bound
+    from ojster.queues.rules import Bound
 
     engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(3)]
     for engine in engines:
@@ -117,7 +118,7 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
         return taken
 
     async with asyncio.timeout(30):
-        while any(engine.database.configuration.may_bound("q") is False for engine in engines):
+        while any(may_be_bounded(engine.database.memory, "q") is False for engine in engines):
             await asyncio.sleep(0.01)
         assert sum(await asyncio.gather(*map(push_some, engines))) == 20
     for engine in engines:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from ojster.core.durations import SECOND
 from ojster.core.errors import NotFound
 from ojster.fleet.workers import Heartbeat
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.queues import pools
 from ojster.queues.fairness import STRICT, Sharing, Strategy, Turns
+from ojster.queues.pool import Pool
 from ojster.service import Engine
-from ojster.storage.configuration import Pool
 from ojster.storage.database import open_database
 from tests.conftest import Bench, Clock
 

@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ojster.core.durations import SECOND
+from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs import claim
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
-from ojster.jobs.envelope import Job
-from ojster.queues import limits
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
+from ojster.queues import claim_policies, limits
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits, Rate
 from ojster.service import Engine
@@ -269,7 +268,7 @@ async def test_a_pause_is_for_those_who_share_a_key_and_ends(bench: Bench) -> No
 @pytest.mark.parametrize("prefix", ["", "tenant:"])
 async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     monkeypatch.setattr(limits, "MOST_KEYS", 5)
-    monkeypatch.setattr(claim, "MOST_KEYS", 5)
+    monkeypatch.setattr(claim_policies, "MOST_KEYS", 5)
     keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
     await bench.engine.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
     started: Counter[str | None] = Counter()

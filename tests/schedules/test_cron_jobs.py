@@ -96,7 +96,7 @@ async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
 
 
 async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) -> None:
-    from ojster.jobs.claim_context import Claim
+    from ojster.jobs.claim_policy import Claim
 
     await bench.engine.register_cron(cron(overlap_policy="enqueue"))
     for _ in range(2):

@@ -11,7 +11,7 @@ from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.settings import Retention, Settings
 from ojster.core.timestamps import system_clock
 from ojster.fleet.workers import Heartbeat
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.selection import JobFilter
 from ojster.schedules.due import MOST_AT_ONCE
 from ojster.schedules.retention import BATCH, forget

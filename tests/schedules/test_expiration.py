@@ -14,9 +14,9 @@ from ojster import App, chain
 from ojster.collections.items import NewItem, Where
 from ojster.core.durations import DAY, HOUR
 from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound
-from ojster.jobs.completion import Acknowledgement, Release
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
+from ojster.jobs.messages import Acknowledgement, Release
 from ojster.jobs.request import read_members
 from ojster.queues.configuration import Configuration, configure
 from ojster.tenancy.tenants import TenantChange, put_tenants

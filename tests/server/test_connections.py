@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.service import Engine

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.service import Engine
 from ojster.storage.database import open_database
 from ojster.storage.sqlite.database import LARGEST_LOG_PAGES, migrate

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from ojster.core.errors import BackendUnavailable
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.service import Engine
 from ojster.storage.database import open_database
 from ojster.storage.postgres.database import LISTEN_VARIABLE

@@ -15,7 +15,7 @@ import pytest
 
 from ojster import App, Unique
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.push import push
 from ojster.jobs.request import read_job
 from ojster.schedules.cron import Cron
@@ -181,7 +181,7 @@ class TestManyServers:
         await here.close()
 
     async def test_a_result_that_is_waited_for_is_heard_of(self, engines: list[Engine]) -> None:
-        from ojster.jobs.completion import Acknowledgement
+        from ojster.jobs.messages import Acknowledgement
 
         here, there = engines
         (pushed,) = await here.enqueue([request()])

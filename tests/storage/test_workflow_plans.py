@@ -9,9 +9,9 @@ import msgspec
 import psycopg
 import pytest
 
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.jobs.request import read_members
 from ojster.schedules.due import upkeep
 from ojster.service import Engine

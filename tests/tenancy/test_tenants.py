@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound, TenantLimitExceeded, TenantMissing
+from ojster.core.job import Job
 from ojster.core.settings import Settings
 from ojster.jobs.bulk import Action
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
 from ojster.jobs.selection import JobFilter
 from ojster.queues.configuration import Configuration, configure

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from ojster.app import App, request_of
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from ojster.jobs.request import read_members
 
 

@@ -16,10 +16,10 @@ import uvicorn
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
 from ojster.app import JobHandle, request_of
 from ojster.core.errors import Unsupported
+from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application
 from ojster.service import Engine
-from ojster.storage.configuration import Pool
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio

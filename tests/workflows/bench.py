@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from ojster.jobs.completion import Acknowledgement, FailureReport
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.jobs.request import read_members
 from ojster.scope import accepted
 from ojster.service import Engine

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from ojster.core.errors import OjsterError
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.schedules.due import upkeep
 from ojster.service import Engine
 from ojster.storage.transaction import Transaction

@@ -11,7 +11,7 @@ from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound
 from ojster.core.events import EventFilter
 from ojster.core.ids import new_id
 from ojster.core.settings import Settings
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.schedules import retention
 from ojster.service import Engine
 from ojster.workflows.views import WorkflowFilter

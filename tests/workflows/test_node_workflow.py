@@ -19,13 +19,13 @@ from ojster.app import App
 from ojster.context import JobContext
 from ojster.core import errors
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound
+from ojster.core.job import Job
 from ojster.fleet.requirements import Provided
 from ojster.fleet.workers import Heartbeat, held_jobs
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import FACT
-from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.envelope import Job
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.request import read_members
 from ojster.sandbox.sandbox import CodeFailed, Request, Sandbox
 from ojster.scope import accepted

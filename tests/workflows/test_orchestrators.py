@@ -10,9 +10,9 @@ import pytest
 
 from ojster import App, Child, JobContext, Orchestrator, WorkflowFailed, found, group
 from ojster.core.errors import InvalidRequest
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
 from ojster.schedules.due import upkeep
 from ojster.service import Engine

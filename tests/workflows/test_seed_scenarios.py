@@ -13,7 +13,7 @@ from ojster.collections.items import NewItem, Where
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, Unauthenticated
 from ojster.core.ids import new_id
 from ojster.fleet.workers import Heartbeat
-from ojster.jobs.completion import Acknowledgement
+from ojster.jobs.messages import Acknowledgement
 from ojster.server.authentication import Doorkeeper
 from ojster.tenancy.access import Grant, Operation, Role
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref

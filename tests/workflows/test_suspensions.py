@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
-from ojster.jobs.completion import Acknowledgement, Release
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
+from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, Release
 from ojster.jobs.request import read_members
 from ojster.scope import accepted
 from ojster.storage.postgres.url import parse_postgres_url
@@ -73,7 +74,7 @@ async def test_a_job_that_waits_may_run_again_and_knows_what_it_was_given(flow: 
     (again,) = await flow.take()
     assert (again.id, again.attempt) == (one.id, 1)
     assert again.resumed == b"[1,2]"
-    assert msgspec.json.decode(again.to_json())["resumed"] == [1, 2]
+    assert msgspec.json.decode(to_json(again))["resumed"] == [1, 2]
     await flow.fail(again)
     await flow.upkeep(10)
     (third,) = await flow.take()

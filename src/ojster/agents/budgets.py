@@ -25,7 +25,7 @@ from ojster.agents.attributes import (
     tools_of,
 )
 from ojster.core.errors import OjsterError, PayloadTooLarge
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of
 from ojster.storage.transaction import Transaction
 

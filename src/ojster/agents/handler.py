@@ -19,7 +19,7 @@ import msgspec
 from ojster.agents.attributes import AgentState, ToolNotFound
 from ojster.agents.budgets import Account
 from ojster.core.ids import new_id
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 
 if TYPE_CHECKING:
     from ojster.app import JobHandle, JobType

@@ -27,8 +27,8 @@ from ojster.app import URL_VARIABLE, App, JobHandle, JobType
 from ojster.cli.options import examples, with_json
 from ojster.cli.output import STATE_STYLES, print_json, state_text
 from ojster.core.errors import BackendError
+from ojster.core.job import Job
 from ojster.core.states import FINISHED
-from ojster.jobs.envelope import Job
 
 LONGEST: Final = 50.0
 """After how many seconds the demonstration gives up."""

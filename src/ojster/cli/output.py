@@ -11,8 +11,9 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.envelope import Job
+from ojster.jobs.envelope import to_json
 from ojster.jobs.queries import JobPage
 
 _terminal: Final = Console(highlight=False)
@@ -92,7 +93,7 @@ JOB_COLUMNS: Final = ("id", "type", "queue", "state", "attempt", "created", "err
 
 def job_json(job: Job) -> msgspec.Raw:
     """Return a job as JSON."""
-    return msgspec.Raw(job.to_json() if job.seq else job.envelope)
+    return msgspec.Raw(to_json(job) if job.seq else job.envelope)
 
 
 def moment_json(moment: int | None) -> str | None:

@@ -22,6 +22,7 @@ from ojster.core import errors
 from ojster.core.durations import format_duration
 from ojster.core.errors import BackendError, BackendUnavailable, Duplicate, OjsterError
 from ojster.core.ids import new_id
+from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.events.channel import Channel, read_channel
 from ojster.files.file import OCTETS, File, NewFile
@@ -32,11 +33,11 @@ from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
 from ojster.jobs.checkpoints import NewCheckpoint
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.envelope import from_json
 from ojster.jobs.failure import Failure
 from ojster.jobs.history import Entry
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.request import Members, read_members
 from ojster.jobs.selection import JobFilter
@@ -770,7 +771,7 @@ def _error(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
 
 def _outcome(raw: msgspec.Raw) -> Job | OjsterError:
     shown = read_members(raw, "The result")
-    return _error(msgspec.json.decode(shown["error"])) if "error" in shown else Job.from_json(bytes(raw))
+    return _error(msgspec.json.decode(shown["error"])) if "error" in shown else from_json(bytes(raw))
 
 
 def _paging(page: Page | WorkflowFilter) -> dict[str, Any]:
@@ -778,7 +779,7 @@ def _paging(page: Page | WorkflowFilter) -> dict[str, Any]:
 
 
 def _job(raw: msgspec.Raw) -> Job:
-    return Job.from_json(bytes(raw))
+    return from_json(bytes(raw))
 
 
 def _workflow(answer: Members) -> WorkflowInfo:

@@ -10,6 +10,7 @@ from ojster.agents.budgets import Account
 from ojster.collections.contents import Collection
 from ojster.collections.items import Item, Lookup, NewItem, Where
 from ojster.core.errors import OjsterError
+from ojster.core.job import Job
 from ojster.events.channel import Channel
 from ojster.files.file import File, NewFile
 from ojster.fleet.unrunnable import Unrunnable
@@ -19,11 +20,10 @@ from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
 from ojster.jobs.checkpoints import NewCheckpoint
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.history import Entry
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.request import Members
 from ojster.jobs.selection import JobFilter

@@ -25,12 +25,12 @@ from ojster.collections.items import (
     key_of_workflow,
 )
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.tenant import called, qualify, split
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import let_go, refer
-from ojster.jobs.envelope import Job
 from ojster.jobs.queries import no_job
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction

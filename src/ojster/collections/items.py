@@ -244,10 +244,6 @@ def _check_source(collection: str) -> str:
     return collection if collection == INTERNAL else check_collection_name(collection)
 
 
-LOOKS_UP: Final = 1 << 19
-"""How a job's row says that lookups stand in its arguments, which are resolved when it is handed out."""
-
-
 def check_lookups(args: bytes | msgspec.Raw) -> bool:
     """Tell whether lookups stand in the arguments of a job that is no step of a workflow.
 

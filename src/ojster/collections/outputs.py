@@ -16,9 +16,12 @@ import msgspec
 from ojster.collections.contents import artifacts_of, look_up, need_collection, put, put_all
 from ojster.collections.items import Item, NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
+from ojster.core.job import Job
+from ojster.core.reacts import COLLECTS
+from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
-from ojster.events.reaction_rules import COLLECTS, Collect, Event, reactions_of
-from ojster.jobs.envelope import Job
+from ojster.events.reaction_rules import Collect, reactions_of
+from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction, TryAgain
@@ -172,7 +175,7 @@ def seer(job: Job) -> See:
         if begin == "result" and job.result is not None:
             return follow(reference, job.result, 1)
         if not shown:
-            shown.append(job.to_json())
+            shown.append(to_json(job))
         return follow(reference, shown[0])
 
     return look

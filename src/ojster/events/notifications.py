@@ -14,13 +14,14 @@ import msgspec
 
 from ojster.collections.outputs import seer
 from ojster.core.errors import NotFound, OjsterError
+from ojster.core.job import Job
+from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, parse_reference
 from ojster.core.tenant import called, qualify
 from ojster.events.channel import LONGEST_SUBJECT, Channel, Message, Notify
-from ojster.events.reaction_rules import Event
 from ojster.events.webhooks import RETRY
 from ojster.jobs.admission import admit
-from ojster.jobs.envelope import Job
+from ojster.jobs.envelope import to_json
 from ojster.jobs.request import read_job
 from ojster.storage.transaction import Transaction
 
@@ -91,7 +92,7 @@ def notify(tx: Transaction, job: Job, event: Event, action: Notify) -> None:
     if channel is None:
         raise no_channel(key)
     subject = action.subject or channel.subject or DEFAULT_SUBJECT
-    shown = {name: value for name, value in msgspec.json.decode(job.to_json()).items() if name in _SHOWN}
+    shown = {name: value for name, value in msgspec.json.decode(to_json(job)).items() if name in _SHOWN}
     message = Message(
         event,
         _filled(subject, job, event)[:LONGEST_SUBJECT],

@@ -9,34 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import msgspec
 
 from ojster.collections.items import INTERNAL, Matching, check_collection_name, check_item_name, read_lookup
 from ojster.core.durations import DAY, HOUR, MINUTE, WEEK
 from ojster.core.errors import InvalidRequest
+from ojster.core.reacts import BITS, COLLECTS, SKIPS, JobEvent
 from ojster.events.channel import Notify
 from ojster.insight.task_values import Record, Skip, SkipIfChanged, SkipIfUnchanged
 
 ATTRIBUTE: Final = "event_reactions"
 """The attribute of the job in which they stand."""
-
-Event = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "on_failure", "on_reminder"]
-"""What may happen to a job: it is pushed, may run at last, is given to a worker, has succeeded, has failed for good,
-still waits for an answer.
-"""
-
-BITS: Final[dict[Event, int]] = {event: 1 << place for place, event in enumerate(get_args(Event))}
-"""How a job's row says to which events there are reactions."""
-
-ANY_EVENT: Final = sum(BITS.values())
-
-COLLECTS: Final = 1 << 17
-"""How a job's row says that it puts something into a collection when it has succeeded, before others may see that."""
-
-SKIPS: Final = 1 << 18
-"""How a job's row says that it may turn out, when it is about to be handed out, that it need not run."""
 
 MOST_ACTIONS: Final = 20
 """How many actions an event may have."""
@@ -98,7 +83,7 @@ class RetryWithDelays(
 
 
 Action = Enqueue | StartWorkflow | Collect | Notify | RetryWithDelays | Record | SkipIfUnchanged | SkipIfChanged
-Reactions = dict[Event, tuple[Action, ...]]
+Reactions = dict[JobEvent, tuple[Action, ...]]
 
 _decode: Final = msgspec.json.Decoder(Reactions).decode
 
@@ -139,7 +124,7 @@ def _read_reactions(raw: bytes) -> Reactions:
     return reactions
 
 
-def _check_places(event: Event, actions: Sequence[Action]) -> None:
+def _check_places(event: JobEvent, actions: Sequence[Action]) -> None:
     """Refuse actions that make no sense when something happens."""
     if sum(isinstance(action, SkipIfUnchanged) for action in actions) > 1:
         raise InvalidRequest("'skip-if-unchanged' can stand once.", field=f"{ATTRIBUTE}.{event}")
@@ -184,7 +169,7 @@ def delays_of(retry: RetryWithDelays) -> list[int]:
     return [int(match[1]) * _UNITS[match[2]] for match in found if match is not None]
 
 
-def bits_of(reactions: Mapping[Event, Sequence[Any]]) -> int:
+def bits_of(reactions: Mapping[JobEvent, Sequence[Any]]) -> int:
     """Return how a job's row says to which events there are reactions."""
     bits = sum(bit for event, bit in BITS.items() if reactions.get(event))
     collects = any(isinstance(action, Collect) for action in reactions.get("on_success", ()))

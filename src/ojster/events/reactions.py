@@ -12,18 +12,19 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.collections.items import LOOKS_UP
 from ojster.collections.outputs import carry_out, collect_all, collect_outputs, finder, note_failure, seer, workflow_of
 from ojster.core.errors import NotFound, OjsterError
+from ojster.core.job import Job
+from ojster.core.reacts import LOOKS_UP
+from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, resolve
 from ojster.core.tenant import qualify
 from ojster.events.channel import Notify
 from ojster.events.notifications import notify
-from ojster.events.reaction_rules import Action, Collect, Enqueue, Event, StartWorkflow, reactions_of
+from ojster.events.reaction_rules import Action, Collect, Enqueue, StartWorkflow, reactions_of
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.admission import admit
-from ojster.jobs.envelope import Job
 from ojster.jobs.request import Members, NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from ojster.core.events import SOURCE
+from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, Told, gap, id_to_number
-from ojster.jobs.envelope import Job
 from ojster.jobs.request import check_queue_name
 from ojster.server.request import Answer, Exchange, encode
 from ojster.server.route import BASE, Route

@@ -11,19 +11,19 @@ from msgspec import UNSET
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
+from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.events import webhooks
+from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import Refused
 from ojster.events.webhooks import Change
 from ojster.jobs import interventions
-from ojster.jobs.envelope import Job
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
 from ojster.server import wire
 from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
-from ojster.storage.configuration import Subscription
 
 
 async def create_subscription(exchange: Exchange) -> Answer:

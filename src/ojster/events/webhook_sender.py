@@ -24,16 +24,16 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.ids import new_id
+from ojster.core.job import Job
 from ojster.core.tenant import called
 from ojster.events import mail, notifications, webhooks
 from ojster.events.channel import Channel, Message
 from ojster.events.mail import Smtp
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport, Release
-from ojster.jobs.envelope import Job
+from ojster.events.subscription import Subscription
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.service import Engine
-from ojster.storage.configuration import Subscription
 from ojster.version import __version__
 
 log = logging.getLogger(__name__)

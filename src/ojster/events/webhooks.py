@@ -17,9 +17,9 @@ from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
+from ojster.events.subscription import Subscription, active_subscriptions, decode_subscription
 from ojster.jobs.admission import admit
 from ojster.jobs.request import NewJob, read_job
-from ojster.storage.configuration import Subscription, decode_subscription
 from ojster.storage.transaction import Transaction
 
 QUEUE: Final = "ojster.webhooks"
@@ -43,15 +43,12 @@ _SILENT: Final = ("webhook.",)
 """Events of which nobody is told."""
 
 
-def tell_subscribers(tx: Transaction, since: int = 0) -> int:
-    """Push a delivery for each event of the transaction that somebody wants, from number ``since`` on; return how many.
-
-    How many events there are then, so that the next call begins behind them.
-    """
-    events = tx.effects.events
+def tell_subscribers(tx: Transaction) -> None:
+    """Push a delivery for each event that a subscription wants; each event of the transaction once."""
+    events, since = tx.effects.events, tx.effects.told
     if since == len(events):
-        return since
-    if subscriptions := tx.configuration.subscriptions(tx):
+        return
+    if subscriptions := active_subscriptions(tx):
         deliveries = [
             delivery(tx, subscription, describe_event(event, f"evt_{new_id()}", SOURCE))
             for event in events[since:]
@@ -61,7 +58,7 @@ def tell_subscribers(tx: Transaction, since: int = 0) -> int:
         ]
         if deliveries:
             admit(tx, [deliveries])
-    return len(events)
+    tx.effects.told = len(events)
 
 
 def delivery(tx: Transaction, subscription: Subscription, event: dict[str, Any]) -> NewJob:

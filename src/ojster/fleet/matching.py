@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.job import Job
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import Condition, Needs, Provided
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import UNLIMITED
+from ojster.jobs.places import last_places
 from ojster.jobs.request import read_members
-from ojster.queues.limits import UNLIMITED
+from ojster.storage.memory import Local
 from ojster.storage.transaction import Transaction, TryAgain
 
 MOST_KINDS: Final = 200
@@ -60,9 +62,13 @@ IMPOSSIBLE: Final = Needs(required=(Condition("nothing", "In"),))
 log = logging.getLogger("ojster")
 
 
+known_requirements: Final = Local[dict[str, Needs]](dict)
+"""Requirements of jobs that this process has seen, by key."""
+
+
 def find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = None) -> Needs:
     """Return the needs of a key, which the job with this number has."""
-    known = tx.configuration.needs
+    known = known_requirements(tx)
     if key not in known:
         if envelope is None:
             rows = tx.execute("SELECT envelope FROM payloads WHERE seq = :seq", {"seq": seq})
@@ -148,7 +154,7 @@ class Match:
         return self._kinds[here]
 
     def _needs_of(self, queue: str, tenant: str, key: str) -> Needs:
-        known = self._tx.configuration.needs.get(key)
+        known = known_requirements(self._tx).get(key)
         if known is None:
             rows = self._tx.execute(_FIRST, {"queue": queue, "tenant": tenant, "needs": key})
             known = find_needs(self._tx, key, rows[0][0] if rows else 0)
@@ -157,7 +163,7 @@ class Match:
     def _windows(self, queue: str, tenant: str) -> Iterator[list[str]]:
         """The kinds of needs in a queue, some at a time; where there are many, from where the last claim ended."""
         tx = self._tx
-        places, here = tx.configuration.places, ("needs", queue, tenant)
+        places, here = last_places(tx), ("needs", queue, tenant)
         start = after = places.pop(here, "")
         has_wrapped = not start
         for _ in range(MOST_WINDOWS):

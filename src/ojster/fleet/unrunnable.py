@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from ojster.core.tenant import ALL_NAMES
+from ojster.fleet.abilities import PLAIN, Abilities, decode_abilities, worker_rules_by_id
 from ojster.fleet.matching import find_needs
 from ojster.fleet.requirements import Needs, Provided
 from ojster.jobs.versions import shown_version
-from ojster.storage.configuration import PLAIN, Abilities, decode_abilities
 from ojster.storage.transaction import Transaction
 
 MOST_KINDS: Final = 1_000
@@ -53,7 +53,7 @@ class _Present:
     """The workers that are there and get jobs, by their queues."""
 
     def __init__(self, tx: Transaction) -> None:
-        rules = tx.configuration.worker_rules(tx)
+        rules = worker_rules_by_id(tx)
         self._workers: list[tuple[set[str], Abilities]] = []
         for id, queues, said in tx.execute("SELECT id, queues, abilities FROM workers"):
             rule = rules.get(id)

@@ -9,11 +9,11 @@ import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.tenant import called
+from ojster.fleet.abilities import decode_worker_rule
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import give_back_jobs
-from ojster.storage.configuration import decode_worker_rule
+from ojster.jobs.extension import settle
 from ojster.storage.transaction import Transaction
-from ojster.workflows.advance import advance
 
 
 class RuleChange(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerR
             give_back_jobs(tx, rule.id)
         _tell(tx, rule.id)
         results.append(rule)
-    advance(tx)
+    settle(tx)
     return results
 
 

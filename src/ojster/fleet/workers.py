@@ -8,17 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError
+from ojster.core.job import Job
 from ojster.core.tenant import called
+from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.requirements import read_provided
 from ojster.jobs.claim import lease_end
-from ojster.jobs.envelope import Job
+from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
-from ojster.jobs.transitions import lock_workflows, make_available
+from ojster.jobs.transitions import lose_attempt, make_available
 from ojster.jobs.versions import Handled
-from ojster.storage.configuration import PLAIN, Abilities, decode_abilities
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
-from ojster.workflows.advance import advance
-from ojster.workflows.workflows import lose_attempt
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -116,7 +115,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
         tx.emit_about("worker.started", one.worker_id, worker_id=one.worker_id)
     tx.expect(now + tx.settings.heartbeat_timeout)
     jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
-    rule = tx.configuration.worker_rules(tx).get(one.worker_id)
+    rule = worker_rules_by_id(tx).get(one.worker_id)
     if rule is not None and not rule.enabled and directive in (None, "running"):
         directive = "quiet"
     pulse = Pulse(directive or "running", [], [], [])
@@ -141,8 +140,8 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
 
 def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
     """Let all processes know if a worker can do other things than it could."""
-    abilities = abilities.under(tx.configuration.worker_rules(tx).get(one.worker_id))
-    if tx.configuration.abilities(tx).get(one.worker_id, PLAIN) != abilities:
+    abilities = abilities.under(worker_rules_by_id(tx).get(one.worker_id))
+    if abilities_by_worker(tx).get(one.worker_id, PLAIN) != abilities:
         tx.effects.configured = True
         tx.effects.opened.update(one.queues)
 
@@ -209,7 +208,7 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
             continue
         give_back_jobs(tx, worker_id)
         _forget(tx, worker_id, "stopped")
-    advance(tx)
+    settle(tx)
     return [None for _ in leaves]
 
 
@@ -244,10 +243,10 @@ def _lose(tx: Transaction, worker_id: str) -> None:
     """Forget a worker that fell silent, and give its jobs to others."""
     failure = Failure("worker_death", f"The worker {called(worker_id)} held the job and fell silent.")
     held = _jobs_held_by(tx, worker_id)
-    lock_workflows(tx, held)
+    lock_with(tx, held)
     for job in held:
         lose_attempt(tx, job, failure)
-    advance(tx)
+    settle(tx)
     _forget(tx, worker_id, "silent")
 
 
@@ -275,7 +274,7 @@ def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
 
 def _worker(tx: Transaction, row: tuple[Any, ...]) -> Worker:
     *columns, said = row
-    rule = tx.configuration.worker_rules(tx).get(row[0])
+    rule = worker_rules_by_id(tx).get(row[0])
     abilities = (PLAIN if said is None else decode_abilities(said)).under(rule)
     return msgspec.structs.replace(
         Worker(*columns),

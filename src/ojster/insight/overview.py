@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.events.subscription import active_subscriptions
 from ojster.insight.statistics import Work, work_by_queue
 from ojster.jobs.queries import count_jobs
+from ojster.jobs.waiting import oldest_waiting
 from ojster.queues.configuration import QueueConfig, read_config
 from ojster.queues.pools import list_pools
 from ojster.queues.queues import Queue, find_queue, list_queues
 from ojster.storage.transaction import Transaction
-from ojster.tenancy.quotas import oldest_waiting
 
 RECENT: Final = 5
 """Over how many minutes throughput is averaged."""
@@ -128,5 +129,5 @@ def state_of_extensions(tx: Transaction, requests: Sequence[None]) -> list[State
     dead = _count_dead_letters(tx, None).by_queue
     (pools,) = list_pools(tx, (None,))
     used = {one.pool.name: one.active_jobs / one.pool.concurrency for one in pools if one.pool.concurrency}
-    found = StateOfExtensions(dead, used, len(tx.configuration.subscriptions(tx)))
+    found = StateOfExtensions(dead, used, len(active_subscriptions(tx)))
     return [found for _ in requests]

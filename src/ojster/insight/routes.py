@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from ojster.core.durations import HOUR, MINUTE, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest, NotFound, Unsupported
+from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.fleet import workers
@@ -26,7 +27,7 @@ from ojster.insight.status_routes import STARTED
 from ojster.jobs import interventions
 from ojster.jobs.bulk import Action
 from ojster.jobs.dead_letter_routes import revive
-from ojster.jobs.envelope import Job
+from ojster.jobs.envelope import retry_policy, to_json
 from ojster.jobs.filters import filter_of
 from ojster.jobs.queries import Page
 from ojster.jobs.request import check_queue_name
@@ -35,11 +36,11 @@ from ojster.jobs.service import Sweep
 from ojster.queues import configuration
 from ojster.queues.configuration import Configuration, QueueConfig
 from ojster.queues.rate_limit import Limits, parse_limits
+from ojster.queues.rules import Bound
 from ojster.server import wire
 from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.storage import system
-from ojster.storage.configuration import Bound
 from ojster.storage.system import Maintenance
 
 ADMIN: Final = f"{BASE}/admin"
@@ -259,7 +260,7 @@ _SUMMARY: Final = frozenset(
 
 
 def _members(job: Job) -> dict[str, msgspec.Raw]:
-    return msgspec.json.decode(job.to_json(), type=dict[str, msgspec.Raw])
+    return msgspec.json.decode(to_json(job), type=dict[str, msgspec.Raw])
 
 
 def _summary(job: Job) -> dict[str, msgspec.Raw]:
@@ -275,7 +276,7 @@ def _detail(job: Job) -> dict[str, Any]:
     shown: dict[str, Any] = dict(_members(job))
     due_at = job.due_at if job.state == JobState.SCHEDULED else None
     ends = {state: job.finished_at if job.state == state else None for state in ("completed", "cancelled", "discarded")}
-    shown["retry_policy"] = shown.get("retry") or msgspec.to_builtins(job.retry)
+    shown["retry_policy"] = shown.get("retry") or msgspec.to_builtins(retry_policy(job))
     shown.setdefault("errors", [])
     shown.setdefault("result", None)
     shown["dead_letter"] = bool(job.dead)

@@ -14,10 +14,13 @@ from ojster.collections.items import INTERNAL, Item, NewItem, key_of, key_of_job
 from ojster.collections.outputs import carry_out, filled, finder, note_failure, seer, workflow_of
 from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
+from ojster.core.job import Job
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
+from ojster.core.reacts import SKIPS
+from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, parse_reference, resolve
 from ojster.core.timestamps import format_timestamp
-from ojster.events.reaction_rules import SKIPS, Event, reactions_of
+from ojster.events.reaction_rules import reactions_of
 from ojster.insight.task_values import (
     NEWEST,
     Record,
@@ -30,7 +33,6 @@ from ojster.insight.task_values import (
     TaskStatistics,
     check_key,
 )
-from ojster.jobs.envelope import Job
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Row, Transaction
 

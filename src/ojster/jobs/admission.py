@@ -6,23 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ojster.agents.budgets import begin_task
-from ojster.collections.items import LOOKS_UP
-from ojster.core.durations import SECOND
 from ojster.core.errors import Duplicate, OjsterError
+from ojster.core.job import Job
+from ojster.core.reacts import LOOKS_UP
 from ojster.core.states import JobState
-from ojster.jobs.envelope import Job
+from ojster.jobs.extension import Group, life
 from ojster.jobs.request import NewJob
 from ojster.jobs.transitions import cancel_job
 from ojster.jobs.versions import version_number
-from ojster.queues.limits import limit_queue, register
-from ojster.queues.rate_limit import Rate
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction
-from ojster.workflows.node import NUMBER_BITS
-from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
-
-Group = Sequence[NewJob]
-"""Jobs that are pushed together: all of them get in, or none."""
 
 
 class Pushed:
@@ -85,16 +77,12 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     job.unique_key = new.unique_key
     job.cron_name = new.cron_name
     job.exclusive_key = new.exclusive_key
-    if new.node is not None and new.type == ORCHESTRATE_TYPE:
-        job.exclusive_key = f"orchestrate:{new.node >> NUMBER_BITS}"  # one at a time in each workflow
     job.node = new.node
     job.tenant = new.tenant
     if new.version is not None:
         job.version = version_number(msgspec.json.decode(new.version))
     job.needs = new.needs
     job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKS_UP  # those of steps are resolved already
-    if new.agent is not None:
-        begin_task(tx, job, new.agent)
     job.envelope = new.envelope
     if new.wait is not None:
         job.state = "pending"
@@ -109,11 +97,8 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     else:
         job.enqueued_at = now
         job.due_at = new.expires_at
-    if new.queue_rate is not None:
-        limit_queue(tx, new.queue, rate=Rate(new.queue_rate, SECOND))
-    if new.limit is not None:
-        job.limit_key = new.limit.key
-        register(tx, new.limit, new.queue)
+    for admit_one in life(tx).admit:
+        admit_one(tx, new, job)
     return job
 
 

@@ -14,16 +14,16 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
+from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs import interventions
 from ojster.jobs.admission import Pushed, admit
-from ojster.jobs.envelope import Job
+from ojster.jobs.extension import settle
 from ojster.jobs.idempotency import Key, Reply, recall, remember
 from ojster.jobs.push import find_room, push
 from ojster.jobs.request import NewJob
 from ojster.jobs.transitions import Steered
 from ojster.storage.transaction import Later, Transaction
-from ojster.workflows.advance import advance
 
 
 class Action(StrEnum):
@@ -115,7 +115,7 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
     try:
         with tx.savepoint():
             outcomes = _do(tx, bulk)
-            advance(tx)
+            settle(tx)
             failed = [outcome for outcome in outcomes if isinstance(outcome, OjsterError)]
             if failed and (bulk.atomic or any(isinstance(outcome, Later) for outcome in failed)):
                 raise _RolledBack(outcomes)

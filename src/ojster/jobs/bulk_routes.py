@@ -14,6 +14,7 @@ import msgspec
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action, Bulk, NotDone, Outcome
+from ojster.jobs.envelope import to_json
 from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.request import NewJob, read_members
@@ -67,7 +68,7 @@ class _Plain:
         pushed = [entry.outcome for entry in entries if isinstance(entry.outcome, Pushed)]
         if len(pushed) < len(entries):
             raise next(refusal for entry in entries if (refusal := entry.refusal) and not isinstance(refusal, NotDone))
-        jobs = b",".join([one.job.to_json() for one in pushed])
+        jobs = b",".join([to_json(one.job) for one in pushed])
         return Reply(201, b'{"jobs":[%b],"count":%d}' % (jobs, len(pushed)))
 
 
@@ -81,7 +82,7 @@ class _Seed:
         }
         if action is Action.ENQUEUE:
             jobs = [entry.outcome.job for entry in entries if isinstance(entry.outcome, Pushed)]
-            body |= {"jobs": [msgspec.Raw(job.to_json()) for job in jobs], "count": len(jobs)}
+            body |= {"jobs": [msgspec.Raw(to_json(job)) for job in jobs], "count": len(jobs)}
         return Reply(count.status(atomic), encode(body))
 
     def _result(self, action: Action, index: int, entry: _Entry) -> dict[str, Any]:

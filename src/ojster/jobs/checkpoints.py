@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
+from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import called
-from ojster.jobs.envelope import Job
 from ojster.jobs.queries import no_job
 from ojster.storage.transaction import Transaction
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.envelope import Job
+from ojster.jobs.envelope import to_json
 from ojster.jobs.interventions import Revival
 from ojster.jobs.routes import job_page
 from ojster.jobs.selection import JobFilter
@@ -24,7 +25,7 @@ async def retry_dead_letter(exchange: Exchange) -> Answer:
     """Run a discarded job again, as if it were new; with ``override``, with other arguments or options."""
     job = await revive(exchange)
     at = format_timestamp(job.enqueued_at or 0).encode()
-    return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (job.to_json(), at))
+    return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (to_json(job), at))
 
 
 async def revive(exchange: Exchange) -> Job:

@@ -12,8 +12,6 @@ from ojster.core.errors import InvalidRequest
 ATTRIBUTE: Final = "expiration_delay"
 """The attribute of jobs and workflows in which it stands."""
 
-BIT: Final = 1 << 16
-"""How a job's row says, among the events to which it reacts, that it has one."""
 
 FOR_EVER: Final = 2**62
 """When something goes that is never to go."""

@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import OjsterError
+from ojster.core.job import Job
 from ojster.core.outcome import SKIPPED
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.jobs.envelope import Job
 from ojster.jobs.queries import no_job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NUMBER_BITS

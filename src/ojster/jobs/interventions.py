@@ -7,16 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ojster.collections.contents import delete_items
-from ojster.collections.items import key_of_job
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
-from ojster.jobs.envelope import Job
+from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.queries import no_job
 from ojster.jobs.request import PRIORITIES, read_job, read_members
-from ojster.jobs.transitions import Steered, cancel_jobs, lock_workflows, make_available
+from ojster.jobs.transitions import Steered, cancel_jobs, make_available
 from ojster.storage.transaction import Transaction
-from ojster.workflows.advance import advance
 from ojster.workflows.wait import WAIT_TYPE
 
 
@@ -34,7 +32,7 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
             results.append(Steered(job, before.pop(id)))
         else:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
-    advance(tx)
+    settle(tx)
     return results
 
 
@@ -170,7 +168,7 @@ def revive(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
 def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> list[Job | OjsterError]:
     results: list[Job | OjsterError] = []
     jobs = tx.lock_jobs(ids)
-    lock_workflows(tx, jobs.values())
+    lock_with(tx, jobs.values())
     for id in ids:
         job = jobs.get(id)
         if job is None:
@@ -187,7 +185,7 @@ def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> lis
             else:
                 _run_again(tx, job)
             results.append(job)
-    advance(tx)  # a workflow may have given up a job that waited for its retry
+    settle(tx)  # a workflow may have given up a job that waited for its retry
     return results
 
 
@@ -254,9 +252,11 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
     """Delete jobs, given as ``(seq, queue, tenant, state)``, with their payloads, and keep the counts."""
     for _, queue, tenant, state in jobs:
         tx.count(queue, tenant, state, -1)
-    for table in ("jobs", "payloads", "checkpoints", "job_history", "resumptions", "notes", "job_inputs"):
-        tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq, *_ in jobs])
-    delete_items(tx, [key_of_job(seq) for seq, *_ in jobs])
+    seqs = [seq for seq, *_ in jobs]
+    for table in ("jobs", "payloads", "checkpoints", "job_history"):
+        tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
+    for delete_beside in life(tx).deleted:
+        delete_beside(tx, seqs)
 
 
 def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from ojster.core.errors import Conflict, OjsterError
+from ojster.core.job import Job
 from ojster.core.tenant import called
-from ojster.jobs.envelope import Job
 from ojster.jobs.queries import no_job
 
 

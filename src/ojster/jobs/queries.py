@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import NotFound
+from ojster.core.job import Job
 from ojster.core.tenant import BEYOND, NOBODYS, names_of, qualify
-from ojster.jobs.envelope import Job
 from ojster.jobs.selection import JobFilter, conditions
 from ojster.storage.transaction import JOB_COLUMNS_OF_J, Transaction
 

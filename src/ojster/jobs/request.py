@@ -18,11 +18,12 @@ from typing import Any, Final
 import msgspec
 
 from ojster.agents.attributes import SYSTEM_MANAGED, Agent, is_agents, read_agent
-from ojster.collections.items import LOOKS_UP, check_lookups
+from ojster.collections.items import check_lookups
 from ojster.core.durations import MILLISECOND, SECOND, parse_duration
 from ojster.core.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.parsing import read_value
+from ojster.core.reacts import KEPT, LOOKS_UP
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.events.channel import Notify
@@ -31,7 +32,6 @@ from ojster.events.reaction_rules import Enqueue, bits_of, read_reactions
 from ojster.fleet.ml_resources import read_resources, says_something
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE, read_code
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
-from ojster.jobs.expiration import BIT as EXPIRATION_BIT
 from ojster.jobs.expiration import read_expiration_delay
 from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint, parse_unique_policy
@@ -401,7 +401,7 @@ def read_job(
                 read_job(dict(action.job), now, largest=largest, tenant=owner)  # or it is refused
     if EXPIRATION in members:
         read_expiration_delay(members[EXPIRATION])  # or it is refused
-        reacts |= EXPIRATION_BIT
+        reacts |= KEPT
     if "workflow_id" not in members and b'"$lookup"' in bytes(args_raw) and check_lookups(args_raw):
         reacts |= LOOKS_UP
     unique_key = None

@@ -10,20 +10,22 @@ import msgspec
 
 from ojster.agents.budgets import Account
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge, QueueFull
+from ojster.core.job import Job
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.admission import Pushed
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
-from ojster.jobs.completion import Progress
-from ojster.jobs.envelope import Job
+from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure, parse_failure
 from ojster.jobs.filters import filter_of
+from ojster.jobs.messages import Progress
 from ojster.jobs.queries import Page
 from ojster.jobs.request import NewJob
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.transitions import Steered
 from ojster.queues import limits
 from ojster.queues.backpressure import pressures
+from ojster.queues.rules import may_be_bounded
 from ojster.server import wire
 from ojster.server.request import Answer, Exchange, encode, page_of, pagination, wait_ms
 from ojster.server.route import BASE, PAGE, Route
@@ -36,19 +38,19 @@ async def enqueue(exchange: Exchange) -> Answer:
     job = await engine.prepare(await exchange.members())
     (pushed,) = await _push_patiently(exchange, job)
     if pushed.existing:
-        return Answer(b'{"job":%b,"deduplicated":true}' % pushed.job.to_json())
+        return Answer(b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
     told: dict[str, str] = {}
     if job.limit is not None:
         with contextlib.suppress(OjsterError):  # the job is pushed, whatever else can be told
             told |= await engine.look(limits.limit_headers, job.limit.key)
-    if engine.database.configuration.may_bound(job.queue):
+    if may_be_bounded(engine.database.memory, job.queue):
         with contextlib.suppress(OjsterError):
             pressure = await engine.look(pressures, job.queue)
             told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     headers.append((b"location", b"/ojs/v1/jobs/" + job.id.encode()))
     warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
-    return Answer(b'{"job":%b%b}' % (pushed.job.to_json(), warnings), 201, headers)
+    return Answer(b'{"job":%b%b}' % (to_json(pushed.job), warnings), 201, headers)
 
 
 LONGEST_BLOCK: Final = 60.0
@@ -82,7 +84,7 @@ async def show_job(exchange: Exchange) -> Answer:
     wait = wait_ms(exchange.query)
     engine, job_id = exchange.engine, exchange.path["id"]
     job = await engine.wait_for(job_id, wait) if wait else await engine.find(job_id)
-    return Answer(b'{"job":%b}' % job.to_json())
+    return Answer(b'{"job":%b}' % to_json(job))
 
 
 async def cancel_job(exchange: Exchange) -> Answer:
@@ -95,7 +97,7 @@ async def adjust_job(exchange: Exchange) -> Answer:
     body = await exchange.read(wire.ADJUSTMENT)
     job = await exchange.engine.adjust_priority(exchange.path["id"], body.priority_adjustment)
     shown = encode({"priority_adjustment": body.priority_adjustment})[1:]
-    return Answer(b'{"job":%b,%b' % (job.to_json(), shown))
+    return Answer(b'{"job":%b,%b' % (to_json(job), shown))
 
 
 async def activate_job(exchange: Exchange) -> Answer:
@@ -246,7 +248,7 @@ async def job_page(exchange: Exchange, chosen: JobFilter) -> Answer:
     return Answer(
         b'{"jobs":[%b],"pagination":%b}'
         % (
-            b",".join([job.to_json() for job in page.jobs]),
+            b",".join([to_json(job) for job in page.jobs]),
             encode(pagination(page.total, limit, offset, page.next_before)),
         )
     )

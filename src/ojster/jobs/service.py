@@ -13,6 +13,7 @@ import msgspec
 from ojster.agents import budgets
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
+from ojster.collections.result_files import may_be_files
 from ojster.collections.service import CollectionCalls
 from ojster.core.errors import (
     BackendUnavailable,
@@ -24,23 +25,24 @@ from ojster.core.errors import (
     SchemaViolation,
     TenantMissing,
 )
+from ojster.core.job import Job
+from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.events import notifications
-from ojster.events.reaction_rules import ANY_EVENT
 from ojster.files.file import JSON, LARGEST_INLINE_RESULT, NewFile
+from ojster.fleet.abilities import may_be_special
 from ojster.jobs import bulk as bulks
 from ojster.jobs import checkpoints, completion, idempotency, interventions, queries, schemas
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import Nobody, claim
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.idempotency import Key, Reply
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.push import push
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.request import Members, NewJob, queue_of, read_job
@@ -48,8 +50,8 @@ from ojster.jobs.schemas import Catalogue, Mode
 from ojster.jobs.selection import JobFilter, Step, walk
 from ojster.jobs.transitions import Steered
 from ojster.queues import configuration as queue_config
+from ojster.queues.rules import Rules, queue_rules
 from ojster.scope import Enqueue, EnqueueMiddleware, JobRequest, accepted
-from ojster.storage.configuration import Rules
 from ojster.storage.dispatcher import Operation, Patience
 from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic
@@ -178,7 +180,7 @@ class JobCalls(CollectionCalls):
 
     async def _resource_rules(self) -> Mapping[str, Rules]:
         """Return the rules of queues that say something of what jobs need."""
-        known = self.database.configuration.known_rules
+        known = queue_rules.known(self.database.memory)
         if known is None:
             known = await self.database.read(queue_config.rules, None)
         return {queue: rules for queue, rules in known.items() if rules.are_about_resources} if known else known
@@ -196,11 +198,11 @@ class JobCalls(CollectionCalls):
 
     async def _schemas(self) -> Catalogue:
         """Return the schemas that are registered, as far as this process has heard."""
-        configuration, catalogue = self._life.catalogue
-        if catalogue is None or configuration != self.database.configuration.version:
-            configuration = self.database.configuration.version
+        version, catalogue = self._life.catalogue
+        if catalogue is None or version != self.database.memory.version:
+            version = self.database.memory.version
             catalogue = Catalogue(await self.database.read(schemas.list_schemas, None))
-            self._life.catalogue = (configuration, catalogue)
+            self._life.catalogue = (version, catalogue)
         return catalogue
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
@@ -228,7 +230,7 @@ class JobCalls(CollectionCalls):
             worker_id = self.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.tenant, worker_id=worker_id)
             queues = tuple(qualify(self.tenant or DEFAULT_TENANT, queue) for queue in queues)
-        if request.provided is not None or self.database.configuration.may_be_special(request.worker_id):
+        if request.provided is not None or may_be_special(self.database.memory, request.worker_id):
             queues = tuple(map(choosy, queues))
         patience = Patience(queues if waits else (), _in_vain if waits else _never, self.give_back)
         call = self.database.run_patiently(claim, request, patience)
@@ -270,7 +272,7 @@ class JobCalls(CollectionCalls):
             return item  # what is added may look into it
         if item.result is None or not LARGEST_INLINE_RESULT < len(item.result) <= self.database.settings.largest_job:
             return item
-        if not await self.database.read(completion.may_be_files, item.job_id):
+        if not await self.database.read(may_be_files, item.job_id):
             return item
         try:
             file = await self.files.keep(item.result, NewFile(content_type=JSON, job_id=item.job_id))

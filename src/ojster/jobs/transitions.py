@@ -7,22 +7,19 @@ in ``tx.effects.ended``: whoever calls these functions lets ``ojster.workflows.a
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from operator import attrgetter
 from typing import Final
 
+from ojster.core.job import Job
+from ojster.core.reacts import KEPT
 from ojster.core.states import FINISHED, JobState
-from ojster.core.timestamps import parse_timestamp
-from ojster.events.reaction_rules import RetryWithDelays, delays_of, reactions_of
-from ojster.jobs.envelope import Job
-from ojster.jobs.expiration import BIT as EXPIRATION_BIT
+from ojster.jobs.envelope import retry_policy
 from ojster.jobs.expiration import delay_of, kept_until
+from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.retry import Verdict, judge
-from ojster.queues.limits import block, free_limits, unmark
 from ojster.storage.transaction import ColumnType, Transaction
-from ojster.tenancy.quotas import free_tenants
-from ojster.workflows.node import NUMBER_BITS
 
 _OUTCOME: Final[dict[str, ColumnType]] = {
     "seq": "bigint",
@@ -62,7 +59,7 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     With ``immediately`` a retry waits for no backoff, as after a lost worker.
     """
     tx.envelopes([job])
-    policy = job.retry
+    policy = retry_policy(job)
     verdict = judge(
         policy,
         attempt=job.attempt,
@@ -77,9 +74,11 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     job.error_type = clean(failure.type).replace("\0", "")[:LONGEST_ERROR_TYPE]
     error = {"type": clean(failure.type), "message": clean(failure.message[:1000]), "code": clean(failure.code)}
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
-    if failure.rate_limit_until is not None and job.limit_key is not None:
-        block(tx, job.limit_key, parse_timestamp(failure.rate_limit_until), job.error_type)
-    delayed = _delay_after_all(job) if verdict != Verdict.RETRY and job.reacts else None
+    for follow_up in life(tx).failed:
+        follow_up(tx, job, failure)
+    delayed = None
+    if verdict != Verdict.RETRY and job.reacts and job.attempt >= job.max_attempts:  # otherwise the error is final
+        delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
     if verdict != Verdict.RETRY and delayed is None:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)
         tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead))
@@ -102,16 +101,11 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     tx.emit("job.retrying", job, attempt=job.attempt, delay_ms=job.retry_delay // 1000)
 
 
-def _delay_after_all(job: Job) -> int | None:
-    """Return when a job is tried again all of whose attempts have failed, if its reactions say so (seed 003)."""
-    if job.attempt < job.max_attempts:
-        return None  # the error is final
-    for action in reactions_of(job.envelope).get("on_failure", ()):
-        if isinstance(action, RetryWithDelays):
-            delays = delays_of(action)
-            used = job.attempt - job.max_attempts
-            return delays[used] if used < len(delays) else None
-    return None
+def lose_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
+    """End the attempt of a job whose worker is lost; what is locked with it is locked."""
+    fail_attempt(tx, job, failure, immediately=True)
+    for follow_up in life(tx).lose:
+        follow_up(tx, job)
 
 
 def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
@@ -132,60 +126,16 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         tx.make_fetchable(job)
         tx.emit("job.enqueued", job, attempt=job.attempt)
     write_outcomes(tx, moved)
-    unmark(tx, moved)
+    for follow_up in life(tx).enqueued:
+        follow_up(tx, moved)
 
 
 def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
-    """Put off jobs of workflows that are held, cancel those that their workflow has given up; return their ids.
-
-    A job of a held workflow is ``pending`` until the workflow is released.
-    """
-    nodes = {job.node for job in jobs if job.node is not None}
-    if not nodes:
-        return frozenset()
-    held = {seq for seq, held_at in lock_workflows(tx, jobs).items() if held_at is not None}
-    given_up = given_up_nodes(tx, nodes)
-    stopped = set()
-    for job in jobs:
-        if job.node in given_up:
-            cancel_job(tx, job)
-            stopped.add(job.id)
-        elif job.node is not None and job.node >> NUMBER_BITS in held:
-            put_off(tx, job)
-            stopped.add(job.id)
+    """Suspend or cancel those of the jobs that must not become available; return their ids."""
+    stopped: set[str] = set()
+    for stop in life(tx).stop:
+        stopped |= stop(tx, [job for job in jobs if job.id not in stopped])
     return stopped
-
-
-def given_up_nodes(tx: Transaction, nodes: Collection[int]) -> Set[int]:
-    """Return which of these nodes were told to stop."""
-    query = f"SELECT id FROM nodes WHERE id {tx.among} AND verdict IS NOT NULL"
-    return {id for (id,) in tx.execute(query, (tx.integers(sorted(nodes)),))}
-
-
-def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None]:
-    """Let nobody else change the workflows of jobs until the transaction ends; return since when each is held.
-
-    Whoever changes several jobs locks all of their workflows first, in one go, so that nobody waits in a circle.
-    """
-    seqs = {job.node >> NUMBER_BITS for job in jobs if job.node is not None}
-    if not seqs:
-        return {}
-    return dict(
-        tx.execute(
-            f"SELECT seq, held_at FROM workflows WHERE seq {tx.among} ORDER BY seq{tx.for_update}",
-            (tx.integers(sorted(seqs)),),
-        )
-    )
-
-
-def put_off(tx: Transaction, job: Job) -> None:
-    """Let a job of a workflow wait until the workflow is released."""
-    free(tx, [job])
-    tx.move(job, JobState.PENDING.value)
-    job.worker_id = None
-    job.due_at = None
-    write_outcomes(tx, [job])
-    tx.emit("job.pending", job, reason="held")
 
 
 def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> None:
@@ -207,7 +157,7 @@ def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Write that jobs are completed."""
     free(tx, jobs)
     tx.complete_jobs(jobs)
-    if kept := [job for job in jobs if job.reacts & EXPIRATION_BIT]:
+    if kept := [job for job in jobs if job.reacts & KEPT]:
         note_expiration(tx, kept)
         tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", [(job.due_at, job.seq) for job in kept])
     tx.effects.ended += [job for job in jobs if job.node is not None]
@@ -247,7 +197,7 @@ def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> No
     tx.move(job, state.value)
     job.finished_at = tx.now
     job.due_at = None
-    if job.reacts & EXPIRATION_BIT:
+    if job.reacts & KEPT:
         note_expiration(tx, [job])
     job.dead = int(dead)
     tx.effects.finished.append(job.id)
@@ -256,14 +206,10 @@ def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> No
 
 
 def free(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Let those wait no longer who share something with jobs that stop: a key, a limit, a pool, a worker's GPUs."""
-    for pool in tx.configuration.pools(tx).values():
-        if pool.concurrency is not None and any(job.queue in pool.queues for job in jobs):
-            tx.effects.opened.update(pool.queues)
-    tx.effects.opened.update(job.queue for job in jobs if job.exclusive_key is not None or job.needs is not None)
-    free_limits(tx, jobs)
-    if tenants := {job.tenant for job in jobs if job.tenant}:
-        free_tenants(tx, tenants)
+    """Wake the fetches that wait for what these jobs no longer use: a key, a limit, a pool, a worker's GPUs."""
+    tx.effects.opened.update(job.queue for job in jobs if job.exclusive_key is not None)
+    for follow_up in life(tx).freed:
+        follow_up(tx, jobs)
 
 
 def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:

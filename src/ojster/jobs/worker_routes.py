@@ -10,16 +10,17 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.job import Job
 from ojster.core.parsing import read_value
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat, Worker
-from ojster.jobs.claim_context import Claim
-from ojster.jobs.completion import Acknowledgement, FailureReport, Release
-from ojster.jobs.envelope import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import parse_failure
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.request import check_queue_name, read_type
 from ojster.jobs.versions import Handled, parse_handled
 from ojster.queues.fairness import MOST_SHARING, STRICT, Sharing
@@ -49,7 +50,7 @@ async def fetch(exchange: Exchange) -> Answer:
         jobs = await exchange.engine.fetch(request)
     else:
         jobs = await _until_gone(exchange, request, body.wait_ms / 1000)
-    return Answer(b'{"jobs":[%b]}' % b",".join([job.to_json() for job in jobs]))
+    return Answer(b'{"jobs":[%b]}' % b",".join([to_json(job) for job in jobs]))
 
 
 def _sharing(body: wire.FetchBody) -> Sharing:

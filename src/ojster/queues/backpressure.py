@@ -1,6 +1,6 @@
 """Is a queue full? Bounds on how many jobs may wait in it, and what becomes of one too many. (ojs-backpressure.md)
 
-Which queues have bounds is remembered by each process (``ojster.storage.configuration``), so that a push into any other
+Which queues have bounds is remembered by each process (``ojster.storage.memory``), so that a push into any other
 costs nothing. Whether a bounded one is full is counted in the transaction of the push, with the queue locked.
 Jobs of workflows, of cron jobs and in callers' own transactions are let in: nobody could wait there, or would have to
 for long.
@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import QueueFull
+from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.jobs.envelope import Job
 from ojster.jobs.request import NewJob
 from ojster.jobs.transitions import finish
-from ojster.storage.configuration import Bound
+from ojster.queues.rules import Bound, queue_bounds
 from ojster.storage.transaction import JOB_COLUMNS, KINDS_OF_WAITING, Transaction
 
 WAITING: Final = ("available", "scheduled", "retryable", "pending")
@@ -28,7 +28,7 @@ WAITING: Final = ("available", "scheduled", "retryable", "pending")
 
 def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[QueueFull | None]:
     """Make room for groups of jobs that are to be pushed; for each return why there is none, if there is none."""
-    bounds = tx.configuration.bounds(tx)
+    bounds = queue_bounds(tx)
     if not bounds:
         return [None for _ in groups]
     places = _places(tx, sorted({job.queue for group in groups for job in group if job.queue in bounds}), bounds)
@@ -127,11 +127,11 @@ class Pressure(msgspec.Struct, frozen=True):
 
 def bounded_pressures(tx: Transaction, requests: Sequence[None]) -> list[dict[str, Pressure]]:
     """Return how full each bounded queue is, for each request."""
-    found = {queue: Pressure(depth_of(tx, queue), bound) for queue, bound in tx.configuration.bounds(tx).items()}
+    found = {queue: Pressure(depth_of(tx, queue), bound) for queue, bound in queue_bounds(tx).items()}
     return [found for _ in requests]
 
 
 def pressures(tx: Transaction, queues: Sequence[str]) -> list[Pressure | None]:
     """Return how full each queue is; ``None``: it has no bound."""
-    bounds = tx.configuration.bounds(tx)
+    bounds = queue_bounds(tx)
     return [Pressure(depth_of(tx, queue), bounds[queue]) if queue in bounds else None for queue in queues]

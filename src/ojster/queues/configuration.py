@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.queues.limits import limit_queue
-from ojster.storage.configuration import Rules
+from ojster.queues.rules import Rules, queue_rules
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import Transaction
 
@@ -77,7 +77,7 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
 
 def rules(tx: Transaction, requests: Sequence[None]) -> list[Mapping[str, Rules]]:
     """Return the rules of the queues that have some, for each request."""
-    known = tx.configuration.rules(tx)
+    known = queue_rules(tx)
     return [known for _ in requests]
 
 

@@ -16,9 +16,9 @@ import msgspec
 
 from ojster.core.durations import DAY, SECOND
 from ojster.core.errors import NotFound, OjsterError
+from ojster.core.job import Job
 from ojster.core.tenant import BEYOND, NOBODYS, called, names_of
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.envelope import Job
 from ojster.queues.rate_limit import Limits, Rate, RateLimitPolicy
 from ojster.storage.transaction import Transaction
 

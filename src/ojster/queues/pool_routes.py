@@ -10,11 +10,11 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.request import check_queue_name
 from ojster.queues import pools
 from ojster.queues.fairness import Sharing
+from ojster.queues.pool import Pool
 from ojster.queues.pools import PoolOverview
 from ojster.server import wire
 from ojster.server.request import Answer, Exchange, encode
 from ojster.server.route import BASE, Route
-from ojster.storage.configuration import Pool
 
 _LONGEST_NAME: Final = 128
 

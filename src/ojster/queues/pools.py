@@ -9,11 +9,11 @@ import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
 from ojster.insight.statistics import MICROS_A_MINUTE, Work, work_by_queue
+from ojster.jobs.claim_policy import UNLIMITED
+from ojster.jobs.waiting import oldest_waiting
 from ojster.queues.fairness import Sharing, Turns
-from ojster.queues.limits import UNLIMITED
-from ojster.storage.configuration import Pool, decode_pool
+from ojster.queues.pool import Pool, decode_pool
 from ojster.storage.transaction import Transaction
-from ojster.tenancy.quotas import oldest_waiting
 
 
 class PoolOverview(msgspec.Struct, frozen=True):

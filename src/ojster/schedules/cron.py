@@ -12,15 +12,16 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
+from ojster.core.job import Job
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.envelope import Job
+from ojster.jobs.extension import settle
 from ojster.jobs.push import push
 from ojster.jobs.request import NewJob, queue_of, read_job, read_members
 from ojster.jobs.transitions import cancel_job
+from ojster.queues.rules import queue_rules
 from ojster.schedules.cron_expression import CronSchedule
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
-from ojster.workflows.advance import advance
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ def _fire(tx: Transaction, cron: Cron) -> None:
         if cron.overlap_policy == "cancel_previous":
             for job in unfinished:
                 cancel_job(tx, job)
-            advance(tx)
+            settle(tx)
         try:
             (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for)]])
         except OjsterError as error:
@@ -194,7 +195,7 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
     members.pop("id", None)
     queue = queue_of(members)
-    if (rules := tx.configuration.rules(tx).get(queue)) is not None:
+    if (rules := queue_rules(tx).get(queue)) is not None:
         members = rules.apply(members, queue)
     tenant = split(cron.name)[0] or None
     otherwise = tx.settings.default_tenant

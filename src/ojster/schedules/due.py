@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ojster.core.durations import MINUTE
+from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.fleet.workers import reap_silent_workers
-from ojster.jobs.envelope import Job
+from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
-from ojster.jobs.transitions import fail_attempt, finish, lock_workflows, make_available
+from ojster.jobs.transitions import fail_attempt, finish, lose_attempt, make_available
 from ojster.queues.limits import open_limits
 from ojster.schedules.cron import fire_due
 from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import JOB_COLUMNS, Transaction, TryAgain
-from ojster.workflows.advance import advance
 from ojster.workflows.suspensions import WAITING, end_wait
-from ojster.workflows.workflows import look_after_workflows, lose_attempt
+from ojster.workflows.workflows import look_after_workflows
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
     try:
         with tx.savepoint():
             jobs = [Job(*row) for row in rows]
-            lock_workflows(tx, jobs)
+            lock_with(tx, jobs)
             act(tx, jobs)
-            advance(tx)
+            settle(tx)
             return more
     except TryAgain:
         raise
@@ -87,7 +87,7 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
         try:
             with tx.savepoint():
                 act(tx, [Job(*row)])
-                advance(tx)
+                settle(tx)
         except TryAgain:
             raise
         except Exception:

@@ -27,6 +27,7 @@ from ojster.jobs.selection import JobFilter
 from ojster.queues.configuration import Kept, configured_retention
 from ojster.storage.system import FORGOTTEN, note, recall
 from ojster.storage.transaction import Transaction
+from ojster.tenancy.tenant import tenants_retention
 from ojster.workflows.workflows import forget_workflows, forgettable_workflows
 
 BATCH: Final = 500
@@ -127,7 +128,7 @@ def _queues(tx: Transaction) -> dict[str, Kept]:
 def _left_out(tx: Transaction) -> tuple[str, dict[str, str]]:
     """Return a condition that leaves out what walks find, to stand behind others, and its parameters."""
     condition, parameters = "", dict[str, str]()
-    for column, names in (("queue", sorted(_queues(tx))), ("tenant", sorted(tx.configuration.tenants_retention(tx)))):
+    for column, names in (("queue", sorted(_queues(tx))), ("tenant", sorted(tenants_retention(tx)))):
         marks = {f"{column}_{number}": name for number, name in enumerate(names)}
         condition += f" AND {column} NOT IN (:{', :'.join(marks)})" if marks else ""
         parameters |= marks
@@ -151,7 +152,7 @@ class Own(msgspec.Struct, frozen=True):
 
 def own_retention(tx: Transaction, requests: Sequence[None]) -> list[Own]:
     """Return which queues and workspaces say how long jobs are kept, for each request."""
-    found = Own(_queues(tx), tx.configuration.tenants_retention(tx))
+    found = Own(_queues(tx), tenants_retention(tx))
     return [found for _ in requests]
 
 

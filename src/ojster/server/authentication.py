@@ -14,10 +14,10 @@ from ojster.core.errors import InvalidRequest, NotFound, OjsterError, TokenExpir
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.service import Engine
-from ojster.storage.configuration import Tenant
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.access import Access, Operation, Token, split_token
-from ojster.tenancy.tokens import NOTED_EVERY, note_uses
+from ojster.tenancy.tenant import Tenant, tenants_by_id
+from ojster.tenancy.tokens import NOTED_EVERY, note_uses, tokens_by_id
 
 MOST_REMEMBERED: Final = 10_000
 """How many tokens a process remembers as good."""
@@ -82,10 +82,10 @@ class Doorkeeper:
         return engine.by(access), access
 
     async def _look_up(self) -> _Known:
-        configuration = self._engine.database.configuration
+        memory = self._engine.database.memory
         known = self._known
-        if known is None or known.version != configuration.version:
-            version = configuration.version
+        if known is None or known.version != memory.version:
+            version = memory.version
             tokens, tenants = await self._engine.database.read(_read, None)
             known = self._known = _Known(version, tokens, tenants)
         return known
@@ -127,7 +127,7 @@ class Doorkeeper:
 
 
 def _read(tx: Transaction, requests: Sequence[None]) -> list[tuple[dict[str, Token], dict[str, Tenant]]]:
-    found = dict(tx.configuration.tokens(tx)), dict(tx.configuration.tenants(tx))
+    found = dict(tokens_by_id(tx)), dict(tenants_by_id(tx))
     return [found for _ in requests]
 
 

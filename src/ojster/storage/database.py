@@ -14,8 +14,8 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
-from ojster.storage.configuration import Configuration
 from ojster.storage.dispatcher import Operation, Patience
+from ojster.storage.memory import Memory
 from ojster.storage.transaction import Effects
 from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
 
@@ -44,8 +44,8 @@ class Database(ABC):
         Its kind, as the manifest names it.
     wakeups:
         Who waits in this process.
-    configuration:
-        What operators have set, as this process knows it.
+    memory:
+        What this process remembers of the database.
     records_events:
         Whether what happens in this process is recorded (``ojster.events.log``).
     next_due:
@@ -61,7 +61,7 @@ class Database(ABC):
         self.settings = settings
         self.clock = clock
         self.wakeups = Wakeups()
-        self.configuration = Configuration()
+        self.memory = Memory()
         self.records_events = False
         self.next_due: int | None = None
         self.on_events: Callable[[Sequence[Event]], None] | None = None
@@ -134,7 +134,7 @@ class Database(ABC):
         if effects.due is not None:
             self.expect(effects.due)
         if effects.configured:
-            self.configuration.forget()
+            self.memory.forget()
 
     def heed(self, topics: Sequence[str]) -> None:
         """Hear what another process says that its transactions have brought about: see ``topics_of``."""
@@ -145,7 +145,7 @@ class Database(ABC):
                 with contextlib.suppress(ValueError):  # anybody may write to the channel
                     self.expect(int(topic.removeprefix(_DUE)))
             elif topic == _CONFIGURED:
-                self.configuration.forget()
+                self.memory.forget()
             elif not topic.startswith(_QUEUE):
                 self.wakeups.wake(topic)
 

@@ -20,8 +20,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
-from ojster.events.reactions import react
-from ojster.events.webhooks import tell_subscribers
 from ojster.storage.inbox import Inbox
 from ojster.storage.parked import WaitingRoom
 from ojster.storage.transaction import EVERY_JOB, Later, Transaction, TryAgain
@@ -285,16 +283,14 @@ class Dispatcher:
                     return
                 with transaction() as tx:
                     self._apply(tx, woken + calls)
-                    react(tx)
-                    told = tell_subscribers(tx)
+                    _finish(tx)
                     if fetchable := tx.effects.fetchable:
                         looked = woken + calls
                         waiting = self._room.take(fetchable)
                         woken += waiting
                         # Those who looked before it was made available look again, behind those who waited.
                         self._apply(tx, waiting + [call for call in looked if call.in_vain])
-                        react(tx)
-                        tell_subscribers(tx, told)
+                        _finish(tx)
                     effects = tx.effects
             except Exception as error:
                 for call in woken:
@@ -368,6 +364,11 @@ class Dispatcher:
             for call in group:
                 call.results = results[position : position + len(call.arguments)]
                 position += len(call.arguments)
+
+
+def _finish(tx: Transaction) -> None:
+    for finish in tx.memory.finishers:
+        finish(tx)
 
 
 def _queues_of(call: Call) -> Sequence[str]:

@@ -13,13 +13,11 @@ import msgspec
 
 from ojster.core.errors import BackendUnavailable
 from ojster.core.events import Event
+from ojster.core.job import Job
+from ojster.core.reacts import BITS, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.tenant import EVERYBODY, called, qualify, split
-from ojster.events.reaction_rules import BITS
-from ojster.events.reaction_rules import Event as JobEvent
-from ojster.jobs.envelope import Job
-from ojster.storage.configuration import PLAIN as CAN_ALL
-from ojster.storage.configuration import Abilities, Configuration
+from ojster.storage.memory import Memory, Remembered
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -52,9 +50,6 @@ KINDS_OF_WAITING: Final = (
     ("needs IS NOT NULL AND limit_key IS NULL", "needs"),
 )
 """All that are available, each in the words of an index, and by what this is sorted first."""
-
-NOT_HANDLED: Final = " AND NOT (j.type = ? AND j.version IS NOT NULL AND (j.version < ? OR j.version >= ?))"
-"""Leaves out versions of a job type that a worker does not handle."""
 
 EVERY_JOB: Final = 1_000_000
 """How many jobs can be fetched from a queue when nobody has counted them."""
@@ -107,6 +102,15 @@ def _circumstances(job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
     return {"attempt": data.get("attempt", job.attempt), "started_at": job.started_at, "worker_id": worker_id}
 
 
+def _read_followed(tx: Transaction) -> int:
+    rows = tx.execute("SELECT value FROM system WHERE name = 'followed'")
+    return int(msgspec.json.decode(rows[0][0])) if rows else 0
+
+
+_followed_until: Final = Remembered[int](_read_followed)
+"""When recording of events ends unless a follower asks for more, in microseconds since the epoch."""
+
+
 class Tally:
     """What a minute of work in a queue amounted to. Durations are in microseconds."""
 
@@ -156,6 +160,8 @@ class Effects:
         """To what has happened to which jobs there are reactions that were not carried out yet."""
         self.collected: set[str] = set()
         """The ids of jobs that have put into collections what they do when they have succeeded."""
+        self.told = 0
+        """Number of events that were handed to webhook subscribers."""
         self.workflows: dict[str, None] = {}
         """The ids of workflows that changed."""
         self.configured = False
@@ -222,8 +228,8 @@ class Transaction(ABC):
         The time of the transaction, in microseconds since the epoch.
     settings:
         The defaults and limits in force.
-    configuration:
-        What operators have set, as far as the process knows it.
+    memory:
+        What this process remembers of the database.
     effects:
         What is to be told to others once it is committed.
     """
@@ -240,14 +246,12 @@ class Transaction(ABC):
     skip_locked = ""
     """The same, but leaving out rows that another transaction has locked, which looks after them: for chores."""
 
-    def __init__(
-        self, now: int, settings: Settings, configuration: Configuration, *, records_events: bool = False
-    ) -> None:
+    def __init__(self, now: int, settings: Settings, memory: Memory, *, records_events: bool = False) -> None:
         self.records_events = records_events
         self.now = now
         self.settings = settings
-        self.configuration = configuration
-        self.configuration_version = configuration.version
+        self.memory = memory
+        self.memory_version = memory.version
         self.effects = Effects()
 
     # What has happened
@@ -407,46 +411,20 @@ class Transaction(ABC):
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these ids that exist, with envelopes."""
 
-    def available_jobs(self, queue: str, tenant: str, limit: int, abilities: Abilities = CAN_ALL) -> list[Job]:
-        """Return the jobs to hand out next that have no limit and no needs: the most urgent, then the oldest.
+    def available_jobs(self, kind: str, parameters: Sequence[Any], limit: int) -> list[Job]:
+        """Return the next available jobs of a queue and tenant, locked, with their envelopes: by priority, then age.
 
-        They are locked, and have their envelopes.
-        Left out are expired jobs, those whose ``exclusive_key`` is taken by an active job, and types and versions that
-        are not for a worker with these abilities.
+        Leaves out expired jobs and those whose ``exclusive_key`` an active job has.
+
+        Parameters
+        ----------
+        kind:
+            Which jobs, as conditions on ``j``; begins with ``PLAIN``, ``WITH_NEEDS`` or ``WITH_LIMIT``.
+        parameters:
+            The queue, the tenant, and the parameters of ``kind``.
         """
-        return self._available(PLAIN, (queue, tenant), limit, abilities)
-
-    def needing_jobs(
-        self, queue: str, tenant: str, needs: str, limit: int, abilities: Abilities = CAN_ALL
-    ) -> list[Job]:
-        """Return the jobs with these needs, and no limit, to hand out next, as ``available_jobs`` does of others."""
-        return self._available(WITH_NEEDS, (queue, tenant, needs), limit, abilities)
-
-    def limited_jobs(
-        self,
-        queue: str,
-        tenant: str,
-        key: str,
-        limit: int,
-        abilities: Abilities = CAN_ALL,
-        met: Collection[str] | None = None,
-    ) -> list[Job]:
-        """Return the jobs of a key of a rate limit to hand out next, as ``available_jobs`` does of those without.
-
-        Left out are also those whose needs are none of ``met``; ``None``: whatever they need.
-        """
-        kind, place = WITH_LIMIT, [queue, tenant, key]
-        if met is not None:
-            kind += f" AND (j.needs IS NULL OR j.needs IN ({', '.join('?' * len(met)) or 'NULL'}))"
-            place += met
-        return self._available(kind, place, limit, abilities)
-
-    def _available(self, kind: str, place: Sequence[str], limit: int, abilities: Abilities) -> list[Job]:
-        handled = abilities.handled
-        bounds: list[str | int] = [value for one in handled for value in (one.type, one.low, one.high)]
-        types, patterns = abilities.types.condition("j.type")
-        sql = self.select_available.format(kind=kind, abilities=NOT_HANDLED * len(handled) + types)
-        return [Job(*row) for row in self.execute(sql, (*place, *bounds, *patterns, self.now, limit))]
+        sql = self.select_available.format(kind=kind)
+        return [Job(*row) for row in self.execute(sql, (*parameters, self.now, limit))]
 
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:
@@ -476,7 +454,7 @@ class Transaction(ABC):
 
     def write_events(self) -> None:
         """Record what has happened, where somebody wants to hear of it."""
-        if self.effects.events and (self.records_events or self.configuration.is_followed(self)):
+        if self.effects.events and (self.records_events or self.now < _followed_until(self)):
             self.record_events(encode_events(self.effects.events))
 
     def write_effects(self) -> None:

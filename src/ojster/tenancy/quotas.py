@@ -2,7 +2,7 @@
 
 All tenants share the queues. Who claims for nobody in particular gets jobs of all of them, in turn, by weight; who
 claims for a tenant gets only its. What a tenant may do is configured by operators, and remembered by each process
-(``ojster.storage.configuration``), so that tenants of whom nothing is said cost nothing.
+(``ojster.storage.memory``), so that tenants of whom nothing is said cost nothing.
 """
 
 from __future__ import annotations
@@ -13,21 +13,10 @@ from typing import Final
 
 from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
-from ojster.core.tenant import NOBODY, called, names_of, shown_tenant
+from ojster.core.tenant import called, names_of, shown_tenant
 from ojster.jobs.request import NewJob
-from ojster.storage.configuration import Tenant
-from ojster.storage.transaction import KINDS_OF_WAITING, Transaction
-
-MOST_TENANTS: Final = 100
-"""At the jobs of how many tenants a claim looks in one queue."""
-
-_WAITING_TENANTS: Final = (
-    "SELECT name FROM (WITH RECURSIVE waiting(name) AS ("
-    "SELECT (SELECT min(tenant) {waits} > :after) "
-    "UNION ALL SELECT (SELECT min(tenant) {waits} > waiting.name) FROM waiting WHERE waiting.name IS NOT NULL"
-    ") SELECT name FROM waiting WHERE name IS NOT NULL LIMIT :most) AS found"
-).format(waits="FROM jobs WHERE queue = :queue AND state = 'available' AND tenant <> '' AND tenant")
-"""Each tenant is looked up behind the one before it, so that the cost is that of the tenants, not of their jobs."""
+from ojster.storage.transaction import Transaction
+from ojster.tenancy.tenant import Tenant, tenants_by_id
 
 DEPTH: Final = (JobState.AVAILABLE.value, JobState.SCHEDULED.value)
 """The states of jobs that take a place of those that a tenant may have waiting (section 8.1)."""
@@ -36,33 +25,14 @@ DEPTH: Final = (JobState.AVAILABLE.value, JobState.SCHEDULED.value)
 # Claims
 
 
-def waiting_tenants(tx: Transaction, queue: str, after: str = "", most: int = MOST_TENANTS) -> list[str]:
-    """Return who, behind ``after``, has jobs waiting in a queue, but nobody; by name."""
-    rows = tx.execute(_WAITING_TENANTS, {"queue": queue, "after": after, "most": most})
-    return [name for (name,) in rows]
-
-
-def oldest_waiting(tx: Transaction, queue: str) -> int | None:
-    """Return since when the next job of a queue has been available, whosever it is."""
-    moments = []
-    for tenant in (NOBODY, *waiting_tenants(tx, queue)):
-        for kind, order in KINDS_OF_WAITING:
-            moments += tx.execute(
-                f"SELECT enqueued_at FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' "
-                f"AND {kind} ORDER BY {order}, seq LIMIT 1",
-                {"queue": queue, "tenant": tenant},
-            )
-    return min((at for (at,) in moments if at is not None), default=None)
-
-
 def rooms_of(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
     """Return how many more jobs may run of each tenant of which that is limited.
 
     Until the transaction ends, nobody else finds room for some of theirs.
     """
     rooms = {}
-    for tenant in sorted(tenants & tx.configuration.tenants(tx).keys()):
-        most = tx.configuration.tenants(tx)[tenant].max_concurrency
+    for tenant in sorted(tenants & tenants_by_id(tx).keys()):
+        most = tenants_by_id(tx)[tenant].max_concurrency
         if most is None:
             continue
         rooms[tenant] = _room(tx, tenant, most)
@@ -78,7 +48,7 @@ def _room(tx: Transaction, tenant: str, most: int) -> int:
 
 def free_tenants(tx: Transaction, tenants: Set[str]) -> None:
     """Let the jobs of these tenants wait no longer that wait for room: some of theirs are active no more."""
-    for tenant in tenants & tx.configuration.tenants(tx).keys():
+    for tenant in tenants & tenants_by_id(tx).keys():
         tx.effects.opened.update(_waiting_queues(tx, tenant))
 
 
@@ -123,7 +93,7 @@ def forget_what_is_said(tx: Transaction, tenant: str) -> None:
 
 def refuse_too_many(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[TenantLimitExceeded | None]:
     """Say for each group of jobs that is to be pushed whether its tenants may have no more (section 8.2)."""
-    configured = tx.configuration.tenants(tx)
+    configured = tenants_by_id(tx)
     concerned = {job.tenant for group in groups for job in group} & configured.keys() if configured else set()
     allowances = {tenant: _Allowance(tx, configured[tenant]) for tenant in sorted(concerned)}
     results: list[TenantLimitExceeded | None] = []

@@ -12,6 +12,7 @@ from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.insight.overview import throughput
+from ojster.jobs.envelope import to_json
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
 from ojster.jobs.filters import filter_of
 from ojster.jobs.queries import Page
@@ -19,8 +20,8 @@ from ojster.queues.rate_limit import LARGEST_LIMIT, Rate, parse_rate
 from ojster.server import wire
 from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
-from ojster.storage.configuration import Tenant
 from ojster.tenancy import tenants
+from ojster.tenancy.tenant import Tenant
 from ojster.tenancy.tenants import TenantChange, TenantOverview
 
 _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled")
@@ -75,7 +76,7 @@ async def list_tenant_jobs(exchange: Exchange) -> Answer:
     page, tenant = numbered_page(exchange.query), _id(exchange)
     chosen = filter_of({name: exchange.query.get(name) for name in ("state", "queue", "type")})
     found = await exchange.engine.of(tenant).list_jobs(chosen, Page(page.size, page.offset))
-    items = b",".join([job.to_json() for job in found.jobs])
+    items = b",".join([to_json(job) for job in found.jobs])
     return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, found.total))))
 
 

@@ -12,9 +12,9 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.core.tenant import ALL_NAMES, NOBODY, shown_tenant, split
 from ojster.insight.overview import RECENT
 from ojster.insight.statistics import Work, work_by_queue, work_of_names
-from ojster.storage.configuration import Tenant, decode_tenant
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import DEPTH, forget_what_is_said
+from ojster.tenancy.tenant import Tenant, decode_tenant, tenants_by_id
 
 A_DAY: Final = 24 * 60
 
@@ -64,7 +64,7 @@ class TenantOverview(msgspec.Struct, frozen=True):
 
 def list_tenants(tx: Transaction, requests: Sequence[None]) -> list[list[TenantOverview]]:
     """Return all tenants who are configured or have jobs, by name, for each request."""
-    configured = tx.configuration.tenants(tx)
+    configured = tenants_by_id(tx)
     queues = {tenant: _Counts() for tenant in (NOBODY, *configured)}
     for name, state, jobs in tx.execute("SELECT queue, state, jobs FROM job_counts"):
         tenant, queue = split(name)
@@ -185,7 +185,7 @@ def put_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
 
 def introduce_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
     """Say what tenants may do of whom nothing is said yet; for each tell whether that was so."""
-    known = tx.configuration.tenants(tx)
+    known = tenants_by_id(tx)
     fresh = [change for change in changes if change.id not in known]
     put_tenants(tx, fresh)
     return [change in fresh for change in changes]

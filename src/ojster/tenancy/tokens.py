@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import NotFound, OjsterError
-from ojster.storage.configuration import decode_token
+from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.access import Token
+
+decode_token: Final = msgspec.json.Decoder(Token).decode
+
+
+def _read_tokens(tx: Transaction) -> Mapping[str, Token]:
+    return {token.id: token for (body,) in tx.execute("SELECT body FROM tokens") if (token := decode_token(body))}
+
+
+tokens_by_id: Final = Remembered[Mapping[str, Token]](_read_tokens)
+"""All tokens, by id."""
 
 NOTED_EVERY: Final = HOUR
 """How long ago the use of a token must have been noted for it to be noted again."""

@@ -13,8 +13,8 @@ import msgspec
 
 from ojster.app import JobType
 from ojster.context import Released
-from ojster.jobs.completion import Release
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Release
 
 _HEADER: Final = 4
 

@@ -12,8 +12,8 @@ from ojster.context import JobContext, Released
 from ojster.core.errors import OjsterError
 from ojster.core.values import to_json
 from ojster.jobs.code import ATTRIBUTE, read_code
-from ojster.jobs.completion import Release, Then
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Release, Then
 from ojster.jobs.request import read_members
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
 from ojster.workflows.notes import NewNote

@@ -21,8 +21,8 @@ from ojster.app import App, JobType, error_type
 from ojster.context import JobContext, Outcome, RateLimited, Released, enter_job
 from ojster.core.values import to_json, to_timestamp
 from ojster.jobs.code import CODE_TYPE
-from ojster.jobs.completion import Acknowledgement, FailureReport, Release
 from ojster.jobs.failure import Failure, clean
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner

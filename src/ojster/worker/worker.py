@@ -33,13 +33,13 @@ from ojster.core.errors import (
     PayloadTooLarge,
 )
 from ojster.core.ids import new_id
+from ojster.core.job import Job
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat
-from ojster.jobs.claim_context import Claim
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import FACT
-from ojster.jobs.completion import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.envelope import Job
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.schedules.cron import Cron

@@ -17,10 +17,10 @@ from msgspec import UNSET
 from ojster.collections.contents import promise
 from ojster.collections.outputs import collect_outputs, finder
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
+from ojster.core.job import Job
 from ojster.core.references import INDEX, Reference, Unresolvable, follow, resolve
 from ojster.core.states import JobState
 from ojster.jobs.admission import admit
-from ojster.jobs.envelope import Job
 from ojster.jobs.expiration import kept_until
 from ojster.jobs.request import NewJob, read_job, read_members
 from ojster.storage.transaction import Later, Transaction, TryAgain

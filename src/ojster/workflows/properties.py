@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import find_workflow, no_workflow

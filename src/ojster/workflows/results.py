@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import TWO_PART, Inputs, Kind, NodeState
 

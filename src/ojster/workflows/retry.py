@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
-from ojster.jobs.envelope import Job
+from ojster.core.job import Job
 from ojster.jobs.failure import Failure
 from ojster.jobs.request import Members, read_job, read_members
-from ojster.jobs.transitions import cancel_job, fail_attempt, given_up_nodes
+from ojster.jobs.transitions import cancel_job, fail_attempt
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.definition import Definition, read_rerun_policy
@@ -19,6 +19,7 @@ from ojster.workflows.definitions import find
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
 from ojster.workflows.node import NUMBER_BITS, NodeState
 from ojster.workflows.plan import NewWorkflow, read_spec, read_workflow
+from ojster.workflows.stopping import given_up_nodes
 from ojster.workflows.workflows import abort, create
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ojster.client.interface import Client
+from ojster.core.job import Job
 from ojster.core.values import to_json
-from ojster.jobs.envelope import Job
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.property_values import Changes, PropertyConflict
 

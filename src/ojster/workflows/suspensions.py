@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
+from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.jobs.envelope import Job
 from ojster.jobs.failure import Failure
 from ojster.jobs.queries import no_job
 from ojster.jobs.request import read_members
@@ -23,8 +23,6 @@ from ojster.jobs.transitions import (
     complete_job,
     fail_attempt,
     free,
-    given_up_nodes,
-    lock_workflows,
     make_available,
     write_completed,
     write_outcomes,
@@ -33,6 +31,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance
 from ojster.workflows.graph import Graph, Workflow, find_workflow, no_workflow
 from ojster.workflows.node import NUMBER_BITS, Kind
+from ojster.workflows.stopping import given_up_nodes, lock_workflows
 from ojster.workflows.wait import ATTRIBUTE, WAIT_TYPE, decode_wait, read_wait
 from ojster.workflows.workflows import find_step
 

@@ -18,14 +18,14 @@ from ojster.collections.items import key_of_workflow
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import is_job_id
+from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.envelope import Job
-from ojster.jobs.failure import Failure
 from ojster.jobs.interventions import delete_jobs
-from ojster.jobs.transitions import cancel_job, fail_attempt, make_available, put_off
+from ojster.jobs.transitions import cancel_job, make_available
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 from ojster.tenancy.quotas import refuse_too_many
+from ojster.tenancy.tenant import tenants_retention
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.graph import (
     FINAL_STATES,
@@ -40,6 +40,7 @@ from ojster.workflows.graph import (
 )
 from ojster.workflows.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note_before, note_child
 from ojster.workflows.plan import NewWorkflow, Planner
+from ojster.workflows.stopping import put_off
 from ojster.workflows.targets import refuse_target
 
 MOST_AT_ONCE: Final = 100
@@ -334,9 +335,8 @@ def skip_rest(tx: Transaction, job: Job) -> None:
 _NOT_NEEDED: Final = {"code": "skipped", "message": "A step of the workflow said that the rest is not needed."}
 
 
-def lose_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
-    """End the attempt of a job whose worker is lost, whose workflow is locked: as its policy or its workflow says."""
-    fail_attempt(tx, job, failure, immediately=True)
+def cancel_with_worker(tx: Transaction, job: Job) -> None:
+    """Cancel the workflow of a job whose worker is lost, if it wants that. The workflow is locked."""
     if job.node is None:
         return
     rows = tx.execute(
@@ -777,7 +777,7 @@ def forgettable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
         ("state = :state ORDER BY finished_at", {"state": FORGOTTEN}),
         (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
     ]
-    own = tx.configuration.tenants_retention(tx)
+    own = tenants_retention(tx)
     marks = {f"tenant_{number}": tenant for number, tenant in enumerate(sorted(own))}
     others = f" AND tenant NOT IN (:{', :'.join(marks)})" if marks else ""
     for state, period in (

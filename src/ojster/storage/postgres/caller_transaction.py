@@ -19,8 +19,8 @@ from psycopg.rows import tuple_row
 
 from ojster.core.errors import InvalidRequest, NotInTransaction
 from ojster.core.settings import Settings
-from ojster.storage.configuration import FreeRein
 from ojster.storage.database import topics_of
+from ojster.storage.memory import Memory
 from ojster.storage.postgres.database import NOW, SLOTS, PostgresTransaction, channel_of
 from ojster.storage.postgres.notifier import messages
 from ojster.storage.postgres.pipeline import Array, Value, texts, translate, unnest
@@ -91,7 +91,7 @@ def run_as_guest(execute: Execute, function: Callable[[Transaction], R], setting
     guest: Any = _GuestConnection(execute, schema)
     ((now, isolation),) = guest.execute(f"SELECT {NOW}, current_setting('transaction_isolation')")
     slot = SLOTS + secrets.randbits(62)  # nobody else's, so that nobody waits for it; the chores add it up
-    tx = GuestTransaction(guest, int(now), settings, FreeRein(), schema, slot, records_events=True)
+    tx = GuestTransaction(guest, int(now), settings, Memory(is_callers=True), schema, slot, records_events=True)
     tx.isolation = isolation
     result = function(tx)
     tx.write_effects()

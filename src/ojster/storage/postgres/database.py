@@ -20,11 +20,11 @@ from psycopg import sql
 
 from ojster.core.durations import MINUTE
 from ojster.core.errors import BackendUnavailable, InvalidRequest
+from ojster.core.job import Job
 from ojster.core.settings import Settings
-from ojster.jobs.envelope import Job
-from ojster.storage.configuration import Configuration
 from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher, Operation, Patience
+from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.postgres.notifier import Herald, messages
 from ojster.storage.postgres.pipeline import (
@@ -135,7 +135,7 @@ _WITH_ENVELOPE: Final = (
 )
 _FIND_JOBS: Final = _WITH_ENVELOPE + "WHERE j.id = ANY(CAST(? AS uuid[]))"
 _SELECT_AVAILABLE: Final = _WITH_ENVELOPE + (
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{abilities} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.exclusive_key IS NOT NULL "
@@ -211,13 +211,13 @@ class PostgresTransaction(Transaction):
         connection: Connection,
         now: int,
         settings: Settings,
-        configuration: Configuration,
+        memory: Memory,
         schema: str,
         slot: int,
         *,
         records_events: bool,
     ) -> None:
-        super().__init__(now, settings, configuration, records_events=records_events)
+        super().__init__(now, settings, memory, records_events=records_events)
         self._connection = connection
         self._insert_jobs = _INSERT_JOBS.format(schema=quoted(schema))
         self._slot = slot
@@ -493,7 +493,7 @@ class PostgresDatabase(Database):
     def _look_around(self, connection: psycopg.Connection) -> None:
         """Look for what this process may not have been told."""
         self._server_clock.measure(connection)
-        self.configuration.forget()
+        self.memory.forget()
         self._writer.ring_everybody()
         self.wakeups.wake_all()
 
@@ -578,7 +578,7 @@ class _Lane:
             connection,
             database.clock(),
             database.settings,
-            database.configuration,
+            database.memory,
             database.url.schema,
             self._slot,
             records_events=database.records_events,

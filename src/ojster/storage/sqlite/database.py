@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from ojster.core.errors import BackendUnavailable
+from ojster.core.job import Job
 from ojster.core.settings import Settings
-from ojster.jobs.envelope import Job
-from ojster.storage.configuration import Configuration
 from ojster.storage.database import Database, topics_of
 from ojster.storage.dispatcher import Dispatcher, Operation, Patience
+from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.notifier import Doorbell
 from ojster.storage.transaction import (
@@ -92,7 +92,7 @@ _COMPLETE_JOBS: Final = (
 )
 _SELECT_AVAILABLE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, p.envelope FROM jobs AS j JOIN payloads AS p ON p.seq = j.seq "
-    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind}{abilities} "
+    "WHERE j.queue = ? AND j.tenant = ? AND j.state = 'available' AND {kind} "
     "AND (j.due_at IS NULL OR j.due_at > ?) "
     "AND (j.exclusive_key IS NULL OR NOT EXISTS "
     "(SELECT 1 FROM jobs AS other WHERE other.exclusive_key = j.exclusive_key AND other.state = 'active')) "
@@ -113,11 +113,11 @@ class SqliteTransaction(Transaction):
         connection: apsw.Connection,
         now: int,
         settings: Settings,
-        configuration: Configuration,
+        memory: Memory,
         *,
         records_events: bool = False,
     ) -> None:
-        super().__init__(now, settings, configuration, records_events=records_events)
+        super().__init__(now, settings, memory, records_events=records_events)
         self._cursor = connection.cursor()
 
     select_available = _SELECT_AVAILABLE
@@ -336,7 +336,7 @@ class SqliteDatabase(Database):
                     connection,
                     self.clock(),
                     self.settings,
-                    self.configuration,
+                    self.memory,
                     records_events=self.records_events,
                 )
                 yield tx
@@ -362,7 +362,7 @@ class SqliteDatabase(Database):
     def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
         connection.execute("BEGIN")
         try:
-            yield SqliteTransaction(connection, self.clock(), self.settings, self.configuration)
+            yield SqliteTransaction(connection, self.clock(), self.settings, self.memory)
         finally:
             connection.execute("ROLLBACK")
 

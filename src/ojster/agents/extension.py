@@ -1,0 +1,44 @@
+"""What agents add to the life of a job."""
+
+from __future__ import annotations
+
+from ojster.agents.attributes import OutputRefused, check_output, decode_state
+from ojster.agents.budgets import begin_task
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.jobs.extension import Extension, lock_with
+from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.request import NewJob
+from ojster.jobs.transitions import fail_attempt
+from ojster.storage.transaction import Transaction
+
+
+class AgentExtension(Extension):
+    """Agents' tasks: their budgets, and the shape of their results."""
+
+    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
+        """Begin the task of an agent."""
+        if new.agent is not None:
+            begin_task(tx, job, new.agent)
+
+    def refuse_result(self, tx: Transaction, job: Job, word: Acknowledgement) -> OjsterError | None:
+        """Fail an attempt whose result does not have the agreed shape."""
+        if job.agent is None or word.result_file is not None:
+            return None
+        return _check_output(tx, job, word.result)
+
+
+def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputRefused | None:
+    """End an attempt as failed whose result has not the shape that was agreed on (ojs-ai-agents.md section 2.4)."""
+    assert job.agent is not None
+    if not decode_state(job.agent).checks_output:
+        return None
+    tx.envelopes([job])
+    problems = check_output(job.envelope, result)
+    if not problems:
+        return None
+    message = "The result does not have the shape that was agreed on: " + "; ".join(problems)
+    lock_with(tx, [job])
+    fail_attempt(tx, job, Failure(OutputRefused.code, message, OutputRefused.code, details={"violations": problems}))
+    return OutputRefused(message, job_id=job.id, current_state=job.state, violations=problems)

@@ -1,0 +1,31 @@
+"""What collections and files add to the life of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ojster.collections.contents import delete_items, empty
+from ojster.collections.items import key_of_job
+from ojster.collections.result_files import keep_result
+from ojster.core.job import Job
+from ojster.jobs.extension import Extension
+from ojster.jobs.messages import Acknowledgement
+from ojster.storage.transaction import Transaction
+
+
+class CollectionExtension(Extension):
+    """Artifacts of jobs, and results that are files."""
+
+    def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
+        """Delete the items of jobs."""
+        delete_items(tx, [key_of_job(seq) for seq in jobs])
+
+    def result_of(self, tx: Transaction, job: Job, word: Acknowledgement) -> bytes | None:
+        """Return what refers to a result that was uploaded as a file."""
+        return keep_result(tx, job, word)
+
+    def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Remove the artifacts of attempts before."""
+        again = [job.seq for job in jobs if job.attempt > 1 and not job.checkpoint_number and job.hold is None]
+        if again:
+            empty(tx, [key_of_job(seq) for seq in again])

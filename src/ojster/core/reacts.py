@@ -1,0 +1,25 @@
+"""The bits of a job's ``reacts`` column: what has to be done when something happens to it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+JobEvent = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "on_failure", "on_reminder"]
+"""What can happen to a job: it is pushed, becomes runnable, starts, succeeds, fails finally, or waits for an answer."""
+
+BITS: Final[dict[JobEvent, int]] = {event: 1 << place for place, event in enumerate(get_args(JobEvent))}
+"""How a job's row says to which events there are reactions."""
+
+ANY_EVENT: Final = sum(BITS.values())
+
+COLLECTS: Final = 1 << 17
+"""How a job's row says that it puts something into a collection when it has succeeded, before others may see that."""
+
+SKIPS: Final = 1 << 18
+"""How a job's row says that it may turn out, when it is about to be handed out, that it need not run."""
+
+LOOKS_UP: Final = 1 << 19
+"""The arguments of the job hold lookups, which are resolved when it is handed out."""
+
+KEPT: Final = 1 << 16
+"""The job sets its own retention."""

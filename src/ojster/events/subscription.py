@@ -1,0 +1,61 @@
+"""Webhook subscriptions: the events a URL receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.storage.memory import Remembered
+from ojster.storage.transaction import Transaction
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """Who wants to be told of which events (ojs-webhooks.md section 5.1). Times are microseconds since the epoch.
+
+    Parameters
+    ----------
+    events:
+        Types of events; ``job.*`` stands for all that begin so, ``*`` for all.
+    queues, job_types:
+        Only events of these, if there are any.
+    former_secret, former_until:
+        The secret before the present one, and until when deliveries are signed with it too.
+    """
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    secret: str
+    created_at: int
+    active: bool = True
+    queues: tuple[str, ...] = ()
+    job_types: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    former_secret: str | None = None
+    former_until: int = 0
+    tenant: str | None = None
+    """Whose events it hears of; ``None``: of all."""
+
+    def wants(self, type: str, queue: str | None, job_type: str | None, tenant: str = "") -> bool:
+        """Whether it wants to hear of an event."""
+        if self.tenant not in (None, tenant):
+            return False
+        if self.queues and queue not in self.queues:
+            return False
+        if self.job_types and job_type not in self.job_types:
+            return False
+        return any(type == wanted or (wanted.endswith("*") and type.startswith(wanted[:-1])) for wanted in self.events)
+
+
+decode_subscription: Final = msgspec.json.Decoder(Subscription).decode
+
+
+def _read_subscriptions(tx: Transaction) -> Sequence[Subscription]:
+    rows = tx.execute("SELECT body FROM webhooks ORDER BY id")
+    return [one for (body,) in rows if (one := decode_subscription(body)).active]
+
+
+active_subscriptions: Final = Remembered[Sequence[Subscription]](_read_subscriptions, in_callers=())
+"""All active subscriptions."""

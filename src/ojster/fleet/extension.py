@@ -1,0 +1,33 @@
+"""What the fleet adds to the life of a job: which workers get it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ojster.core.job import Job
+from ojster.fleet.claim_policies import (
+    IDLE_WORKERS,
+    REQUIREMENTS_WAIT,
+    AbilityPolicy,
+    IdlePolicy,
+    MatchingPolicy,
+)
+from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.extension import Extension
+from ojster.storage.transaction import Transaction
+
+
+class FleetExtension(Extension):
+    """Workers, their abilities, and what jobs require of them."""
+
+    def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Wake the fetches of workers whose resources are free again."""
+        tx.effects.opened.update(job.queue for job in jobs if job.needs is not None)
+
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+        """Leave out idle workers, and jobs that a worker cannot run."""
+        return (
+            (IdlePolicy, IDLE_WORKERS),
+            (AbilityPolicy, NO_OBSTACLES),
+            (MatchingPolicy, REQUIREMENTS_WAIT),
+        )

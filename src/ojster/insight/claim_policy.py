@@ -1,0 +1,68 @@
+"""How the history of a task decides which jobs are claimed: those that need not run are completed instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.collections.outputs import give_found
+from ojster.core.job import Job
+from ojster.core.reacts import LOOKS_UP, SKIPS
+from ojster.insight.task_history import adoption_of, skip
+from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
+from ojster.jobs.extension import settle
+from ojster.workflows.beginning import begin_workflows
+from ojster.workflows.node import NUMBER_BITS
+from ojster.workflows.stopping import given_up_nodes
+
+MAX_SKIPPED: Final = 100
+"""Maximum number of jobs that need not run which a claim completes; the next claim completes those behind them."""
+
+_LOOKS_AROUND: Final = SKIPS | LOOKS_UP
+
+
+class SkipPolicy(ClaimPolicy):
+    """Jobs whose reactions say that they need not run are completed; lookups in arguments are resolved."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(pipeline)
+        self.is_used = True
+        self._skipped = 0
+
+    def need_run(self, queue: str, jobs: list[Job]) -> tuple[list[Job], bool]:
+        """Complete those of the jobs that need not run; return the others, and whether to look for more."""
+        if not any(job.reacts & _LOOKS_AROUND for job in jobs):
+            return jobs, False
+        before = self._skipped
+        needed = [job for job in jobs if self._needs_run(queue, job)]
+        if self._skipped == before:
+            return needed, False
+        settle(self.tx)  # what follows from them may be what the worker gets
+        return needed, self._skipped < MAX_SKIPPED
+
+    def _needs_run(self, queue: str, job: Job) -> bool:
+        """Whether a job is handed out.
+
+        A job whose workflow another transaction changes is left for later; one whose lookups find nothing has failed.
+        """
+        if job.reacts & SKIPS:
+            if self._skipped >= MAX_SKIPPED or not self._is_free(job):
+                self.tx.effects.opened.add(queue)  # it, or what is behind it, is looked at in another transaction
+                return False
+            if (adopted := adoption_of(self.tx, job)) is not None:
+                begin_workflows(self.tx, [job])
+                skip(self.tx, job, adopted)
+                self._skipped += 1
+                return False
+        if job.reacts & LOOKS_UP and not give_found(self.tx, job):
+            self._skipped += 1
+            return False
+        return True
+
+    def _is_free(self, job: Job) -> bool:
+        """Whether the workflow of a job, if it has one, can be changed now, and lets it run."""
+        if job.node is None:
+            return True
+        rows = self.tx.execute(
+            f"SELECT held_at FROM workflows WHERE seq = :seq{self.tx.skip_locked}", {"seq": job.node >> NUMBER_BITS}
+        )
+        return bool(rows) and rows[0][0] is None and not given_up_nodes(self.tx, [job.node])

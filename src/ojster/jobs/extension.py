@@ -1,0 +1,170 @@
+"""Extension points in the life of a job.
+
+The transactions of this folder know no other capability. Each capability that takes part in the life of a job derives
+from ``Extension`` and overrides what it needs; ``ojster.capabilities`` lists them. An extension point that nobody uses
+costs the look at an empty tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import Any, Final
+
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import STEPS, ClaimPolicy, Obstacles
+from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
+from ojster.jobs.request import NewJob
+from ojster.storage.memory import Local, Memory
+from ojster.storage.transaction import Transaction
+
+Group = Sequence[NewJob]
+"""Jobs that are pushed together: all of them are inserted, or none."""
+
+
+class Extension:
+    """What a capability adds to the life of a job. Every method here does nothing."""
+
+    # Push
+
+    def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
+        """Return for each group of jobs why it must not be pushed, or ``None``."""
+        return [None for _ in groups]
+
+    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
+        """Complete the row of a job that is about to be inserted, or raise its refusal."""
+
+    # Changes of state
+
+    def stop(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+        """Suspend or cancel those of the jobs that must not become available; return their ids."""
+        return frozenset()
+
+    def enqueued(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Follow up on jobs that have become available again."""
+
+    def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Wake the fetches that wait for what these jobs no longer use."""
+
+    def failed(self, tx: Transaction, job: Job, failure: Failure) -> None:
+        """Follow up on a failed attempt."""
+
+    def last_retry(self, job: Job) -> int | None:
+        """Return the delay, in microseconds, of one more retry after a job has used all attempts of its policy."""
+        return None
+
+    def lock(self, tx: Transaction, jobs: Iterable[Job]) -> None:
+        """Lock what changes together with jobs that were just locked, all at once, so that nobody waits in a circle."""
+
+    def lose(self, tx: Transaction, job: Job) -> None:
+        """Follow up on an attempt that ended because its worker was lost."""
+
+    def settle(self, tx: Transaction) -> None:
+        """Carry out what follows from the jobs that have ended in this transaction."""
+
+    def finish(self, tx: Transaction) -> None:
+        """Carry out what follows from a transaction, before it is committed; runs again if more happens in it."""
+
+    def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
+        """Delete what is kept beside jobs, given by ``seq``, that are deleted."""
+
+    # The word of a worker
+
+    def refuse_result(self, tx: Transaction, job: Job, word: Acknowledgement) -> OjsterError | None:
+        """Return why the result of a job is refused."""
+        return None
+
+    def acknowledge(self, tx: Transaction, job: Job, word: Acknowledgement) -> None:
+        """Carry out what an acknowledgement says beside its result, or raise its refusal."""
+
+    def result_of(self, tx: Transaction, job: Job, word: Acknowledgement) -> bytes | None:
+        """Return the result to store in the place of the one in the acknowledgement, or raise its refusal."""
+        return None
+
+    def refuse_end(self, tx: Transaction, job: Job, word: EndOfAttempt) -> OjsterError | None:
+        """Carry out what the end of an attempt says beside its outcome, or return why it is refused."""
+        return None
+
+    def release(self, tx: Transaction, job: Job, word: Release) -> bool:
+        """Release a job in a way other than back into its queue; tell whether that was done."""
+        return False
+
+    # Claim
+
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+        """Return the policies that decide which jobs are handed out, and what shows that each is in use."""
+        return ()
+
+    def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Give jobs that are handed out what their handlers need."""
+
+
+class Life:
+    """The extension points, each with the methods of those extensions that override it, in their order."""
+
+    def __init__(self, extensions: Sequence[Extension] = ()) -> None:
+        def overriding(name: str) -> tuple[Callable[..., Any], ...]:
+            return tuple(
+                getattr(one, name) for one in extensions if getattr(type(one), name) is not getattr(Extension, name)
+            )
+
+        self.refuse_push = overriding("refuse_push")
+        self.admit = overriding("admit")
+        self.stop = overriding("stop")
+        self.enqueued = overriding("enqueued")
+        self.freed = overriding("freed")
+        self.failed = overriding("failed")
+        self.last_retry = overriding("last_retry")
+        self.lock = overriding("lock")
+        self.lose = overriding("lose")
+        self.settle = overriding("settle")
+        self.finish = overriding("finish")
+        self.deleted = overriding("deleted")
+        self.refuse_result = overriding("refuse_result")
+        self.acknowledge = overriding("acknowledge")
+        self.result_of = overriding("result_of")
+        self.refuse_end = overriding("refuse_end")
+        self.release = overriding("release")
+        self.start = overriding("start")
+        policies = [policy for one in extensions for policy in one.claim_policies()]
+        self.claim_policies = tuple(policy for policy, _ in policies)
+        self.claim_steps = {
+            step: tuple(
+                number
+                for number, policy in enumerate(self.claim_policies)
+                if getattr(policy, step) is not getattr(ClaimPolicy, step)
+            )
+            for step in STEPS
+        }
+        """The policies, by number, that take part in each step of a claim."""
+        self.obstacles = " UNION ALL ".join(
+            f"SELECT {number} AS policy, '{kind}' AS kind, {select}"
+            for number, (_, obstacles) in enumerate(policies)
+            for kind, select in obstacles.items()
+        )
+        """One statement for all obstacles: every claim runs it."""
+
+
+life: Final = Local[Life](Life)
+"""The extensions in force: ``life(tx)``."""
+
+
+def install(memory: Memory, extensions: Sequence[Extension]) -> None:
+    """Put extensions in force for all transactions of a database in this process."""
+    known = Life(extensions)
+    memory.locals[life] = known
+    memory.finishers = known.finish
+
+
+def settle(tx: Transaction) -> None:
+    """Carry out what follows from the jobs that have ended in this transaction; every change of jobs ends with it."""
+    for step in life(tx).settle:
+        step(tx)
+
+
+def lock_with(tx: Transaction, jobs: Iterable[Job]) -> None:
+    """Lock what changes together with jobs that were just locked."""
+    found = list(jobs)
+    for lock in life(tx).lock:
+        lock(tx, found)

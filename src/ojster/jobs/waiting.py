@@ -1,0 +1,38 @@
+"""Jobs that wait in a queue: their tenants, and the oldest of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.core.tenant import NOBODY
+from ojster.storage.transaction import KINDS_OF_WAITING, Transaction
+
+MAX_TENANTS: Final = 100
+"""Maximum number of tenants whose jobs a claim looks at in one queue."""
+
+_WAITING_TENANTS: Final = (
+    "SELECT name FROM (WITH RECURSIVE waiting(name) AS ("
+    "SELECT (SELECT min(tenant) {waits} > :after) "
+    "UNION ALL SELECT (SELECT min(tenant) {waits} > waiting.name) FROM waiting WHERE waiting.name IS NOT NULL"
+    ") SELECT name FROM waiting WHERE name IS NOT NULL LIMIT :most) AS found"
+).format(waits="FROM jobs WHERE queue = :queue AND state = 'available' AND tenant <> '' AND tenant")
+"""Looks up each tenant behind the one before it, so that the cost is that of the tenants, not of their jobs."""
+
+
+def waiting_tenants(tx: Transaction, queue: str, after: str = "", most: int = MAX_TENANTS) -> list[str]:
+    """Return the tenants behind ``after``, by name, that have available jobs in a queue."""
+    rows = tx.execute(_WAITING_TENANTS, {"queue": queue, "after": after, "most": most})
+    return [name for (name,) in rows]
+
+
+def oldest_waiting(tx: Transaction, queue: str) -> int | None:
+    """Return when the next job of a queue became available, whatever its tenant, in microseconds since the epoch."""
+    moments = []
+    for tenant in (NOBODY, *waiting_tenants(tx, queue)):
+        for kind, order in KINDS_OF_WAITING:
+            moments += tx.execute(
+                f"SELECT enqueued_at FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' "
+                f"AND {kind} ORDER BY {order}, seq LIMIT 1",
+                {"queue": queue, "tenant": tenant},
+            )
+    return min((at for (at,) in moments if at is not None), default=None)

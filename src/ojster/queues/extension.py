@@ -1,0 +1,79 @@
+"""What queues add to the life of a job: bounds, limits, pools and fairness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ojster.core.durations import SECOND
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.core.timestamps import parse_timestamp
+from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.extension import Extension, Group
+from ojster.jobs.failure import Failure
+from ojster.jobs.request import NewJob
+from ojster.queues.backpressure import make_room
+from ojster.queues.claim_policies import (
+    LIMITED_JOBS_WAIT,
+    LIMITED_QUEUES,
+    MAINTENANCE,
+    PAUSED_QUEUES,
+    FairnessPolicy,
+    KeyLimitPolicy,
+    MaintenancePolicy,
+    PausePolicy,
+    PoolPolicy,
+    QueueLimitPolicy,
+    ResourceBudgetPolicy,
+)
+from ojster.queues.limits import block, free_limits, limit_queue, register, unmark
+from ojster.queues.pool import pools_by_name
+from ojster.queues.rate_limit import Rate
+from ojster.storage.transaction import Transaction
+
+_POLICIES: Final = (
+    (MaintenancePolicy, MAINTENANCE),
+    (PausePolicy, PAUSED_QUEUES),
+    (QueueLimitPolicy, LIMITED_QUEUES),
+    (ResourceBudgetPolicy, NO_OBSTACLES),
+    (PoolPolicy, NO_OBSTACLES),
+    (FairnessPolicy, NO_OBSTACLES),
+    (KeyLimitPolicy, LIMITED_JOBS_WAIT),
+)
+
+
+class QueueExtension(Extension):
+    """Queues: their bounds, their limits, their pools, and how they share workers."""
+
+    def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
+        """Refuse jobs beyond the depth bounds of their queues."""
+        return make_room(tx, groups)
+
+    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
+        """Register the limits that a job names."""
+        if new.queue_rate is not None:
+            limit_queue(tx, new.queue, rate=Rate(new.queue_rate, SECOND))
+        if new.limit is not None:
+            job.limit_key = new.limit.key
+            register(tx, new.limit, new.queue)
+
+    def enqueued(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Take the key of their queue's limits from jobs."""
+        unmark(tx, jobs)
+
+    def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Wake the fetches that wait for room in a pool or under a limit."""
+        for pool in pools_by_name(tx).values():
+            if pool.concurrency is not None and any(job.queue in pool.queues for job in jobs):
+                tx.effects.opened.update(pool.queues)
+        free_limits(tx, jobs)
+
+    def failed(self, tx: Transaction, job: Job, failure: Failure) -> None:
+        """Close the limit of a job until the time that its handler has named."""
+        if failure.rate_limit_until is not None and job.limit_key is not None:
+            block(tx, job.limit_key, parse_timestamp(failure.rate_limit_until), job.error_type or "")
+
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+        """Limit and order what the queues hand out."""
+        return _POLICIES

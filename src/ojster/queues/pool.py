@@ -1,0 +1,47 @@
+"""Pools: workers that share queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from ojster.queues.fairness import STRICT, Sharing
+from ojster.storage.memory import Remembered
+from ojster.storage.transaction import Transaction
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Workers that share queues (ojs-fair-scheduling.md section 6). Times are microseconds since the epoch.
+
+    Parameters
+    ----------
+    queues:
+        From which queues the workers get jobs, the first first.
+    concurrency:
+        How many jobs run at once at most, in all workers of the pool together.
+    sharing:
+        How the queues share the workers.
+    isolated:
+        Whether workers outside the pool get no jobs from its queues.
+    """
+
+    name: str
+    queues: tuple[str, ...]
+    concurrency: int | None = None
+    sharing: Sharing = STRICT
+    isolated: bool = False
+    created_at: int = 0
+    updated_at: int = 0
+
+
+decode_pool: Final = msgspec.json.Decoder(Pool).decode
+
+
+def _read_pools(tx: Transaction) -> Mapping[str, Pool]:
+    return {pool.name: pool for (body,) in tx.execute("SELECT body FROM pools") if (pool := decode_pool(body))}
+
+
+pools_by_name: Final = Remembered[Mapping[str, Pool]](_read_pools, in_callers={})
+"""All pools, by name."""

@@ -1,0 +1,33 @@
+"""How workflows decide which jobs are claimed: those of suspended or cancelled workflows do not start."""
+
+from __future__ import annotations
+
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
+from ojster.jobs.extension import settle
+from ojster.jobs.transitions import stop_jobs
+
+
+class StoppedWorkflowPolicy(ClaimPolicy):
+    """Leaves out jobs whose workflow another transaction has suspended or cancelled since they were found."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(pipeline)
+        self.is_used = bool(self.tx.skip_locked)  # where transactions are one at a time, there is no other
+
+    def can_start(self, jobs: list[Job]) -> list[Job]:
+        """Leave out such jobs."""
+        nodes = [job.node for job in jobs if job.node is not None]
+        if not nodes:
+            return jobs
+        rows = self.tx.execute(
+            "SELECT n.id FROM nodes AS n JOIN workflows AS w ON w.seq = n.id >> 20 "
+            f"WHERE n.id {self.tx.among} AND (n.verdict IS NOT NULL OR w.held_at IS NOT NULL)",
+            (self.tx.integers(nodes),),
+        )
+        if not rows:
+            return jobs
+        stopped = {id for (id,) in rows}
+        left_out = stop_jobs(self.tx, [job for job in jobs if job.node in stopped])
+        settle(self.tx)
+        return [job for job in jobs if job.id not in left_out]

@@ -1,0 +1,95 @@
+"""What workflows add to the life of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+
+from ojster.core.errors import OjsterError
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.extension import Extension
+from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
+from ojster.jobs.request import NewJob
+from ojster.jobs.transitions import complete_job, write_completed
+from ojster.storage.transaction import Transaction
+from ojster.workflows.advance import advance
+from ojster.workflows.beginning import begin_workflows
+from ojster.workflows.claim_policy import StoppedWorkflowPolicy
+from ojster.workflows.node import NUMBER_BITS
+from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
+from ojster.workflows.properties import refusal_of_changes
+from ojster.workflows.results import give_inputs
+from ojster.workflows.retry import rerun
+from ojster.workflows.stopping import lock_workflows, stop_steps
+from ojster.workflows.suspensions import give_resumptions, put_on_hold
+from ojster.workflows.workflows import cancel_with_worker, grow, skip_rest
+
+
+class WorkflowExtension(Extension):
+    """Steps of workflows: their order, their results, and their suspension."""
+
+    def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
+        """Let one orchestrator at a time run in each workflow."""
+        if new.node is not None and new.type == ORCHESTRATE_TYPE:
+            job.exclusive_key = f"orchestrate:{new.node >> NUMBER_BITS}"
+
+    def stop(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+        """Suspend steps of suspended workflows; cancel those that their workflow has given up."""
+        return stop_steps(tx, jobs)
+
+    def lock(self, tx: Transaction, jobs: Iterable[Job]) -> None:
+        """Lock the workflows of jobs."""
+        lock_workflows(tx, jobs)
+
+    def lose(self, tx: Transaction, job: Job) -> None:
+        """Cancel the workflow of a job if it wants that when a worker is lost."""
+        cancel_with_worker(tx, job)
+
+    def settle(self, tx: Transaction) -> None:
+        """Advance the workflows whose jobs have ended."""
+        advance(tx)
+
+    def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
+        """Delete notes, inputs and resumptions of jobs."""
+        for table in ("resumptions", "notes", "job_inputs"):
+            tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in jobs])
+
+    def acknowledge(self, tx: Transaction, job: Job, word: Acknowledgement) -> None:
+        """Change the properties of the workflow of a job, and add steps to it."""
+        if word.changes is None and not word.append:
+            return
+        lock_workflows(tx, [job])
+        if refusal := refusal_of_changes(tx, job, word.changes):
+            raise refusal
+        if word.append:
+            grow(tx, job, word.append)
+
+    def refuse_end(self, tx: Transaction, job: Job, word: EndOfAttempt) -> OjsterError | None:
+        """Change the properties of the workflow of a job whose attempt ends, or return why that is refused."""
+        return refusal_of_changes(tx, job, word.changes)
+
+    def release(self, tx: Transaction, job: Job, word: Release) -> bool:
+        """Suspend a job, retry its workflow, or skip the rest of it."""
+        match word.then:
+            case "wait":
+                deadline = word.deadline if word.wait is None else tx.now + word.wait
+                put_on_hold(tx, job, again=word.again, deadline=deadline)
+            case "retry":
+                rerun(tx, job)
+            case "skip":
+                skip_rest(tx, job)
+                complete_job(tx, job, word.result, tx.now - (job.started_at or tx.now))
+                write_completed(tx, [job])
+            case _:
+                return False
+        return True
+
+    def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
+        """Leave out jobs of workflows that were stopped meanwhile."""
+        return ((StoppedWorkflowPolicy, NO_OBSTACLES),)
+
+    def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
+        """Note which workflows have begun; give their jobs the results that they ask for, and what resumed them."""
+        begin_workflows(tx, jobs)
+        give_inputs(tx, jobs)
+        give_resumptions(tx, jobs)
