@@ -16,7 +16,7 @@ from benchmarks.figure import Figure
 from benchmarks.servers import ojster
 from ojster import App
 from ojster.client.interface import Client
-from ojster.files.file import CHUNK, File
+from ojster.files.file import CHUNK_BYTES, File
 from ojster.files.transfer import download, upload
 
 SIZE = 256
@@ -31,8 +31,8 @@ def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
         place = Path(name)
         source = place / "source"
         with source.open("wb") as file:
-            for _ in range(SIZE * 2**20 // CHUNK):
-                file.write(os.urandom(CHUNK))
+            for _ in range(SIZE * 2**20 // CHUNK_BYTES):
+                file.write(os.urandom(CHUNK_BYTES))
         up = _rate(lambda: _copy(source, place / "raw", durably=True))
         down = _rate(lambda: _copy(source, place / "raw", durably=False))
         yield Figure("floor: read, hash and write a file durably, in pieces of 8 MiB", up, "MiB/s")
@@ -71,7 +71,7 @@ def _copy(source: Path, target: Path, *, durably: bool) -> None:
     whole = hashlib.sha256()
     with source.open("rb") as file:
         number = 0
-        while piece := file.read(CHUNK):
+        while piece := file.read(CHUNK_BYTES):
             whole.update(piece)
             with target.with_suffix(f".{number}").open("wb") as sink:
                 sink.write(piece)

@@ -16,7 +16,7 @@ from benchmarks.floors import FOUND
 from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
 from ojster.app import JobType
-from ojster.core.tuning import be_quick
+from ojster.core.tuning import tune_interpreter
 from ojster.events.reaction_builders import OF_JOB, collect, enqueue
 
 R = TypeVar("R")
@@ -32,7 +32,7 @@ GOALS = {
 
 def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     """Measure the figures of one process."""
-    be_quick()
+    tune_interpreter()
     goals = GOALS[store.name]
 
     def wanted(name: str) -> bool:

@@ -16,7 +16,7 @@ import uvloop
 
 from benchmarks.figure import Figure
 from benchmarks.stores import Store
-from ojster.core.tuning import be_quick
+from ojster.core.tuning import tune_interpreter
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
@@ -39,7 +39,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     """Measure the figures of workflows."""
     if chosen.only and chosen.only not in "workflow chain group graph nested":
         return
-    be_quick()
+    tune_interpreter()
     plain = uvloop.run(_with_engine(store, _plain))
     yield Figure(f"{store.name}: plain jobs, enqueued and worked off by {AT_ONCE}", plain)
     rounds = [uvloop.run(_with_engine(store, partial(_group, size=100_000))) for _ in range(ROUNDS)]

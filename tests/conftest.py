@@ -299,7 +299,7 @@ class Http:
 
 @pytest.fixture
 async def http(engine: Engine) -> AsyncIterator[Http]:
-    transport = httpx.ASGITransport(app=Application(engine, largest_body=200_000))
+    transport = httpx.ASGITransport(app=Application(engine, max_body_bytes=200_000))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield Http(client)
 

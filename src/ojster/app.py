@@ -1,4 +1,4 @@
-"""How does an application declare and enqueue jobs? One ``App``, whether they are in a file or on a server."""
+"""``App``: declares and enqueues jobs, in a database or on a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import msgspec
 from ojster import tracing
 from ojster.agents import attributes
 from ojster.capabilities import EXTENSIONS
-from ojster.client.event_loop_thread import Portal
+from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
 from ojster.collections.handles import SharedCollection
@@ -56,8 +56,8 @@ from ojster.workflows.definition import Definition
 from ojster.workflows.handle import AsyncRun, Run
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.orchestrator import Orchestrator, Orchestrators
-from ojster.workflows.orchestrator_request import MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 
 if TYPE_CHECKING:
     from ojster.client.client import HttpClient
@@ -67,38 +67,43 @@ R = TypeVar("R")
 O = TypeVar("O", bound=Orchestrator)  # noqa: E741
 
 Startable = Step | str | type[Orchestrator]
-"""What is started as a workflow: its steps, the name of a definition, or an orchestrator that lays it out."""
+"""Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
 
 ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Wraps the execution of every job: gets its context and ``next``, which runs what is inside and returns the result."""
+"""Wraps the execution of every job. It gets the job's context and ``next``, which runs the rest and returns the result.
+"""
 
 DEFAULT_URL: Final = "sqlite:///ojster.db"
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
-LONGEST_POLL: Final = 30.0
+MAX_POLL_SECONDS: Final = 30.0
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how fast a failed job is tried again (ojs-retry.md).
+    """Retry policy of a job.
 
     Parameters
     ----------
     max_attempts:
-        How often the job runs at most, the first time included.
+        Maximum number of attempts, including the first.
     initial_interval, max_interval:
-        The first delay, and the longest, in seconds or as a ``timedelta``.
+        First and longest delay, in seconds or as a ``timedelta``.
     backoff:
-        How the delay grows.
+        Growth of the delay from one retry to the next.
     coefficient:
-        The base of exponential, the exponent of polynomial backoff.
+        Base of exponential backoff, exponent of polynomial backoff.
     jitter:
-        Whether delays vary by half, so that jobs that failed together are not tried again together.
+        Whether to multiply each delay by a random factor from 0.5 to 1.5 (up to ``max_interval``), so that jobs that
+        failed together are not retried together.
     give_up_on:
-        Exception classes, or error types (``auth.*`` for a prefix), after which it is not tried again.
+        Exception classes or error types (``auth.*`` for a prefix) that are not retried.
     dead_letter:
-        Whether a job that has used up its attempts is kept as a dead letter, to be looked at and retried by hand.
+        Whether to keep a job that is not retried any more as a dead letter, for inspection and manual retry. If false,
+        the job is only discarded.
+
+    Spec: ojs-retry
     """
 
     max_attempts: int = 3
@@ -127,20 +132,24 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unique(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs count as duplicates, and what to do with one (ojs-unique-jobs.md).
+    """Uniqueness policy: which jobs are duplicates, and how to handle a duplicate.
 
     Parameters
     ----------
     keys:
-        What must be equal, of ``queue``, ``args`` and ``meta``; the type always must.
+        Parts of the job that must be equal: ``queue``, ``args``, ``meta``. The type must always be equal.
     args_keys, meta_keys:
-        Only these members of ``args`` and ``meta``.
+        Members of ``args`` and ``meta`` that must be equal. ``None`` compares all of ``args``; ``meta`` requires
+        ``meta_keys``.
     period:
-        For how long after it was created another job counts, in seconds; ``None``: as long as it is in ``states``.
+        Maximum age of the existing job, in seconds. ``None``: any age.
     states:
-        In which states another job counts; by default in all that are not finished.
+        States in which an existing job counts; by default all unfinished states.
     on_conflict:
-        ``reject`` raises ``Duplicate``; ``ignore`` returns the other job; ``replace`` cancels it.
+        ``reject`` raises ``Duplicate``; ``ignore`` returns the existing job; ``replace`` cancels the existing job;
+        ``replace_except_schedule`` cancels it and keeps its scheduled time.
+
+    Spec: ojs-unique-jobs
     """
 
     keys: Sequence[str] = ("args",)
@@ -162,23 +171,27 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of the jobs with a key may run at a time, and how many may start (ojs-rate-limiting.md).
+    """Concurrency and rate limits for jobs that share a key.
 
-    All limits hold for all jobs with the key together, whatever their types, queues and workers; of jobs that say
-    different things the last one is right.
+    The limits apply to all jobs with the key together, across types, queues and workers. If jobs declare different
+    limits, those of the last job pushed apply.
 
     Parameters
     ----------
     key:
-        What is to be protected, such as ``stripe-api`` or ``tenant:acme``.
+        Name of the protected resource, such as ``stripe-api`` or ``tenant:acme``.
     concurrency:
-        How many may run at a time; 0: none.
+        Maximum number of jobs that run at the same time; 0 lets none start.
     rate:
-        ``(100, 60)``: a hundred may start in a window of sixty seconds, which begins with the first of them.
+        Maximum number of starts in a window: ``(100, 60)`` allows 100 starts in 60 seconds. The window begins with its
+        first start.
     throttle:
-        ``(10, 1)``: ten a second, evenly spread.
+        Maximum number of starts in a period, evenly spaced: ``(10, 1)`` allows 10 starts per second.
     on_limit:
-        ``wait``: in the queue, until there is room; ``reschedule``: as scheduled; ``drop``: discard it.
+        ``wait`` keeps the job in its queue until it may start; ``reschedule`` makes it a scheduled job; ``drop``
+        discards it.
+
+    Spec: ojs-rate-limiting
     """
 
     key: str
@@ -199,7 +212,7 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How jobs are to be treated; what is ``None`` is left to the server. See ``App.job``."""
+    """Options of a job; ``None`` leaves an option to the server. See ``App.job``."""
 
     queue: str | None = None
     priority: int | None = None
@@ -222,7 +235,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     expiration_delay: Seconds | Literal["never"] | None = None
 
     def beside(self) -> Members:
-        """Return the members of a job that stand beside its ``options``."""
+        """Return the members of a job that are siblings of its ``options``."""
         members: dict[str, Any] = {} if self.version is None else {"version": self.version}
         members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
         members |= {attributes.PREFIX + name: value for name, value in (self.agent or {}).items()}
@@ -243,11 +256,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.timeout is not None:
             wire["timeout_ms"] = to_millis(self.timeout)
         if self.retry is not None:
-            wire["retry"] = _wire_of({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
+            wire["retry"] = _policy_to_wire({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
         if self.unique is not None:
-            wire["unique"] = _wire_of(self.unique)
+            wire["unique"] = _policy_to_wire(self.unique)
         if self.rate_limit is not None:
-            wire["rate_limit"] = _wire_of(self.rate_limit)
+            wire["rate_limit"] = _policy_to_wire(self.rate_limit)
         if self.delay is not None:
             wire["scheduled_at"] = "+" + to_duration(self.delay)
         if self.scheduled_at is not None:
@@ -260,7 +273,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobHandle:
-    """A job that was enqueued: its id, and what has become of it."""
+    """An enqueued job: its id, state and result."""
 
     def __init__(self, app: App, job: Job) -> None:
         self._app = app
@@ -276,20 +289,20 @@ class JobHandle:
 
     @property
     def state(self) -> str:
-        """The state that the job was in when it was last looked at; ``refresh`` looks again."""
+        """The job's state when it was last fetched; ``refresh`` fetches it again."""
         return self._job.state
 
     @property
     def job(self) -> Job:
-        """The job as it was when it was last looked at."""
+        """The job as it was last fetched."""
         return self._job
 
     def refresh(self) -> JobHandle:
-        """Look at the job again; return this handle."""
-        return self._app._portal.call(self.arefresh())
+        """Fetch the job again and return this handle."""
+        return self._app._event_loop_thread.call(self.arefresh())
 
     async def arefresh(self) -> JobHandle:
-        """Look at the job again; return this handle."""
+        """Fetch the job again and return this handle. See ``refresh``."""
         self._job = await self._app.client().find(self.id)
         return self
 
@@ -299,44 +312,44 @@ class JobHandle:
         Raises
         ------
         Conflict
-            It is finished.
+            The job is finished.
         """
-        self._app._portal.call(self.acancel())
+        self._app._event_loop_thread.call(self.acancel())
 
     async def acancel(self) -> None:
         """Cancel the job. See ``cancel``."""
         self._job = (await self._app.client().cancel(self.id)).job
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait until the job is finished, and return what its handler returned.
+        """Wait until the job is finished, and return its handler's result.
 
         Parameters
         ----------
         timeout:
-            How long to wait, in seconds; ``None``: as long as it takes.
+            Maximum wait, in seconds; ``None`` waits without limit.
 
         Raises
         ------
         TimeoutError
-            It is not finished in time.
+            The job is not finished within ``timeout``.
         JobFailed
-            It was discarded; the error has the last attempt's error.
+            The job was discarded; ``error`` is the error of its last attempt.
         JobCancelled
-            It was cancelled.
+            The job was cancelled.
         """
-        return self._app._portal.call(self.aresult(timeout))
+        return self._app._event_loop_thread.call(self.aresult(timeout))
 
     async def aresult(self, timeout: float | None = None) -> Any:
-        """Wait until the job is finished, and return what its handler returned. See ``result``."""
+        """Wait until the job is finished, and return its handler's result. See ``result``."""
         client = self._app.client()
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = LONGEST_POLL if deadline is None else max(0.0, deadline - time.monotonic())
-            job = self._job = await client.wait_for(self.id, min(left, LONGEST_POLL))
+            left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            job = self._job = await client.wait_for(self.id, min(left, MAX_POLL_SECONDS))
             if job.state in FINISHED:
                 return await restore(client, _result_of(job), self.id)
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"The job {self.id} is {job.state}, not finished, after {timeout} s.")
+                raise TimeoutError(f"The job {self.id} is still {job.state} after {timeout} s. Raise timeout.")
 
 
 def _result_of(job: Job) -> Any:
@@ -346,12 +359,12 @@ def _result_of(job: Job) -> Any:
         case JobState.CANCELLED:
             raise JobCancelled(f"The job {job.id} was cancelled.")
         case _:
-            error = job.error or {"type": "expired", "message": "It was not started before it expired."}
+            error = job.error or {"type": "expired", "message": "The job expired before it started."}
             raise JobFailed(f"The job {job.id} was discarded: {error['type']}: {error['message']}", error)
 
 
 class JobType(Generic[P, R]):
-    """A function that can be called as it is, or enqueued to be called by a worker."""
+    """A declared job type: a function to call directly, or to enqueue for a worker."""
 
     def __init__(self, app: App, type: str, function: Callable[P, R], options: JobOptions, process: bool) -> None:
         functools.update_wrapper(self, function)
@@ -365,45 +378,45 @@ class JobType(Generic[P, R]):
         self.signature = inspect.signature(function)
         self.takes_context = _takes_context(function, self.signature)
         if process and (self.is_async or self.takes_context):
-            raise TypeError(f"{type}: a handler that runs in a child process is a plain function without a context.")
-        self._fewest, self._most = _arity(self.signature, self.takes_context)
+            raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
+        self._min_args, self._max_args = _arity(self.signature, self.takes_context)
         self._type_json = msgspec.Raw(_encode(type))
         self._options_json = msgspec.Raw(options.to_wire())
         self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
-        self._beside = options.beside()
+        self._sibling_members = options.beside()
         read_options(bytes(self._options_json))
-        ml_resources.read_resources(self._beside)
-        attributes.read_agent(self._beside)
+        ml_resources.read_resources(self._sibling_members)
+        attributes.read_agent(self._sibling_members)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now."""
+        """Call the function directly."""
         return self.function(*args, **kwargs)
 
     def using(self, **options: Any) -> JobType[P, R]:
-        """Return this job type with other options, for one enqueue or many. See ``JobOptions``.
+        """Return a copy of this job type with changed options, for one or more enqueues. See ``JobOptions``.
 
         Raises
         ------
         TypeError
-            There is no such option.
+            An option does not exist.
         """
         changed = msgspec.structs.replace(self.options, **options)
         return JobType(self.app, self.type, self.function, changed, self.process)
 
     def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job with these arguments, which must be JSON.
+        """Enqueue a job with these arguments, which must be JSON-serializable.
 
         Raises
         ------
         TypeError
-            The function does not take these arguments, or they are no JSON.
+            The function does not take these arguments, or they are not JSON-serializable.
         Duplicate
-            The job is unique, and there is one already.
+            The job is unique, and a duplicate exists.
         BackendUnavailable
             The server cannot be reached.
         """
-        with self._traced() as carried:  # here, in the thread and the trace of the caller
-            return self.app._portal.call(self._enqueue(self.request(args, kwargs, carried)))
+        with self._traced() as carried:  # in the caller's thread, where its trace context is
+            return self.app._event_loop_thread.call(self._enqueue(self.request(args, kwargs, carried)))
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
         """Enqueue a job with these arguments. See ``enqueue``."""
@@ -418,18 +431,20 @@ class JobType(Generic[P, R]):
         return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
 
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments, all or none, in one go. A server takes at most 1,000 at once.
+        """Enqueue one job for each list of arguments in one request, all or none. A server takes 1,000 by default.
 
         Raises
         ------
         TypeError, Duplicate, BackendUnavailable
-            As ``enqueue`` does.
+            See ``enqueue``.
         PayloadTooLarge
-            These are more than the server takes at once.
+            The request is larger than the server accepts.
         """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
-            return self.app._portal.call(self._enqueue_many([self.request(args, {}, carried) for args in requests]))
+            return self.app._event_loop_thread.call(
+                self._enqueue_many([self.request(args, {}, carried) for args in requests])
+            )
 
     async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
         """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``."""
@@ -442,13 +457,13 @@ class JobType(Generic[P, R]):
         return [JobHandle(self.app, one.job) for one in pushed]
 
     def s(self, *args: Any, **kwargs: Any) -> Step:
-        """Return a step of a workflow with these arguments, some of which may be references.
+        """Return a workflow step with these arguments, which may contain references.
 
         Raises
         ------
         TypeError
-            The function does not take these arguments, or they are no JSON; or the application encodes arguments, which
-            those of steps cannot be, for the server puts results into them.
+            The function does not take these arguments; they are not JSON-serializable; or the application has codecs:
+            the server inserts results into the arguments of steps, so these cannot be encoded.
         """
         if self.app.codecs:
             raise TypeError(f"{self.type}: the arguments of steps cannot be encoded; use an App without codecs.")
@@ -456,31 +471,31 @@ class JobType(Generic[P, R]):
         return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
 
     def enqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job inside the transaction of ``connection``: there is a job if, and only if, that commits.
+        """Enqueue a job in the caller's transaction on ``connection``: the job exists if and only if it commits.
 
         Parameters
         ----------
         connection:
-            A connection to the PostgreSQL database that the ``App`` has as its URL, with a transaction open: a
-            ``psycopg.Connection``, an SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
+            Connection to the PostgreSQL database of the ``App``, with an open transaction: a ``psycopg.Connection``, an
+            SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
 
         Raises
         ------
         TypeError
-            As ``enqueue`` does; or this is no such connection.
+            See ``enqueue``; or ``connection`` is none of these.
         Duplicate
-            The job is unique, and there is one already. The transaction can go on.
+            The job is unique, and a duplicate exists. The transaction stays usable.
         NotInTransaction
-            No transaction is open.
+            The connection has no open transaction.
         InvalidRequest
-            The application's jobs are not in PostgreSQL.
+            The application does not use PostgreSQL.
         """
         with self._traced() as carried:
             (handle,) = self.app._enqueue_in(connection, [self.request(args, kwargs, carried)])
         return handle
 
     async def aenqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job inside the transaction of ``connection``. See ``enqueue_in``.
+        """Enqueue a job in the caller's transaction on ``connection``. See ``enqueue_in``.
 
         ``connection`` may also be a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
         ``AsyncConnection`` or ``AsyncSession``.
@@ -490,13 +505,13 @@ class JobType(Generic[P, R]):
         return handle
 
     def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments inside the transaction of ``connection``. See ``enqueue_in``."""
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``."""
         requests = list(calls)
         with self._traced(len(requests)) as carried:
             return self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
 
     async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments inside the transaction of ``connection``. See ``aenqueue_in``."""
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``."""
         requests = list(calls)
         with self._traced(len(requests)) as carried:
             return await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
@@ -509,17 +524,17 @@ class JobType(Generic[P, R]):
         Parameters
         ----------
         carried:
-            What the job carries of the trace of who enqueues it.
+            Trace context to store in the job's ``meta``.
         """
         if kwargs:
             given = ((), *args) if self.takes_context else args
             bound = self.signature.bind(*given, **kwargs)
             bound.apply_defaults()
             if bound.kwargs:
-                raise TypeError(f"{self.type}: arguments of jobs are positional; {list(bound.kwargs)} are not.")
+                raise TypeError(f"{self.type}: job arguments must be positional; make {list(bound.kwargs)} positional.")
             args = bound.args[1:] if self.takes_context else bound.args
-        elif not self._fewest <= len(args) <= self._most:
-            self.signature.bind(*(((), *args) if self.takes_context else args))  # raises, and says what is wrong
+        elif not self._min_args <= len(args) <= self._max_args:
+            self.signature.bind(*(((), *args) if self.takes_context else args))  # raises TypeError with the reason
         encoded = to_json(list(args))
         meta = self._meta_json
         if carried:
@@ -531,7 +546,7 @@ class JobType(Generic[P, R]):
             "args": msgspec.Raw(encoded),
             "meta": meta,
             "options": self._options_json,
-            **self._beside,
+            **self._sibling_members,
         }
 
     def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
@@ -542,11 +557,11 @@ class JobType(Generic[P, R]):
             "args": msgspec.Raw(args),
             "meta": msgspec.Raw(_encode(meta)),
             "options": msgspec.Raw(_encode(options)),
-            **self._beside,
+            **self._sibling_members,
         }
 
 
-def _kind_of(workflow: Startable) -> str:
+def _workflow_type(workflow: Startable) -> str:
     if isinstance(workflow, str):
         return workflow
     if isinstance(workflow, type):
@@ -555,35 +570,37 @@ def _kind_of(workflow: Startable) -> str:
 
 
 class App:
-    """An application's jobs, and where they are kept.
+    """An application: its job handlers, and the database or server for its jobs.
 
     Parameters
     ----------
     url:
-        A database (``sqlite:///jobs.db``, ``postgresql://user@host/name``) or a server (``http://127.0.0.1:8080``). By
-        default the environment variable ``OJSTER_DATABASE_URL``, else ``sqlite:///ojster.db``.
+        Database (``sqlite:///jobs.db``, ``postgresql://user@host/name``) or server (``http://127.0.0.1:8080``). By
+        default the environment variable ``OJSTER_DATABASE_URL``, or else ``sqlite:///ojster.db``.
     settings:
-        Defaults and limits, for a database; a server has its own.
+        Defaults and limits of a database; a server uses its own.
     synchronous:
-        ``FULL`` survives a power loss, ``NORMAL`` only a crash of the process and is faster; see ``open_database``.
+        ``FULL`` survives a power loss. ``NORMAL`` is faster, but a power loss (SQLite) or a crash (PostgreSQL) may lose
+        the last commits. See ``open_database``.
     migrate:
-        Whether to bring the tables of a PostgreSQL database up to date when it is opened; by default only
-        ``ojster migrate`` does. Those of a file always are.
+        Whether to migrate the schema of a PostgreSQL database when it is opened; by default only ``ojster migrate``
+        does. SQLite files are always migrated.
     headers:
-        Sent with every request to a server.
+        HTTP headers of every request to a server.
     token:
-        What a server wants to see before it lets anybody in (``ojster tokens create``); by default what stands in
-        ``OJSTER_TOKEN``.
+        Bearer token for a server (``ojster tokens create``); by default the environment variable ``OJSTER_TOKEN``.
     codecs:
-        What is done to the arguments of jobs before the server sees them, the first first, and undone before a handler
-        is called; for example ``[Gzip(), Encryption(keys)]``. See ``ojster.codec``.
+        Codecs that encode job arguments before they are sent, in this order, and decode them before a handler is
+        called; for example ``[Gzip(), Encryption(keys)]``. See ``ojster.codec``.
     tenant:
-        Whose jobs they are (ojs-multi-tenancy.md); nothing else is seen or made. ``None``: all are seen, and jobs may
-        say whose they are in their ``meta``, as ``tenant_id``.
+        Tenant scope: the application can create and read only this tenant's jobs. ``None``: jobs of all tenants; a job
+        may name its tenant as ``tenant_id`` in its ``meta``.
     files:
-        Of a database: where files are kept, a directory or the URL of an object store (``s3://bucket/prefix``, with the
-        extra ``files``). ``None``: as ``OJSTER_FILES`` says; else, for a file, the directory beside it whose name ends
-        in ``-files``; for PostgreSQL: nowhere.
+        File storage of a database: a directory, or the URL of an object store (``s3://bucket/prefix``, with the extra
+        ``files``). ``None``: the environment variable ``OJSTER_FILES``, or else, for SQLite, a directory beside the
+        database file with the suffix ``-files``, and no storage for PostgreSQL.
+
+    Spec: ojs-multi-tenancy
     """
 
     def __init__(
@@ -613,11 +630,11 @@ class App:
         self._synchronous = synchronous
         self._headers = dict(headers or {})
         self._token = token
-        self._portal = Portal()
+        self._event_loop_thread = EventLoopThread()
         self._engine: Engine | None = None
-        self._opening = threading.Lock()
+        self._engine_lock = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
-        self._abandoned: list[object] = []
+        self._inherited_after_fork: list[object] = []
         if not (names_a_database(self.url) or self.url.startswith(("http://", "https://"))):
             raise InvalidRequest(
                 f"The URL {without_password(self.url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
@@ -627,13 +644,13 @@ class App:
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
     def work_on(self, engine: Engine, url: str) -> None:
-        """Let the application work on an engine that is open already, of the database of this URL."""
+        """Use an engine that is already open, for the database at ``url``."""
         self.url, self._engine = url, engine
         engine.check_orchestrator = self.orchestrators.check
 
     @property
     def handled(self) -> tuple[Handled, ...]:
-        """Of which types only some versions are handled here."""
+        """The version ranges of handlers that accept only some versions, sorted by job type."""
         declared = sorted(self.handlers.values(), key=lambda one: one.type)
         return tuple(one.handled for one in declared if one.handled is not None)
 
@@ -645,35 +662,35 @@ class App:
         Parameters
         ----------
         type:
-            The job type, such as ``email.send``; by default the function's name.
+            Job type, such as ``email.send``; by default the function's name.
         process:
-            Run the handler in a child process, which is killed at its timeout or when the job is cancelled.
+            Whether to run the handler in a child process, which is killed at its timeout or when the job is cancelled.
         versions:
-            Which versions of its jobs the handler understands: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all. Workers are
-            given no others; jobs without a version go to any.
+            Job versions that the handler supports: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all. Workers get only jobs of
+            these versions, and jobs without a version.
         options:
-            How its jobs are to be treated, as in ``JobOptions``: ``queue``, ``priority`` (-100 to 100), ``timeout``
-            (seconds), ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry.md), ``unique``,
+            Options of its jobs, as in ``JobOptions``: ``queue``, ``priority`` (-100 to 100), ``timeout`` (seconds),
+            ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry), ``unique``, ``rate_limit``,
             ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``,
-            ``version`` (of their arguments), ``resources`` (what they need of a worker, as in ojs-ml-resources.md, but
-            without ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``requires`` (the same in plain words:
-            ``{"region": "eu", "memory_mb": 4096}``; numbers are minima), ``agent`` (how they use models, as in
-            ojs-ai-agents.md, but without ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``), ``reactions`` (what
-            is to happen when something happens to a job, by event, as ``ojster.events.reaction_builders`` makes them),
-            ``expiration_delay`` (for how long it is kept once it is finished, in seconds, or ``never``: for ever).
+            ``version`` (of the arguments), ``resources`` (requirements as in ojs-ml-resources, without the prefix
+            ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``requires`` (requirements by name:
+            ``{"region": "eu", "memory_mb": 4096}``; numbers are minimums), ``agent`` (model use as in ojs-ai-agents,
+            without the prefix ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``), ``reactions`` (actions by
+            event, made with ``ojster.enqueue`` and its siblings), ``expiration_delay`` (retention of the finished job,
+            in seconds, or ``never`` to keep it).
 
         Raises
         ------
         InvalidRequest
             The type or an option is malformed.
         ValueError
-            The type has a handler already.
+            The type already has a handler.
         """
 
         def declare(function: Callable[P, R]) -> JobType[P, R]:
             name = read_type(_encode(type or function.__name__))
             if name in self.handlers:
-                raise ValueError(f"The job type {name!r} has a handler already: {self.handlers[name].function!r}.")
+                raise ValueError(f"The job type {name!r} already has a handler: {self.handlers[name].function!r}.")
             declared = JobType(self, name, function, JobOptions(**options), process)
             declared.handled = parse_handled(name, versions)
             self.handlers[name] = declared
@@ -682,30 +699,30 @@ class App:
         return declare
 
     def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
-        """Declare a class that lays out workflows while they run (``ojster.workflows.orchestrator``).
+        """Declare a class as an orchestrator: it adds steps to a workflow while the workflow runs.
 
-        It runs in workers of this application, and in servers that are started with it (``ojster serve --app``).
+        It runs in workers of this application, and in servers started with it (``ojster serve --app``).
 
         Parameters
         ----------
         name:
-            What it is called; by default as the class, in lower case.
+            Name of the orchestrator; by default the class name in lower case.
 
         Raises
         ------
         ValueError
-            There is one of that name; or its ``validate`` is asynchronous.
+            The name is taken, or ``validate`` is a coroutine function.
         InvalidRequest
-            It is no such name.
+            The name is malformed.
         """
 
         def declare(kind: type[O]) -> type[O]:
             kind.name = name or kind.__name__.lower()
             check_queue_name(queue_of(kind.name))
             if inspect.iscoroutinefunction(kind.validate):
-                raise ValueError(f"{kind.__name__}.validate must be a plain method: a request waits for it.")
+                raise ValueError(f"{kind.__name__}.validate must not be a coroutine function; make it a plain method.")
             if kind.name in self.orchestrators:
-                raise ValueError(f"There is an orchestrator {kind.name!r} already: {self.orchestrators[kind.name]!r}.")
+                raise ValueError(f"The orchestrator {kind.name!r} already exists: {self.orchestrators[kind.name]!r}.")
             if ORCHESTRATE_TYPE not in self.handlers:
                 self.job(ORCHESTRATE_TYPE)(self.orchestrators.run)
             self.orchestrators[kind.name] = kind
@@ -722,25 +739,25 @@ class App:
         overlap_policy: OverlapPolicy = "skip",
         description: str | None = None,
     ) -> Callable[[JobType[P, R]], JobType[P, R]]:
-        """Let a declared job recur; workers register it when they start.
+        """Schedule a declared job type as a cron job; workers register it when they start.
 
         Parameters
         ----------
         expression:
-            When, as in ``*/5 * * * *``, ``@daily`` or ``@every 90s``.
+            Schedule, such as ``*/5 * * * *``, ``@daily`` or ``@every 90s``.
         args:
-            The arguments of each of its jobs.
+            Arguments of each job.
         name:
-            What it is known by; by default its job type.
+            Name of the cron job; by default the job type, with ``-`` instead of ``_``.
         timezone:
-            In which zone of the IANA database the expression is read.
+            IANA time zone of the expression.
         overlap_policy:
-            What happens if its last job is not finished: ``skip``, ``allow``, ``cancel_previous`` or ``enqueue``.
+            Action if the previous job is unfinished: ``skip``, ``allow``, ``cancel_previous`` or ``enqueue``.
 
         Raises
         ------
         InvalidRequest
-            The expression or the zone is malformed.
+            The expression or the time zone is malformed.
         """
 
         def declare(declared: JobType[P, R]) -> JobType[P, R]:
@@ -759,7 +776,7 @@ class App:
         return declare
 
     def client(self) -> Client:
-        """Return the client for the running event loop, connected when it is first used."""
+        """Return the client for the running event loop, created on first use."""
         if names_a_database(self.url):
             return self.engine() if self.tenant is None else self.engine().of(self.tenant)
         loop = asyncio.get_running_loop()
@@ -771,24 +788,24 @@ class App:
                 headers["X-OJS-Tenant"] = shown_tenant(self.tenant)
             if token := self._token or os.environ.get(TOKEN_VARIABLE):
                 headers.setdefault("Authorization", f"Bearer {token}")
-            from ojster.client.client import HttpClient  # only here: importing it takes longer than all else
+            from ojster.client.client import HttpClient  # imported here, because the import is slow
 
             client = self._http[loop] = HttpClient(self.url, headers=headers)
         return client
 
     def engine(self) -> Engine:
-        """Return the engine of the application's database, opened when it is first used.
+        """Return the engine of the application's database, opened on first use.
 
         Raises
         ------
         InvalidRequest
-            The application's jobs are on a server.
+            The application uses a server.
         BackendUnavailable
             The database cannot be opened.
         """
         engine = self._engine
         if engine is None:
-            with self._opening:  # or two threads would open it twice
+            with self._engine_lock:  # so that two threads do not open it twice
                 engine = self._engine
                 if engine is None:
                     database = open_database(
@@ -800,31 +817,31 @@ class App:
         return engine
 
     def define(self, name: str, workflow: Step, **options: Any) -> Definition:
-        """Give workflows that are started often a name; if there is a definition of it, and it differs, a new version.
+        """Create a workflow definition, or add a new version to it if the definition has changed.
 
-        Workflows that were started from it before stay as they are (seed 002).
+        Workflows that were started from an earlier version do not change.
 
         Parameters
         ----------
         options:
-            What holds for all of its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, how
-            often and when they are run again as a whole (``RetryWorkflow``); and, as in ``start``, ``options``,
-            ``timeout``, ``on_error``, ``on_cancel`` and ``on_lost_worker``.
+            Options of all its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, the policy of
+            workflow retries (``RetryWorkflow``); and ``options``, ``timeout``, ``on_error``, ``on_cancel`` and
+            ``on_lost_worker``, as in ``start``.
 
         Raises
         ------
         InvalidRequest, InvalidWorkflow
-            No workflow can be made of it.
+            The workflow is invalid.
         """
-        return self._portal.call(self.adefine(name, workflow, **options))
+        return self._event_loop_thread.call(self.adefine(name, workflow, **options))
 
     async def adefine(self, name: str, workflow: Step, **options: Any) -> Definition:
-        """Give workflows that are started often a name. See ``define``."""
+        """Create or update a workflow definition. See ``define``."""
         retry, schema = options.pop("retry", None), options.pop("params_schema", None)
         whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
         members = whole.request(**options)
         if retry is not None:
-            members["retry"] = msgspec.Raw(to_json(_wire_of(retry)))
+            members["retry"] = msgspec.Raw(to_json(_policy_to_wire(retry)))
         if schema is not None:
             members["params_schema"] = msgspec.Raw(to_json(schema))
         client = self.client()
@@ -834,44 +851,45 @@ class App:
             pass
         try:
             return await client.create_definition(name, members)
-        except Duplicate:  # somebody else has created it meanwhile
+        except Duplicate:  # another client has just created it
             return await client.update_definition(name, members)
 
     def start(self, workflow: Startable, **options: Any) -> Run:
-        """Start a workflow, or one of the definition of that name; a single step is as good as a chain of one.
+        """Start a workflow: steps, a definition by name, or an orchestrator. A single step becomes a chain of one.
 
         Parameters
         ----------
         options:
-            What is said of the whole: ``name``; ``params``, to which references lead; ``metadata``; ``options`` and
-            ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
-            ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it does not start
-            any more; ``on_error`` and ``on_cancel``, steps that run if it fails or is cancelled; ``on_lost_worker``:
-            ``"cancel"`` if it is to be cancelled when a worker is lost with one of its jobs; ``properties``, with which
-            it begins, that its tasks share; ``expiration_delay`` (seconds, or ``never``), for which it is kept once it
-            is finished, with all its jobs.
+            Options of the workflow: ``name``; ``params``, the values of parameter references; ``metadata``; ``options``
+            and ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
+            ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it no longer
+            starts; ``on_error`` and ``on_cancel``, steps that run if it fails or is cancelled; ``on_lost_worker``,
+            ``"cancel"`` to cancel it when a worker is lost with one of its jobs; ``properties``, the initial properties
+            that its tasks share; ``expiration_delay`` (seconds, or ``never``), the retention of the finished workflow
+            and all its jobs.
 
-            Of a definition, instead of what that says itself: ``version``, by default the latest; ``target``, what it
-            works on: no other workflow of the definition may have the same target and ``params`` until it is over;
-            ``locks``, a regular expression: until it is over, none is started for a target that it matches.
+            A definition sets ``options``, ``timeout``, ``on_error``, ``on_cancel`` and ``on_lost_worker`` itself, and
+            adds: ``version``, by default the latest; ``target``, the resource that the workflow works on: no two
+            unfinished workflows of a definition may have the same target and ``params``; ``locks``, a regular
+            expression: until the workflow finishes, no other workflow starts for a target that matches.
 
         Raises
         ------
         InvalidWorkflow
-            It breaks a rule; the error says where.
+            The workflow breaks a rule; the message names the place.
         NotFound
-            There is no such definition.
+            The definition does not exist.
         Duplicate, Conflict
-            The target is taken, or locked; ``existing_workflow_id`` in the details says by which workflow.
+            The target is taken or locked; ``existing_workflow_id`` in the details names the other workflow.
         BackendUnavailable
             The server cannot be reached.
         """
-        with tracing.starting(_kind_of(workflow)) as carried:
-            return Run(self, self._portal.call(self._create(workflow, options, carried)))
+        with tracing.starting(_workflow_type(workflow)) as carried:
+            return Run(self, self._event_loop_thread.call(self._create(workflow, options, carried)))
 
     async def astart(self, workflow: Startable, **options: Any) -> AsyncRun:
         """Start a workflow. See ``start``."""
-        with tracing.starting(_kind_of(workflow)) as carried:
+        with tracing.starting(_workflow_type(workflow)) as carried:
             return AsyncRun(self, await self._create(workflow, options, carried))
 
     async def _create(
@@ -889,42 +907,42 @@ class App:
         return await self.client().create_workflow(whole.request(**options))
 
     def collection(self, name: str) -> SharedCollection:
-        """Return the named collection, as it can be used; whether there is one is seen then."""
-        return SharedCollection(self.client, Where(name), self._portal.call)
+        """Return a named collection. Its existence is checked on first use."""
+        return SharedCollection(self.client, Where(name), self._event_loop_thread.call)
 
     def collection_of(self, workflow_id: str) -> SharedCollection:
-        """Return the collection of a workflow, which its jobs call ``internal``."""
-        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._portal.call)
+        """Return the collection of a workflow; its jobs call it ``internal``."""
+        return SharedCollection(self.client, Where(workflow_id=workflow_id), self._event_loop_thread.call)
 
     def find_workflow(self, workflow_id: str) -> Run:
-        """Return a workflow that was started before.
+        """Return an existing workflow.
 
         Raises
         ------
         NotFound
-            There is no such workflow.
+            The workflow does not exist.
         """
-        return Run(self, self._portal.call(self._show(workflow_id)))
+        return Run(self, self._event_loop_thread.call(self._show(workflow_id)))
 
     async def afind_workflow(self, workflow_id: str) -> AsyncRun:
-        """Return a workflow that was started before. See ``find_workflow``."""
+        """Return an existing workflow. See ``find_workflow``."""
         return AsyncRun(self, await self._show(workflow_id))
 
     async def _show(self, workflow_id: str) -> WorkflowInfo:
         return await self.client().show_workflow(workflow_id)
 
     def find(self, job_id: str) -> JobHandle:
-        """Return the handle of a job that was enqueued before.
+        """Return the handle of an existing job.
 
         Raises
         ------
         NotFound
-            There is no such job.
+            The job does not exist.
         """
-        return self._portal.call(self.afind(job_id))
+        return self._event_loop_thread.call(self.afind(job_id))
 
     async def afind(self, job_id: str) -> JobHandle:
-        """Return the handle of a job that was enqueued before. See ``find``."""
+        """Return the handle of an existing job. See ``find``."""
         return JobHandle(self, await self.client().find(job_id))
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
@@ -934,8 +952,10 @@ class App:
         if not requests:
             return []
         execute = caller_transaction.executes(connection)
-        prepared = self._portal.call(self._prepare(requests)) if self.enqueue_middleware else requests
-        jobs = caller_transaction.run_as_guest(execute, lambda tx: self._push(tx, prepared), self.settings, schema)
+        prepared = self._event_loop_thread.call(self._prepare(requests)) if self.enqueue_middleware else requests
+        jobs = caller_transaction.run_in_caller_transaction(
+            execute, lambda tx: self._push(tx, prepared), self.settings, schema
+        )
         return [JobHandle(self, job) for job in jobs]
 
     async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
@@ -945,7 +965,7 @@ class App:
         if not requests:
             return []
         prepared = await self._prepare(requests)
-        jobs = await caller_transaction.run_as_guest_of(
+        jobs = await caller_transaction.run_in_caller_transaction_async(
             connection, lambda tx: self._push(tx, prepared), self.settings, schema
         )
         return [JobHandle(self, job) for job in jobs]
@@ -964,24 +984,27 @@ class App:
         ]
         if any(job.reacts & BITS["on_creation"] for job in jobs):
             raise InvalidRequest(
-                "A job that is pushed in a transaction of yours cannot have reactions to its creation."
+                "A job that is enqueued in the caller's transaction cannot have reactions to on_creation; remove them."
             )
         (pushed,) = push(tx, [jobs])
-        assert not isinstance(pushed, Later), "a guest waits for keys itself"
+        assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
         return [one.job for one in accepted(pushed)]
 
     def _schema(self) -> str:
-        """The schema of the application's tables, where a caller's own transaction can reach them."""
+        """Return the schema of the application's tables, for use in a caller's transaction."""
         if not self.url.startswith(POSTGRES):
-            raise InvalidRequest("Only jobs that are kept in PostgreSQL can be enqueued in a transaction of your own.")
+            raise InvalidRequest(
+                "Enqueueing in the caller's transaction requires an App with a PostgreSQL URL, not "
+                f"{without_password(self.url)!r}. Use enqueue instead."
+            )
         from ojster.storage.postgres.url import parse_postgres_url
 
         return parse_postgres_url(self.url).schema
 
     def close(self) -> None:
         """Disconnect. The application can be used again afterwards."""
-        self._portal.call(self.aclose())
-        self._portal.close()
+        self._event_loop_thread.call(self.aclose())
+        self._event_loop_thread.close()
 
     async def aclose(self) -> None:
         """Disconnect. See ``close``."""
@@ -993,21 +1016,21 @@ class App:
             await client.close()
 
     def _forget_after_fork(self) -> None:
-        """A child process has no threads and must not use its parent's connections, nor close them."""
-        self._abandoned += [self._engine, self._http, self._portal]
+        """Drop, without closing them, the connections and the event-loop thread that a forked child inherits."""
+        self._inherited_after_fork += [self._engine, self._http, self._event_loop_thread]
         self._engine = None
-        self._opening = threading.Lock()
+        self._engine_lock = threading.Lock()
         self._http = {}
-        self._portal = Portal()
+        self._event_loop_thread = EventLoopThread()
 
 
 def load_app(where: str) -> App:
-    """Return the application that ``module:name`` names; without a name, the module's only ``App``.
+    """Return the application at ``module:name``; without a name, the module's only ``App``.
 
     Raises
     ------
     InvalidRequest
-        There is no such module, or no application in it.
+        The module does not exist, or has no such application.
     """
     module_name, _, name = where.partition(":")
     if "" not in sys.path:
@@ -1016,7 +1039,7 @@ def load_app(where: str) -> App:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
-            raise InvalidRequest(f"There is no module {module_name!r} here ({os.getcwd()}).") from None
+            raise InvalidRequest(f"No module {module_name!r} in {os.getcwd()}. Check the name.") from None
         raise
     if name:
         found = getattr(module, name, None)
@@ -1025,24 +1048,24 @@ def load_app(where: str) -> App:
         return found
     apps = [value for value in vars(module).values() if isinstance(value, App)]
     if len(apps) != 1:
-        raise InvalidRequest(f"{module_name!r} has {len(apps)} Apps; say which: {module_name}:NAME.")
+        raise InvalidRequest(f"{module_name!r} has {len(apps)} Apps, not one. Use {module_name}:NAME.")
     return apps[0]
 
 
 def error_type(kind: type[BaseException]) -> str:
-    """Return the error type under which an exception is reported: its ``error_type``, or the name of its class."""
+    """Return the error type of an exception class: its ``error_type``, or its name."""
     return getattr(kind, "error_type", None) or kind.__name__
 
 
 def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008
-    """Return the enqueue request of a job whose handler is not known here."""
+    """Return the enqueue request of a job without a local handler."""
     request: dict[str, Any] = {"id": new_id(), "type": type, "args": list(args), "meta": dict(options.meta or {})}
     members = {name: msgspec.Raw(to_json(value)) for name, value in request.items()}
     return members | {"options": msgspec.Raw(options.to_wire())} | options.beside()
 
 
 def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:
-    """How many positional arguments a call needs at least, and takes at most."""
+    """Return the minimum and maximum number of positional arguments of a call."""
     kinds = [parameter.kind for parameter in signature.parameters.values()]
     positional = [
         parameter
@@ -1055,7 +1078,7 @@ def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, floa
 
 
 def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -> bool:
-    """Whether the function's first parameter is annotated as ``JobContext``."""
+    """Return whether the function's first parameter is annotated as ``JobContext``."""
     first = next(iter(signature.parameters.values()), None)
     if first is None:
         return False
@@ -1064,5 +1087,5 @@ def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -
     )
 
 
-def _wire_of(policy: Retry | Unique | RateLimit | Mapping[str, Any]) -> dict[str, Any]:
+def _policy_to_wire(policy: Retry | Unique | RateLimit | Mapping[str, Any]) -> dict[str, Any]:
     return dict(policy) if isinstance(policy, Mapping) else policy.to_wire()

@@ -1,7 +1,9 @@
-"""How do arguments stay secret from the server? Codecs, in the client and in the worker. (ojs-encryption.md)
+"""Codecs that compress and encrypt job arguments in the client, and decode them in the worker.
 
-The server keeps what it is given; it never has a key. What a codec has done stands in the job's ``meta``, so that jobs
-that were enqueued with another key, or without any, are understood too.
+The server stores encoded arguments unchanged and never has a key. A job's ``meta`` records how its arguments were
+encoded, so that workers also decode jobs enqueued with another key or without one.
+
+Spec: ojs-encryption
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from ojster.jobs.request import DEFAULT_QUEUE
 from ojster.jobs.uniqueness import fingerprint, parse_unique_policy
 
 ENCODINGS: Final = "ojs.codec.encodings"
+"""Member of ``meta``: names of the applied codecs, in order."""
+
 KEY_ID: Final = "ojs.codec.key_id"
+"""Member of ``meta``: id of the encryption key."""
+
 UNIQUE: Final = "ojs.codec.unique"
-"""Members of ``meta``: what was done, in order; with which key; and what stands for the arguments of unique jobs."""
+"""Member of ``meta``: digest that replaces the arguments of a unique job in its policy."""
 
 _VERSION: Final = b"\x01"
 _NONCE: Final = 12
@@ -31,68 +37,72 @@ _KEY: Final = 32
 
 
 class CodecError(Exception):
-    """Arguments cannot be decoded: they were changed, or a key or a codec is missing here."""
+    """Arguments cannot be decoded: they were altered, or this process lacks the key or the codec."""
 
 
 class Codec(Protocol):
-    """Something that is done to arguments on their way, and undone at their end."""
+    """A reversible encoding of job arguments."""
 
     @property
     def name(self) -> str:
-        """What it is called in ``meta``."""
+        """Name of the codec in ``meta``."""
 
     @property
     def key_id(self) -> str | None:
-        """The key that it uses now, if it uses one."""
+        """Id of the key for new jobs; ``None`` if the codec uses no key."""
 
     def encode(self, data: bytes) -> bytes:
-        """Return the data as others may see it."""
+        """Return the encoded data."""
 
     def decode(self, data: bytes, key_id: str | None) -> bytes:
-        """Return the data as it was.
+        """Return the original data.
 
         Raises
         ------
         CodecError
-            That is not possible.
+            The data cannot be decoded.
         """
 
 
 class Gzip:
-    """Makes large arguments smaller (section 7). It stands before an encryption: what is encrypted has no pattern."""
+    """Gzip compression. Place it before ``Encryption``, because encrypted data does not compress.
+
+    Spec: ojs-encryption 7
+    """
 
     name: Final = "gzip/plain"
     key_id: Final = None
 
     def encode(self, data: bytes) -> bytes:
-        """Return the data compressed."""
+        """Return the compressed data."""
         return gzip.compress(data, mtime=0)
 
     def decode(self, data: bytes, key_id: str | None) -> bytes:
-        """Return the data as it was."""
+        """Return the original data."""
         try:
             return gzip.decompress(data)
         except (OSError, EOFError, ValueError) as error:
-            raise CodecError(f"That is not compressed: {error}.") from None
+            raise CodecError(f"The arguments are not valid gzip data: {error}. Were they altered?") from None
 
 
 class Encryption:
-    """AES-256-GCM with a random nonce for each job (section 6). Needs the extra ``encryption``.
+    """AES-256-GCM encryption with a random nonce for each job. Requires the extra ``encryption``.
 
     Parameters
     ----------
     keys:
-        Keys of 32 bytes by their names. Those that are used no more stay as long as there may be jobs that were
-        enqueued with them.
+        Keys of 32 bytes, by name. Keep an old key while jobs enqueued with it may exist.
     current:
-        The name of the key for new jobs; the last of ``keys`` if it is left out.
+        Name of the key for new jobs. Default: the last of ``keys``.
 
     Raises
     ------
     ValueError
-        A key has another length, or the current one is not among them.
+        There is no key, a key is not 32 bytes long, or ``current`` is not in ``keys``.
     ImportError
-        The extra is not installed.
+        The extra ``encryption`` is not installed.
+
+    Spec: ojs-encryption 6
     """
 
     name: Final = "binary/encrypted"
@@ -101,43 +111,45 @@ class Encryption:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError:
-            raise ImportError("To encrypt arguments, install ojster[encryption].") from None
+            raise ImportError("Encryption needs the package 'cryptography'. Install ojster[encryption].") from None
         if not keys or any(len(key) != _KEY for key in keys.values()):
-            raise ValueError(f"keys must be {_KEY} bytes long, and at least one")
+            raise ValueError(f"Encryption needs at least one key, and each key must be {_KEY} bytes long.")
         self.key_id: str | None = current or list(keys)[-1]
         if self.key_id not in keys:
-            raise ValueError(f"there is no key {self.key_id!r}")
+            raise ValueError(f"The current key {self.key_id!r} is not in 'keys'. Add it, or name one of {list(keys)}.")
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
         self._unique_keys = {
             name: hmac.new(key, b"ojster unique", hashlib.sha256).digest() for name, key in keys.items()
         }
 
     def encode(self, data: bytes) -> bytes:
-        """Return the data encrypted: version, nonce, ciphertext and tag."""
+        """Return the encrypted data: version, nonce, ciphertext and tag."""
         nonce = os.urandom(_NONCE)
         return _VERSION + nonce + self._ciphers[self.key_id or ""].encrypt(nonce, data, None)
 
     def decode(self, data: bytes, key_id: str | None) -> bytes:
-        """Return the data as it was."""
+        """Return the original data."""
         from cryptography.exceptions import InvalidTag
 
         cipher = self._ciphers.get(key_id or "")
         if cipher is None:
-            raise CodecError(f"The key {key_id!r} is not known here.")
+            raise CodecError(f"This process has no key {key_id!r}. Add it to the keys of Encryption.")
         if data[:1] != _VERSION or len(data) < 1 + _NONCE + _TAG:
-            raise CodecError("That is nothing that was encrypted in a way that is known here.")
+            raise CodecError("The encrypted arguments have an unknown format. Upgrade Ojster.")
         try:
             return cipher.decrypt(data[1 : 1 + _NONCE], data[1 + _NONCE :], None)
         except InvalidTag:
-            raise CodecError(f"That was not encrypted with the key {key_id!r}, or was changed since.") from None
+            raise CodecError(
+                f"The key {key_id!r} cannot decrypt the arguments: they were encrypted with another key, or altered."
+            ) from None
 
     def stand_in(self, data: bytes) -> str:
-        """Return what stands for data where only its sameness matters; without the key, it tells nothing else."""
+        """Return a keyed digest of data, for equality checks by parties that do not have the key."""
         return hmac.new(self._unique_keys[self.key_id or ""], data, hashlib.sha256).hexdigest()
 
 
 class Codecs:
-    """Codecs that are applied one after another, the first first."""
+    """A chain of codecs, applied in order and undone in reverse order."""
 
     def __init__(self, chain: Sequence[Codec]) -> None:
         self._chain = list(chain)
@@ -149,10 +161,11 @@ class Codecs:
     def encode(
         self, args: bytes, meta: dict[str, Any], options: dict[str, Any], type: str
     ) -> tuple[bytes, dict[str, Any], dict[str, Any]]:
-        """Return arguments, metadata and options of a job as the server is to see them.
+        """Return the encoded arguments, the metadata and the options of a job, as sent to the server.
 
-        Which jobs are the same is decided by their arguments as they were: something that stands for these takes their
-        place in the policy (section 15.3).
+        Uniqueness depends on the original arguments. In the unique policy, a digest in ``meta`` takes their place.
+
+        Spec: ojs-encryption 15.3
         """
         data = args
         for codec in self._chain:
@@ -177,12 +190,12 @@ class Codecs:
         return encryption.stand_in(digest.encode()) if encryption else digest
 
     def decode(self, args: list[Any], meta: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments of a job as they were.
+        """Return the original arguments of a job. Arguments that are not encoded are returned unchanged.
 
         Raises
         ------
         CodecError
-            That is not possible.
+            The arguments cannot be decoded.
         """
         names = meta.get(ENCODINGS)
         if not names or len(args) != 1 or not isinstance(args[0], dict) or args[0].get("ojs_encoded") is not True:
@@ -190,13 +203,15 @@ class Codecs:
         try:
             data = base64.b64decode(args[0]["data"], validate=True)
         except (KeyError, TypeError, ValueError):
-            raise CodecError("The encoded arguments hold no 'data' in base64.") from None
+            raise CodecError("The encoded arguments need a member 'data' in base64.") from None
         for name in reversed(names):
             codec = self._by_name.get(name)
             if codec is None:
-                raise CodecError(f"The arguments are encoded by {name!r}, which is not known here.")
+                raise CodecError(
+                    f"This process has no codec {name!r}, which encoded the arguments. Add it to the codecs of App."
+                )
             data = codec.decode(data, meta.get(KEY_ID))
         decoded = msgspec.json.decode(data)
         if not isinstance(decoded, list):
-            raise CodecError("The encoded arguments are no array.")
+            raise CodecError(f"The decoded arguments must be an array, not {type(decoded).__name__}.")
         return decoded

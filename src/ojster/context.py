@@ -1,4 +1,4 @@
-"""What does a handler see of its job, and how does it say what is to become of it?"""
+"""The job as its handler sees it: its context, and the exceptions that end an attempt other than by success."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.messages import Progress, Release
 from ojster.workflows.notes import NewNote
 from ojster.workflows.property_values import Changes
-from ojster.workflows.shared_properties import SharedProperties, wait_in_thread
+from ojster.workflows.shared_properties import SharedProperties, run_from_thread
 
 if TYPE_CHECKING:
     from ojster.workflow import Step
 
-PROGRESS_INTERVAL: Final = 0.25
-"""How often at most the progress of a job is sent, in seconds. What comes between is left out."""
+MIN_PROGRESS_INTERVAL_SECONDS: Final = 0.25
+"""Minimum interval between two progress reports of a job, in seconds. Only the latest report is sent."""
 
 
-LONGEST_PAUSE: Final = 3_153_600_000.0
-"""For how long a job can be put off at most, in seconds: a hundred years."""
+MAX_DELAY_SECONDS: Final = 3_153_600_000.0
+"""Maximum delay or timeout that a handler can request, in seconds (100 years)."""
 
 
 class JobFailed(Exception):
-    """A job whose result was waited for was discarded. ``error`` is the last attempt's error."""
+    """The awaited job was discarded. ``error`` is the error of its last attempt."""
 
     def __init__(self, message: str, error: dict[str, Any]) -> None:
         super().__init__(message)
@@ -48,38 +48,41 @@ class JobFailed(Exception):
 
 
 class JobCancelled(Exception):
-    """A job whose result was waited for was cancelled."""
+    """The awaited job was cancelled."""
 
 
 class Outcome(Exception):
-    """Raised by a handler to say what is to become of its job (ojs-retry.md section 7)."""
+    """Base of the exceptions with which a handler decides how its failed attempt ends.
+
+    Spec: ojs-retry 7
+    """
 
     code: str = "RETRY"
     retryable: bool | None = None
 
 
 class Discard(Outcome):
-    """Do not try this job again, and do not keep it as a dead letter."""
+    """Fail the job without retry, and do not keep it as a dead letter."""
 
     code = "DISCARD"
 
 
 class DeadLetter(Outcome):
-    """Do not try this job again, and keep it as a dead letter."""
+    """Fail the job without retry, and keep it as a dead letter."""
 
     code = "DEAD_LETTER"
 
 
 def _check_seconds(seconds: float, name: str) -> None:
-    if not 0 <= seconds <= LONGEST_PAUSE:
-        raise ValueError(f"The {name} must be from 0 to {LONGEST_PAUSE:.0f} seconds, not {seconds}.")
+    if not 0 <= seconds <= MAX_DELAY_SECONDS:
+        raise ValueError(f"The {name} must be from 0 to {MAX_DELAY_SECONDS:.0f} seconds, not {seconds}.")
 
 
 class Released(Exception):
-    """The base of what a handler raises that lets go of its job: it has neither succeeded nor failed (seed 002)."""
+    """Base of the exceptions with which a handler ends its attempt without a failure."""
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return what the worker is to tell the server."""
+        """Return the request that the worker sends to the server."""
         raise NotImplementedError
 
 
@@ -89,47 +92,47 @@ class Snooze(Released):
     Parameters
     ----------
     delay:
-        When, in seconds from now.
+        Delay, in seconds from now.
     until:
-        Instead of that: not before when; it needs a time zone.
+        Earliest time, instead of ``delay``; a datetime with a time zone.
     """
 
     def __init__(self, delay: float = 0.0, *, until: datetime | None = None) -> None:
-        super().__init__(f"again in {delay:g} s" if until is None else f"again at {until}")
+        super().__init__(f"run again in {delay:g} s" if until is None else f"run again at {until}")
         _check_seconds(delay, "delay")
         self.delay = delay
         self.not_before = None if until is None else to_micros(until, "until")
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return what the worker is to tell the server."""
+        """Return the request that the worker sends to the server."""
         return Release(job_id, worker_id, attempt, round(self.delay * 1e6), not_before=self.not_before)
 
 
 class Wait(Released):
-    """Put this job on hold until somebody resumes it, or its workflow, with what it waits for.
+    """Suspend this job until it is resumed with data or an error, directly or through its workflow.
 
-    Nothing is held meanwhile, neither a worker nor a lease. What it is resumed with is its result, unless it is to run
-    ``again``; if it is resumed with an error, it fails for good.
+    A suspended job occupies no worker and has no lease. The data becomes its result, unless ``again`` is set. Resumed
+    with an error, the job fails without retry.
 
     Parameters
     ----------
     timeout:
-        For how long at most, in seconds; then the attempt fails. ``None``: for ever.
+        Maximum suspension, in seconds; then the attempt fails. ``None``: unlimited.
     deadline:
-        The same as a time, which needs a time zone.
+        End of the suspension, instead of ``timeout``; a datetime with a time zone.
     again:
-        Run again when it is resumed, without counting this attempt: ``job.resumed`` is then what it was resumed with.
+        Run the job again when it is resumed, without counting this attempt. ``job.resumed`` is then the data.
     """
 
     def __init__(self, timeout: float | None = None, *, deadline: datetime | None = None, again: bool = False) -> None:
-        super().__init__("until somebody resumes it")
+        super().__init__("suspended until it is resumed")
         _check_seconds(timeout or 0.0, "timeout")
         self.timeout = timeout
         self.deadline = None if deadline is None else to_micros(deadline, "deadline")
         self.again = again
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return what the worker is to tell the server."""
+        """Return the request that the worker sends to the server."""
         return Release(
             job_id,
             worker_id,
@@ -142,54 +145,56 @@ class Wait(Released):
 
 
 class RetryWorkflow(Released):
-    """End the workflow of this job, and run it again from the beginning, as a new one.
+    """End the workflow of this job, and run it again from the beginning as a new workflow.
 
-    How often, and after what delays, the ``retry`` policy of its definition says: 10 attempts by default. After the
-    last of them, and in a workflow without a definition, the job fails for good instead.
+    The ``retry`` policy of its definition sets the number of attempts (10 by default) and the delays. When retries are
+    exhausted, or if the workflow has no definition, the job fails without retry instead.
     """
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return what the worker is to tell the server."""
+        """Return the request that the worker sends to the server."""
         return Release(job_id, worker_id, attempt, then="retry")
 
 
 class SkipRest(Released):
-    """Complete this job, and with it its workflow: what has not started is skipped; active jobs may finish.
+    """Complete this job and its workflow: steps that have not started are skipped; active jobs may finish.
 
     Parameters
     ----------
     result:
-        The result of this job: what JSON can say.
+        Result of this job, a JSON value.
     """
 
     def __init__(self, result: Any = None) -> None:
-        super().__init__("the rest is not needed")
+        super().__init__("skip the rest of the workflow")
         self.result = None if result is None else to_json(result)
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return what the worker is to tell the server."""
+        """Return the request that the worker sends to the server."""
         return Release(job_id, worker_id, attempt, then="skip", result=self.result)
 
 
 class RateLimited(Exception):
-    """What the job needs has had enough: let no job with the same rate limit start for a while. Counts as a failure.
+    """Fail the attempt and block all jobs with the same rate limit for a while.
+
+    Raise it when a service that the job calls answers that it is overloaded.
 
     Parameters
     ----------
     delay:
-        For how long, in seconds, such as a ``Retry-After`` says.
+        Duration of the block, in seconds, for example from a ``Retry-After`` header.
     """
 
     def __init__(self, delay: float, message: str = "") -> None:
-        super().__init__(message or f"not before {delay:g} s from now")
+        super().__init__(message or f"rate limited for {delay:g} s")
         self.delay = delay
 
 
 class JobContext:
-    """A job that is being run.
+    """The context of a running job.
 
-    A handler gets it as its first argument, if that is annotated so; any code that it calls gets it from
-    ``current_job``. It may be used from the handler's thread.
+    A handler gets it as its first argument if that is annotated with ``JobContext``; code called by the handler gets
+    it from ``current_job``. It may be used from the handler's thread.
     """
 
     def __init__(
@@ -209,9 +214,9 @@ class JobContext:
         self._loop = loop
         self._stopped = threading.Event()
         self.appended: list[bytes] = []
-        """Steps that the job adds to its workflow, as JSON."""
+        """Steps that the job appends to its workflow, as JSON."""
         self.changes: Changes | None = None
-        """What is to become of the properties of its workflow together with the end of this attempt."""
+        """Changes to the properties of its workflow, applied when this attempt ends."""
         self._sent_at = 0.0
         self._pending: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -223,22 +228,22 @@ class JobContext:
 
     @property
     def client(self) -> Client:
-        """What the worker talks to the server with, or the engine of its database."""
+        """The worker's client: an HTTP client, or the engine of its database."""
         return self._client
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self.job.attempt
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts there are."""
+        """The maximum number of attempts."""
         return self.job.max_attempts
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether a failure would be final."""
+        """Whether this is the last attempt, after which a failure is final."""
         return self.attempt >= self.max_attempts
 
     @property
@@ -248,69 +253,72 @@ class JobContext:
 
     @property
     def workflow_id(self) -> str | None:
-        """The workflow that the job is a step of; ``None`` if it is of none."""
+        """The id of the job's workflow; ``None`` if it is not a step of one."""
         found: str | None = _membership(self.job.envelope).workflow_id
         return found
 
     @property
     def parent_results(self) -> dict[str, Any]:
-        """What the steps before this one have brought about (seed 000, "Data Passing").
+        """The results of the predecessor steps.
 
-        In a chain, the results of all steps before it, by index (``"0"``, ``"1"``, …); in a graph, those of the steps
-        that it depends on, by id; for a callback or a branch, those of all steps that it comes after. A step that
-        failed is there with its ``state`` and ``error``; one that was skipped is ``None``.
+        In a chain, the results of all earlier steps, by index (``"0"``, ``"1"``, …); in a graph, those of the
+        dependencies, by id; in a callback or a branch, those of all steps before it. The entry of a failed step has
+        its ``state`` and ``error``; the entry of a skipped step is ``None``.
         """
         given = msgspec.json.decode(self.job.parent_results or b"[]")
         return given if isinstance(given, dict) else {str(index): result for index, result in enumerate(given)}
 
     def append(self, *steps: Step) -> None:
-        """Add steps to the container in which this job stands: after all others in a chain, beside them elsewhere.
+        """Add steps to the container of this job: at the end of a chain, in parallel in a group or graph.
 
-        They are added together with the job's acknowledgement, or, if it fails, not at all.
+        They are added when the job is acknowledged; if it fails, they are dropped.
         """
         self.appended += [msgspec.json.encode(step.wire) for step in steps]
 
     @cached_property
     def agent(self) -> AgentTask:
-        """The job as an agent's task: for asynchronous handlers that ask models (ojs-ai-agents.md)."""
+        """The job as an agent task, for asynchronous handlers that call language models.
+
+        Spec: ojs-ai-agents
+        """
         return AgentTask(self.job, self.worker_id, self._client.account)
 
     @cached_property
     def properties(self) -> SharedProperties:
-        """What the tasks of the job's workflow share."""
+        """The properties shared by the jobs of the workflow."""
         return SharedProperties(self._client, self.job, self.workflow_id, self.worker_id, self._loop)
 
     @cached_property
     def collection(self) -> SharedCollection:
-        """The collection of the job's workflow, where its steps promise and find things.
+        """The collection of the job's workflow, with the items that its steps provide.
 
         Raises
         ------
         LookupError
-            The job is of no workflow.
+            The job belongs to no workflow.
         """
         if self.workflow_id is None:
-            raise LookupError(f"The job {self.job.id} is of no workflow that could have a collection.")
+            raise LookupError(f"The job {self.job.id} belongs to no workflow, so it has no collection.")
         return self._shared(Where(workflow_id=self.workflow_id))
 
     def collection_named(self, name: str) -> SharedCollection:
-        """The collection of this name, of the workspace of the job."""
+        """Return the collection with this name in the workspace of the job."""
         return self._shared(Where(name, job_id=self.job.id))
 
     @cached_property
     def artifacts(self) -> SharedCollection:
-        """What this job brings about beside its result: files with names, which reactions can put into collections.
+        """The artifacts of this job: named files beside its result, which reactions can put into collections.
 
-        They are there as long as the job is.
+        They are deleted with the job.
         """
         return self._shared(Where(job_id=self.job.id))
 
     def _shared(self, where: Where) -> SharedCollection:
-        wait = partial(wait_in_thread, loop=self._loop)
+        wait = partial(run_from_thread, loop=self._loop)
         return SharedCollection(lambda: self._client, where, wait, self.job.id)
 
     async def keep_result(self, result: bytes) -> str | None:
-        """Keep a result as a file that is too large to be said; return its id, or ``None`` if there are no files."""
+        """Store a large result as a file; return the file's id, or ``None`` if the server has no file store."""
         try:
             kept = await upload(self._client, result, content_type=JSON, job_id=self.job.id)
         except Unsupported:
@@ -318,114 +326,116 @@ class JobContext:
         return kept.id
 
     async def restored_args(self) -> list[Any]:
-        """Return the arguments of the job; results of others in them that are kept as files are fetched."""
+        """Return the arguments of the job, with results that are stored as files fetched."""
         args: list[Any] = self.job.args
         if not may_refer(self.job.envelope):
             return args
         return [await restore(self._client, arg, self.job.id) for arg in args]
 
     async def restore_parent_results(self) -> None:
-        """Fetch what the steps before this one have brought about that is kept as files."""
+        """Fetch those results of predecessor steps that are stored as files."""
         if self.job.parent_results is not None:
             self.job.parent_results = await restore_json(self._client, self.job.parent_results, self.job.id)
 
     @property
     def resumed(self) -> Any:
-        """What the job was resumed with, if it was, after ``Wait(again=True)``; else ``None``."""
+        """The data with which the job was resumed after ``Wait(again=True)``; ``None`` if it was not resumed."""
         return None if self.job.resumed is None else msgspec.json.decode(self.job.resumed)
 
     async def anote(self, note: Any) -> None:
-        """Note something for people and others to read while the job runs, and after it.
+        """Add a note to the job, readable while the job runs and afterwards.
 
         Parameters
         ----------
         note:
-            What JSON can say, at most 16 KiB; a job has at most 1,000 notes.
+            A JSON value of at most 16 KiB. A job has at most 1,000 notes.
 
         Raises
         ------
-        PayloadTooLarge, Conflict
-            It is larger, or there are too many.
+        PayloadTooLarge
+            The note is too large.
+        Conflict
+            The job has too many notes.
         """
         await self._client.add_note(NewNote(to_json(note), job_id=self.job.id))
 
     def note(self, note: Any) -> None:
-        """Note something, as ``anote`` does; for plain functions."""
-        wait_in_thread(self.anote(note), self._loop)
+        """Add a note, as ``anote`` does; for synchronous handlers."""
+        run_from_thread(self.anote(note), self._loop)
 
     @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: the job was cancelled, has lost its lease, or the worker is shutting down.
 
-        Asynchronous handlers are cancelled then; plain functions must look.
+        Asynchronous handlers are cancelled then; synchronous handlers must check this property.
         """
         return self._stopped.is_set()
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """Sleep in a plain function, but no longer than until the job is cancelled; tell whether it is."""
+        """Sleep in a synchronous handler, at most until the handler should stop; return whether it should."""
         return self._stopped.wait(seconds)
 
     def stop(self) -> None:
-        """Tell the handler to stop; for the worker."""
+        """Signal the handler to stop. The worker calls it."""
         self._stopped.set()
 
     def progress(self, done: float, total: float = 1.0, message: str | None = None) -> None:
-        """Report how far the job is. Cheap: it is sent a few times a second at most.
+        """Report the progress of the job. Calls are cheap: at most one report is sent every 0.25 seconds.
 
         Parameters
         ----------
         done, total:
-            How much is done, of how much.
+            Amount of work done, and total amount of work.
         message:
-            Words for people.
+            Text for people.
         """
         fraction = min(1.0, max(0.0, done / total)) if total else 1.0
         item = Progress(self.job.id, fraction, message, self.worker_id, self.job.attempt)
         self._loop.call_soon_threadsafe(self._offer, item)
 
     def restored(self, default: Any = None) -> Any:
-        """Return the state that an attempt before this one saved last, or ``default`` if none did."""
+        """Return the last checkpoint saved by an earlier attempt, or ``default`` if there is none."""
         return _saved(self.job.checkpoint).state if self.job.checkpoint is not None else default
 
     async def acheckpoint(self, state: Any) -> None:
-        """Save how far the job has got: if this attempt fails or is lost, the next one gets it from ``restored``.
+        """Save a checkpoint: if this attempt fails or is lost, the next one gets it from ``restored``.
 
-        It is saved when this returns, in the place of what was saved before.
+        The checkpoint is saved when this returns, and replaces the previous one.
 
         Parameters
         ----------
         state:
-            What JSON can say, at most 1 MiB.
+            A JSON value of at most 1 MiB.
 
         Raises
         ------
         TypeError
-            JSON has no words for it.
+            ``state`` is not a JSON value.
         PayloadTooLarge
-            It is larger.
+            ``state`` is too large.
         Conflict
             The job was cancelled or has lost its lease; the handler should stop.
         """
         await self._client.save_checkpoint(NewCheckpoint(self.job.id, to_json(state), self.worker_id, self.job.attempt))
 
     def checkpoint(self, state: Any) -> None:
-        """Save how far the job has got, as ``acheckpoint`` does; for plain functions.
+        """Save a checkpoint, as ``acheckpoint`` does; for synchronous handlers.
 
         Raises
         ------
         RuntimeError
-            It is called in an asynchronous handler, which would wait for itself.
+            It is called in an asynchronous handler, where it would block the event loop.
         """
-        wait_in_thread(self.acheckpoint(state), self._loop)
+        run_from_thread(self.acheckpoint(state), self._loop)
 
     async def heartbeat(self) -> None:
-        """Extend the job's lease now. The worker does so by itself every few seconds."""
+        """Extend the job's lease now. The worker also does so every few seconds."""
         await self._extend()
 
     def _offer(self, item: Progress) -> None:
         self._pending = item
         if self._timer is None:
-            wait = max(0.0, self._sent_at + PROGRESS_INTERVAL - time.monotonic())
+            wait = max(0.0, self._sent_at + MIN_PROGRESS_INTERVAL_SECONDS - time.monotonic())
             self._timer = self._loop.call_later(wait, self._flush)
 
     def _flush(self) -> None:
@@ -436,7 +446,7 @@ class JobContext:
             self._loop.create_task(self._send(item))
 
     def finish(self) -> None:
-        """Forget progress that is not sent yet; for the worker."""
+        """Drop unsent progress. The worker calls it."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -456,19 +466,19 @@ _current: ContextVar[JobContext] = ContextVar("ojster_job")
 
 
 def current_job() -> JobContext:
-    """Return the context of the job that the calling code works for.
+    """Return the context of the job that the calling code runs in.
 
     Raises
     ------
     LookupError
-        It works for none.
+        The calling code does not run in a job.
     """
     context = _current.get(None)
     if context is None:
-        raise LookupError("This code works for no job: current_job() is for handlers, and what they call.")
+        raise LookupError("This code does not run in a job. Call current_job() only in handlers and code they call.")
     return context
 
 
 def enter_job(context: JobContext) -> None:
-    """Make ``context`` the one that ``current_job`` returns from here on; for the worker."""
+    """Set the context that ``current_job`` returns. The worker calls it."""
     _current.set(context)

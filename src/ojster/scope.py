@@ -1,4 +1,4 @@
-"""Whose view of the database is it? What all calls have in common."""
+"""Base of all calls: the database, and the tenant scope and access of the caller."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ojster.core.errors import Forbidden, InvalidRequest, OjsterError
 from ojster.core.tenant import NOBODY, qualify
 from ojster.files.store import FileStore
 from ojster.files.streams import Hashes
-from ojster.fleet.workers import Heartbeat, Pulse
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse
 from ojster.jobs import queries
 from ojster.jobs.schemas import Catalogue
 from ojster.storage.database import Database
 from ojster.storage.dispatcher import Operation
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.access import Access
-from ojster.workflows.orchestrator_request import MEMBER as ORCHESTRATOR
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 
 A = TypeVar("A")
 
@@ -30,14 +30,14 @@ JobRequest = dict[str, Any]
 Enqueue = Callable[[JobRequest], Awaitable[JobRequest]]
 
 EnqueueMiddleware = Callable[[JobRequest, Enqueue], Awaitable[JobRequest]]
-"""Wraps every push (ojs-middleware.md): gets the enqueue request and ``next``; may change it, or raise to refuse it."""
+"""Wraps every push: gets the request and ``next``; may change it, or raise to refuse it. Spec: ojs-middleware"""
 
-Directive = Callable[[Heartbeat, Pulse], Awaitable[str | None]]
-"""Has a say in what a worker is told with its heartbeat: ``running``, ``quiet``, ``terminate``, or nothing."""
+Directive = Callable[[Heartbeat, HeartbeatResponse], Awaitable[str | None]]
+"""Chooses a worker's directive at a heartbeat: ``running``, ``quiet`` or ``terminate``; ``None``: no choice."""
 
 
-class _Life:
-    """What all views of an engine have in common."""
+class _SharedState:
+    """State that all views of an engine share."""
 
     def __init__(self) -> None:
         self.draining = False
@@ -47,7 +47,7 @@ class _Life:
 
 
 class View:
-    """What all calls have in common: the database, and whose view of it this is.
+    """Base of all calls: the database, limited to the tenant scope and access of a caller.
 
     Parameters
     ----------
@@ -56,17 +56,17 @@ class View:
     middleware:
         Wraps every push, the first outermost.
     directives:
-        Asked in turn what a worker is to be told; the first that has an answer wins.
+        Called in turn to choose a worker's directive; the first choice wins.
     store:
-        Where the bytes of files are kept; ``None``: there are no files.
+        File store; ``None``: no files.
 
     Attributes
     ----------
     tenant:
-        Whose view it is: it sees and makes only what is theirs; ``None``: it sees all, and what it makes is nobody's
-        unless it says whose it is.
+        Tenant that the calls are limited to; the empty string: what has no tenant; ``None``: all tenants, and a new job
+        has no tenant unless it names one.
     access:
-        What the caller may do whose view it is; ``None``: everything.
+        Access of the caller; ``None``: unlimited.
     """
 
     def __init__(
@@ -79,53 +79,67 @@ class View:
     ) -> None:
         self.store = store
         self.check_orchestrator: Callable[[str, Any], None] = _no_orchestrator
-        """Checks the name of an orchestrator, and parameters for it; raises ``InvalidRequest``."""
+        """Checks the name and the parameters of an orchestrator; raises ``InvalidRequest``."""
         self.database = database
         self.middleware = list(middleware)
         self.directives = list(directives)
         self.tenant: str | None = None
         self.access: Access | None = None
         self._chores: list[asyncio.Task[None]] = []
-        self._life = _Life()
+        self._life = _SharedState()
 
     @property
     def hashes(self) -> Hashes:
-        """How far the hashes of uploads have come in this process."""
+        """Running hashes of uploads in this process."""
         return self._life.hashes
 
     def of(self, tenant: str) -> Self:
-        """Return the engine as a tenant sees it (ojs-multi-tenancy.md); the empty string: what is nobody's."""
+        """Return the engine limited to a tenant; the empty string: to what has no tenant.
+
+        Spec: ojs-multi-tenancy
+        """
         view = copy(self)
         view.tenant = tenant
         return view
 
     def by(self, access: Access) -> Self:
-        """Return the engine as somebody may use it (ojs-security.md section 7)."""
+        """Return the engine limited to the access of a caller.
+
+        Spec: ojs-security 7
+        """
         view = copy(self)
         view.access = access
         return view
 
     def named(self, name: str) -> str:
-        """Return under which name something is kept that its tenant calls so."""
+        """Return the name qualified with the tenant, as it is stored."""
         return qualify(self.tenant or NOBODY, name)
 
     def sees(self, tenant: str) -> bool:
-        """Whether what is this tenant's is to be seen."""
+        """Whether the tenant scope includes a tenant."""
         return self.tenant is None or self.tenant == tenant
 
     def for_all(self, what: str) -> None:
-        """Let only those do something that concerns all tenants who are none of them.
+        """Raise ``Forbidden`` if the caller is limited to one tenant.
+
+        Parameters
+        ----------
+        what:
+            The operation, as subject of the error message.
 
         Raises
         ------
         Forbidden
-            It is the view of a tenant.
+            The caller is limited to one tenant.
         """
         if self.tenant is not None:
-            raise Forbidden(f"{what} concerns all tenants, and is not for one of them.")
+            raise Forbidden(f"{what} concerns all tenants. Send the request without a tenant.")
 
     async def check_jobs(self, ids: Sequence[str]) -> list[OjsterError | None]:
-        """Return for each id whether there is no such job, as far as the tenant is concerned."""
+        """Return ``NotFound`` for each id that is no job of the tenant, else ``None``.
+
+        Without a tenant, nothing is checked.
+        """
         if self.tenant is None or not ids:
             return [None for _ in ids]
         owners = await self.database.read(queries.find_owners, tuple(ids))
@@ -138,26 +152,26 @@ class View:
 
     @property
     def who(self) -> str | None:
-        """The name of who uses it, if that is known."""
+        """Name of the caller, if known."""
         return None if self.access is None else self.access.who
 
     @property
     def draining(self) -> bool:
-        """Whether nobody is to wait any more."""
+        """Whether calls may no longer wait, because the engine shuts down."""
         return self._life.draining
 
     async def do(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
-        """Run a transaction function that needs nothing of this module, and return its result, or raise its refusal."""
+        """Run a transaction function for one argument; return its result, or raise its refusal."""
         return accepted(await self.database.run(operation, argument))
 
     async def look(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
-        """Run a transaction function that only reads, as ``do`` does."""
+        """Run a transaction function that only reads; return its result, or raise its refusal."""
         return accepted(await self.database.read(operation, argument))
 
 
 def _no_orchestrator(name: str, params: Any) -> None:
     raise InvalidRequest(
-        f"There is no orchestrator {name!r:.80} here: ojster serve --app MODULE:APP says where they are.",
+        f"There is no orchestrator {name!r:.80}. Register it with ojster serve --app MODULE:APP.",
         field=ORCHESTRATOR,
     )
 
@@ -170,6 +184,6 @@ def accepted(result: R | OjsterError) -> R:
 
 
 def answer(tx: Transaction, requests: Sequence[None]) -> list[None]:
-    """Ask the database for nothing but an answer."""
+    """Run an empty query, to test whether the database answers."""
     tx.execute("SELECT 1")
     return list(requests)

@@ -1,7 +1,7 @@
-"""What can be asked of Ojster? Every operation, as one awaitable call on top of a database.
+"""The engine: all operations on a database, as awaitable calls.
 
-The HTTP server, the in-process client and the worker all use this. It adds to the transaction functions what does not
-belong into a transaction: middleware, waiting, refusals as exceptions, and what a tenant may see (``Engine.of``).
+The HTTP server, the in-process client and the worker use it. It adds to the transaction functions what cannot run in a
+transaction: middleware, waiting, refusals as exceptions, and tenant scopes (``Engine.of``).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from ojster.storage.wakeups import DUE
 
 log = logging.getLogger(__name__)
 
-LONGEST_SLEEP: Final = 30.0
-"""After how many seconds the chores look again, although nothing is known to be due."""
+MAX_MAINTENANCE_PAUSE_SECONDS: Final = 30.0
+"""Maximum time between runs of maintenance, in seconds, if nothing is known to be due."""
 
-LONGEST_PAUSE: Final = 2.0
-"""How long to wait at most before a database that is away is tried again, in seconds."""
+MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
+"""Maximum time between attempts to reach an unavailable database, in seconds."""
 
-LENIENCY: Final = 5.0
-"""For how long, after the database was away, no lease ends, in seconds: workers report first what they have done."""
+OUTAGE_GRACE_SECONDS: Final = 5.0
+"""Grace period after a database outage, in seconds, in which no lease expires, so that workers can report first."""
 
-WALK_INTERVAL: Final = 600.0
-"""How often all jobs are walked through for those of queues that have retention periods of their own, in seconds."""
+WALK_INTERVAL_SECONDS: Final = 600.0
+"""Interval of walks over all jobs, for queues and tenants with their own retention, and over files, in seconds."""
 
-RETENTION_INTERVAL: Final = 60.0
-"""How often finished jobs are looked through for those whose retention is over, in seconds."""
+RETENTION_INTERVAL_SECONDS: Final = 60.0
+"""Interval of searches for finished jobs past their retention, in seconds."""
 
 
 class Engine(OperatorCalls):
@@ -72,13 +72,13 @@ class Engine(OperatorCalls):
     # Lifecycle
 
     def drain(self) -> None:
-        """Answer those who wait, now, with what there is; from now on nobody waits. The first step of a shutdown."""
+        """Answer all waiting calls now, and let no call wait from now on. The first step of a shutdown."""
         self._life.draining = True
-        self.database.let_nobody_wait()
+        self.database.answer_parked()
         self.database.wakeups.wake_all()
 
     def start_chores(self) -> None:
-        """Look after all that falls due, until ``close``. Any number of processes may do so for one database."""
+        """Start the maintenance tasks. Any number of processes may run them for one database, until ``close``."""
         if not self._chores:
             self._chores = [
                 asyncio.create_task(self._keep_up(), name="ojster-upkeep"),
@@ -86,44 +86,44 @@ class Engine(OperatorCalls):
             ]
 
     async def stop_chores(self) -> None:
-        """Stop looking after what falls due."""
+        """Stop the maintenance tasks."""
         chores, self._chores = self._chores, []
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
 
     async def close(self) -> None:
-        """Stop the chores and close the database."""
+        """Stop the maintenance tasks and close the database."""
         await self.stop_chores()
         await asyncio.to_thread(self.database.close)
 
     # Events
 
     async def select_events(self, chosen: EventFilter) -> EventPage:
-        """Return a page of what has happened lately, oldest first."""
+        """Return a page of recent events, oldest first."""
         chosen = msgspec.structs.replace(chosen, tenant=self.tenant)
         await self._follow()
         return await self.database.read(event_log.select_events, chosen)
 
     async def read_on(self, number: int) -> event_log.Stretch:
-        """Return what has happened, to anybody, since the event with a number."""
+        """Return the events of all tenants after the event with a number."""
         await self._follow()
         return await self.database.read(event_log.read_on, number)
 
     async def last_event(self) -> int:
-        """Return the number up to which all has happened already."""
+        """Return the number from which to follow the events: all later events have a higher one."""
         await self._follow()
         return await self.database.read(event_log.last_event, None)
 
     async def _follow(self) -> None:
-        """Say now and then that somebody wants to know what happens, and put it in order."""
+        """Keep the recording of events switched on, and number the visible events."""
         now = self.database.clock()
-        if now >= self._life.followed_at + event_log.FOLLOWED_FOR // 2:
+        if now >= self._life.followed_at + event_log.FOLLOW_PERIOD_US // 2:
             self._life.followed_at = now
-            await self.database.run(event_log.note_follower, None)
+            await self.database.run(event_log.record_follower, None)
         await self.database.order_events()
 
-    # Inside
+    # Internal
 
     async def _keep_up(self) -> None:
         database = self.database
@@ -131,59 +131,59 @@ class Engine(OperatorCalls):
             while True:
                 waiter.arm()
                 database.next_due = None
-                delay = LONGEST_SLEEP
+                delay = MAX_MAINTENANCE_PAUSE_SECONDS
                 try:
                     due = await database.run(upkeep, None)
                     database.next_due = due
                     if due is not None:
-                        delay = min(LONGEST_SLEEP, max(0.0, (due - database.clock()) / 1e6))
+                        delay = min(MAX_MAINTENANCE_PAUSE_SECONDS, max(0.0, (due - database.clock()) / 1e6))
                 except BackendUnavailable as error:
-                    await self._until_itanswers(error)
+                    await self._until_it_answers(error)
                     continue
                 except OjsterError as error:
-                    log.error("upkeep failed, and is tried again in a second: %s", error)
+                    log.error("maintenance failed, retrying in 1 s: %s", error)
                     delay = 1.0
                 await waiter.wait(delay)
 
-    async def _until_itanswers(self, error: BackendUnavailable) -> None:
-        """Wait until the database works again, and then a little, so that workers can report what they have done.
+    async def _until_it_answers(self, error: BackendUnavailable) -> None:
+        """Wait until the database answers, and then ``OUTAGE_GRACE_SECONDS`` more, so that workers can report first.
 
-        Without that, leases that ran out meanwhile would end, and jobs that are done would run again.
+        Otherwise leases that ran out during the outage would expire, and completed jobs would run again.
         """
         started = asyncio.get_running_loop().time()
-        log.warning("the database is away, and is tried again and again: %s", error)
+        log.warning("the database is unavailable, retrying until it answers: %s", error)
         pause = 0.2
         while True:
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+            pause = min(pause * 1.5, MAX_RECONNECT_PAUSE_SECONDS)
             try:
                 await self.database.run(answer, None)
                 break
             except BackendUnavailable:
                 continue
-        log.warning("the database is back after %.1f s", asyncio.get_running_loop().time() - started)
-        await asyncio.sleep(LENIENCY)
+        log.warning("the database is available again after %.1f s", asyncio.get_running_loop().time() - started)
+        await asyncio.sleep(OUTAGE_GRACE_SECONDS)
 
     async def _retain(self) -> None:
         loop = asyncio.get_running_loop()
-        walked_at = loop.time() - WALK_INTERVAL
+        walked_at = loop.time() - WALK_INTERVAL_SECONDS
         while True:
             deleted = 0
             try:
                 deleted = (await self.database.run(retention.forget, None))["rows"]
-                if deleted < retention.BATCH and loop.time() >= walked_at + WALK_INTERVAL:
+                if deleted < retention.BATCH and loop.time() >= walked_at + WALK_INTERVAL_SECONDS:
                     walked_at = loop.time()
                     await self.retain_by_walks()
                     if self.store is not None:
                         await self.files.prune()
             except OjsterError as error:
-                log.error("retention failed, and is tried again later: %s", error)
-            await asyncio.sleep(0.02 if deleted >= retention.BATCH else RETENTION_INTERVAL)
+                log.error("retention failed, retrying later: %s", error)
+            await asyncio.sleep(0.02 if deleted >= retention.BATCH else RETENTION_INTERVAL_SECONDS)
 
     async def retain_by_walks(self) -> int:
-        """Forget finished jobs of queues and workspaces that say how long they are kept; return how many.
+        """Delete finished jobs of queues and tenants with their own retention; return the number of deleted jobs.
 
-        (ojs-admin-api.md section 6.6; seed 003)
+        Spec: ojs-admin-api 6.6
         """
         settings = self.database.settings
         own, deleted = await self.database.read(retention.own_retention, None), 0
@@ -196,19 +196,19 @@ class Engine(OperatorCalls):
         return deleted
 
     async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
-        """Forget now all that was kept long enough, in small transactions (seed 003: expiration).
+        """Delete everything past its retention now, in small transactions.
 
-        The servers do so all the time; this is for who wants to wait for it, or to see what it would be.
+        The servers do so continuously. Use it to wait for the deletion, or with ``dry_run`` to preview it.
 
         Parameters
         ----------
         dry_run:
-            Only count.
+            Count without deleting.
 
         Returns
         -------
         dict[str, int]
-            How many ``jobs``, those of workflows among them, how many ``workflows``, and how many ``files``.
+            Number of ``jobs``, including those of workflows, of ``workflows``, and of ``files``.
         """
         self.for_all("Pruning")
         found: Counter[str] = Counter()

@@ -1,8 +1,10 @@
-"""Which trace does a job belong to? Spans of OpenTelemetry, and what jobs carry of it (ojs-distributed-tracing.md).
+"""OpenTelemetry spans, and the trace context that jobs carry.
 
-A job carries the W3C trace context of who enqueued it in its ``meta``. The span of its run is linked to that one and no
-child of it: they may be hours apart. Where OpenTelemetry is not installed (the extra ``otel``), or no provider is set
-up, nothing is recorded and hardly anything done.
+A job carries the W3C trace context of its producer in its ``meta``. The span of its run links to the producer's span
+and is not its child, because hours may lie between them. Without OpenTelemetry (the extra ``otel``) or a configured
+provider, nothing is recorded, at almost no cost.
+
+Spec: ojs-distributed-tracing
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ except ImportError:  # it is optional
 
 SCOPE: Final = "ojster"
 CARRIED: Final = ("traceparent", "tracestate", "baggage")
-"""What a job carries, in its ``meta``."""
+"""The headers that a job carries in its ``meta``."""
 
 
 def _tracer() -> Any:
@@ -37,12 +39,12 @@ def _tracer() -> Any:
 
 @contextmanager
 def enqueuing(queue: str, type: str, count: int = 1) -> Iterator[dict[str, str]]:
-    """Record that jobs are enqueued; what they are to carry is in the dictionary.
+    """Record that jobs are enqueued; yield the headers that the jobs have to carry.
 
     Parameters
     ----------
     count:
-        How many.
+        The number of jobs.
     """
     if not ENABLED:
         yield {}
@@ -58,7 +60,7 @@ def enqueuing(queue: str, type: str, count: int = 1) -> Iterator[dict[str, str]]
 
 @contextmanager
 def starting(type: str) -> Iterator[dict[str, str]]:
-    """Record that a workflow is started; what its jobs are to carry is in the dictionary."""
+    """Record that a workflow is started; yield the headers that its jobs have to carry."""
     if not ENABLED:
         yield {}
         return
@@ -76,14 +78,14 @@ def _producing(name: str, attributes: dict[str, str]) -> Iterator[dict[str, str]
 
 
 class Run:
-    """The span of a job's run."""
+    """The span of one run of a job."""
 
     def __init__(self, span: Any, job: Job) -> None:
         self._span = span
         self._job = job
 
     def end(self, ending: Acknowledgement | FailureReport | Release) -> None:
-        """Note how it has ended."""
+        """Record the outcome of the run."""
         if self._span is None:
             return
         if isinstance(ending, FailureReport):
@@ -105,7 +107,7 @@ class Run:
 
 @contextmanager
 def running(job: Job, meta: Mapping[str, Any], worker_id: str | None) -> Iterator[Run]:
-    """Record that a job runs; what its handler does belongs to the span, and its baggage is that of who enqueued it."""
+    """Record that a job runs. Spans of its handler belong to this span; the baggage is that of the producer."""
     if not ENABLED:
         yield Run(None, job)
         return
@@ -146,7 +148,7 @@ _workflow_of: Final = msgspec.json.Decoder(_OfWorkflow).decode
 
 @contextmanager
 def serving(operation: str, headers: Mapping[str, str]) -> Iterator[None]:
-    """Record that a server answers a request, as part of the trace that it names."""
+    """Record that a server handles a request, as part of the trace in its headers."""
     if not ENABLED:
         yield
         return

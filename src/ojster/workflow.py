@@ -1,4 +1,4 @@
-"""How is a workflow written in Python? As it would be drawn: steps, and what holds them together.
+"""Workflows in Python: steps, and the containers that order them.
 
 >>> order = chain(validate.s(42), group(charge.s(), reserve.s()), ship.s())
 >>> order = validate.s(42) | (charge.s() & reserve.s()) | ship.s()      # the same
@@ -30,9 +30,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Reference(dict[str, Any]):
-    """Stands, among the arguments of a step, for something that is known only when the step starts.
+    """A placeholder in the arguments of a step, for a value that is known only when the step starts.
 
-    ``reference["member"]`` and ``reference[0]`` stand for a part of it.
+    ``reference["member"]`` and ``reference[0]`` refer to a part of the value.
     """
 
     def __init__(self, text: str) -> None:
@@ -46,45 +46,47 @@ class Reference(dict[str, Any]):
         return f"<Reference {self._text}>"
 
     def __format__(self, specification: str) -> str:
-        raise TypeError(f"What {self._text} stands for is not known yet, and cannot be a part of a string.")
+        raise TypeError(f"The value of {self._text} is unknown until its step starts. Pass it as an argument.")
 
 
 def result_of(step: str | int | Step) -> Reference:
-    """Stand for the result of a step: of its id, of its index in a chain, or the step itself if it has an id."""
+    """Return a reference to the result of a step: given by its id, by its index in a chain, or as a step with an id."""
     return Reference(f"steps.{_name_of(step)}.result")
 
 
 def error_of(step: str | int | Step) -> Reference:
-    """Stand for the error of a step, ``None`` if it succeeded."""
+    """Return a reference to the error of a step; the error is ``None`` if the step succeeded."""
     return Reference(f"steps.{_name_of(step)}.error")
 
 
 def param(name: str) -> Reference:
-    """Stand for a parameter of the workflow."""
+    """Return a reference to a parameter of the workflow."""
     return Reference(f"params.{name}")
 
 
 def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """Stand for what a lookup finds in a collection when the step starts; steps that promise it come before.
+    """Return a reference to what a lookup finds in a collection when the step starts.
+
+    Steps that promise a matching item are predecessors of the step.
 
     Parameters
     ----------
     lookup:
-        ``"internal/build-1"``: an item that must be there, as an object with ``name``, ``category`` and ``data``;
+        ``"internal/build-1"``: an item that must exist, as an object with ``name``, ``category`` and ``data``;
         ``{"collection": "internal", "name_startswith": "build-"}`` (also ``name_endswith``, ``name_contains``,
         ``category``, and ``data`` with members that it must have): a list of items, the oldest first; or a list of
-        both, whose items are put together.
+        both, with the items joined into one list.
     """
     return {"$lookup": lookup}
 
 
 def element(name: str = "item") -> Reference:
-    """Stand for the element of a list that a map is at. ``name`` is what the map calls it."""
+    """Return a reference to the current element of a map. ``name`` is the name that the map gives it."""
     return Reference(name)
 
 
 INDEX: Final = Reference("index")
-"""Stands for the number, from 0, of the element that a map is at."""
+"""A reference to the index, from 0, of the current element of a map."""
 
 
 def _name_of(step: str | int | Step) -> str:
@@ -95,9 +97,9 @@ def _name_of(step: str | int | Step) -> str:
 
 
 class Step:
-    """A part of a workflow: a job, a gate, or a workflow again.
+    """A part of a workflow: a job, a gate, a wait step, or a nested workflow.
 
-    ``a | b`` is a chain, ``a & b`` a group. ``wire`` is what it is as JSON.
+    ``a | b`` is a chain, ``a & b`` a group. ``wire`` is the step as JSON members.
     """
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
@@ -129,41 +131,41 @@ class Step:
         options: Mapping[str, Any] | None = None,
         provides: Sequence[str | Mapping[str, Any]] | None = None,
     ) -> Step:
-        """Return this step with more said about it.
+        """Return a copy of this step with additional members.
 
         Parameters
         ----------
         id:
-            What other steps call it.
+            The name by which other steps refer to it.
         when:
-            When it starts, once those before it have ended: if they ``succeeded``, whenever they are ``finished``, or
-            if one ``failed``.
+            When it starts after its predecessors have ended: if all ``succeeded``, always (``finished``), or if one
+            ``failed``.
         if_:
-            A condition in the Common Expression Language, such as ``steps.check.result.total > 100``; if it does not
-            hold, the step is skipped.
+            A condition in the Common Expression Language, such as ``steps.check.result.total > 100``. If it is false,
+            the step is skipped.
         allow_failure:
-            Whether others go on as if it had succeeded, however it ends.
+            Whether successor steps continue as if it had succeeded, however it ends.
         manual:
-            Whether somebody must approve before it starts.
+            Whether it needs an approval before it starts.
         fallback:
-            What runs in its place if it does not succeed.
+            The step that runs instead if this one does not succeed.
         compensate:
-            What undoes it if the workflow does not succeed.
+            The step that undoes this one if the workflow does not succeed.
         display_name, step, group:
-            For people: a label, a stage, what it belongs to.
+            For display: a label, a stage, and a group.
         priority_adjustment:
-            By how much its priority differs from what it inherits.
+            Difference to the priority that it inherits.
         options:
-            Of a container: options that the jobs inside it inherit, such as ``{"queue": "reports"}``. Those of a job
-            are said by ``job.using(…)``.
+            For a container: options that its jobs inherit, such as ``{"queue": "reports"}``. Set those of a job with
+            ``job.using(…)``.
         provides:
-            Of a job: names of items that it puts into the workflow's collection when it has succeeded, with its result
+            For a job: names of items that it puts into the workflow's collection when it has succeeded, with its result
             as their data; or objects with ``name``, ``category`` and ``data``, in which references lead to the job, and
-            ``artifact``: which of its artifacts it is, such as ``{"category": "tarball"}``.
-            Steps that look them up (``found``) come after it.
+            ``artifact``: which of its artifacts the item is, such as ``{"category": "tarball"}``.
+            Steps that look them up (``found``) are successors of this step.
         """
         if options is not None and self.wire.get("type") not in CONTAINERS:
-            raise TypeError("Only a container takes options that others inherit; those of a job: job.using(…).s(…).")
+            raise TypeError("Only a container has 'options' that jobs inherit. For a job, use job.using(…).s(…).")
         given: dict[str, Any] = {
             "id": id,
             "when": when,
@@ -183,10 +185,10 @@ class Step:
 
 
 class Workflow(Step):
-    """A workflow that can be started, or be a step of another."""
+    """A workflow that can be started, or nested as a step of another."""
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
-        """Return a picture of it: the text of a Mermaid diagram, or an SVG document."""
+        """Return a diagram of the workflow: the text of a Mermaid diagram, or an SVG document."""
         return draw(preview(self.wire), format)
 
     def request(
@@ -207,7 +209,7 @@ class Workflow(Step):
         properties: Mapping[str, Any] | None = None,
         expiration_delay: Seconds | Literal["never"] | None = None,
     ) -> Members:
-        """Return the request that creates it. See ``App.start``."""
+        """Return the request that creates the workflow. See ``App.start``."""
         if timeout is not None and to_millis(timeout) == 0:
             raise InvalidRequest(f"The timeout must be positive, not {timeout}.", field="timeout")
         wire = dict(self.wire)
@@ -263,7 +265,7 @@ def _times(
     expires_in: Seconds | None,
     expiration_delay: Seconds | Literal["never"] | None,
 ) -> dict[str, Any]:
-    """When a workflow is to start, until when it may, and how long it is kept."""
+    """Return the members for the start, the latest start, and the retention time of a workflow."""
     start = None if scheduled_at is None else to_timestamp(scheduled_at, "scheduled_at")
     if delay is not None:
         start = "+" + to_duration(delay)
@@ -275,17 +277,17 @@ def _times(
 
 
 def _members(given: Mapping[str, Any]) -> Members:
-    """What is given, as members of a request."""
+    """Return the given values, except ``None``, as members of a request."""
     return {name: msgspec.Raw(to_json(value)) for name, value in given.items() if value is not None}
 
 
 def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:
-    """One step after the other; each is given the results of all before it. An iterable is as good as its steps."""
+    """Return a chain: steps run one after another, each with the results of all before it. Iterables are unpacked."""
     return _container("chain", "steps", _unpacked(steps), name)
 
 
 def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow:
-    """Steps at the same time. An iterable of steps is as good as its steps."""
+    """Return a group: steps run at the same time. Iterables of steps are unpacked."""
     return _container("group", "jobs", _unpacked(jobs), name)
 
 
@@ -296,7 +298,10 @@ def batch(
     on_failure: Step | None = None,
     name: str | None = None,
 ) -> Workflow:
-    """Steps at the same time, and others after them: in any case, if all succeeded, if one did not."""
+    """Return a batch: steps run at the same time, then callbacks.
+
+    ``on_complete`` always runs, ``on_success`` if all steps succeeded, ``on_failure`` if one did not.
+    """
     made = _container("batch", "jobs", _unpacked(jobs), name)
     callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
     made.wire["callbacks"] = {name: step.wire for name, step in callbacks.items() if step is not None}
@@ -308,20 +313,23 @@ def saga(
     failure_policy: Literal["compensate", "retry", "skip"] = "compensate",
     name: str | None = None,
 ) -> Workflow:
-    """A chain whose steps are undone, the last first, if one fails: ``step.set(compensate=…)`` says how."""
+    """Return a saga: a chain in which, if a step fails, completed steps are undone in reverse order.
+
+    ``step.set(compensate=…)`` gives the step that undoes another.
+    """
     made = _container("saga", "steps", _unpacked(steps), name)
     made.wire["failure_policy"] = failure_policy
     return made
 
 
 def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", name: str | None = None) -> Workflow:
-    """The same step for each element of a list, which may be known only when it starts."""
+    """Return a map: the same step for each element of a list, which may be known only when the map starts."""
     wire = {"type": "map", "over": over if isinstance(over, Reference) else list(over), "as": element, "do": do.wire}
     return Workflow(wire if name is None else wire | {"name": name})
 
 
 def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
-    """A step at which nothing goes on until somebody approves."""
+    """Return a gate: a step that waits for an approval."""
     return Step({"type": "gate"}).set(id=id, display_name=display_name)
 
 
@@ -333,23 +341,23 @@ def code(
     attempts: int | None = None,
     queue: str | None = None,
 ) -> Step:
-    """A step that carries its code, which workers run in a sandbox that were told to run code (seed 002).
+    """Return a step that carries its code. Workers that are configured to run code run it in a sandbox.
 
     Parameters
     ----------
     body:
-        Python source with a function ``body(job, …)``, or a function, whose source is taken. Nothing of where it stands
-        goes with it: it imports what it needs itself.
+        Python source with a function ``body(job, …)``, or a function; then its source is used. Nothing else of its
+        module is included: the function must contain its imports.
     args:
-        What it is called with beside the job; references are fine.
+        Arguments after the job; they may contain references.
     modules:
-        What it may import, of what the worker allows; ``None``: all of that.
+        Modules that the code may import, among those that the worker allows; ``None``: all of those.
     timeout:
-        After how long it is killed, in seconds.
+        Timeout, in seconds; then the code is killed.
     attempts:
-        How often it is tried.
+        Maximum number of attempts.
     queue:
-        Where it waits.
+        Queue of the job.
     """
     if not isinstance(body, str):
         source = textwrap.dedent(inspect.getsource(body))
@@ -378,19 +386,19 @@ def wait(
     reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     display_name: str | None = None,
 ) -> Step:
-    """A step that nobody runs: it waits for a time, or for somebody's answer, which is its result (seed 003).
+    """Return a wait step: no worker runs it; it waits for a time, or for an answer, which becomes its result.
 
     Parameters
     ----------
     delay, until:
-        How long, in seconds from when its turn comes, or until when. It is done then, or, if it has a form, it fails,
-        unless it was answered.
+        Wait in seconds from when the step is reached, or end of the wait. The step then completes; with a form, it
+        fails unless it was answered.
     form:
-        A JSON Schema: what the answer must look like that ``run.resume(answer, step=…)`` gives.
+        JSON Schema of the answer, which ``run.resume(answer, step=…)`` gives.
     remind:
-        After how many seconds, from when its turn comes, somebody is to be reminded that the answer is missing.
+        When to send reminders of a missing answer, in seconds from when the step is reached.
     reactions:
-        What is to happen then, among others: ``{"on_reminder": [notify("ops")]}``.
+        Actions on events, such as reminders: ``{"on_reminder": [notify("ops")]}``.
     """
     given = {
         "delay": None if delay is None else to_duration(delay),
@@ -404,7 +412,7 @@ def wait(
 
 
 class Graph(Workflow):
-    """Steps that come after others, in any order that has no circles.
+    """Steps with dependencies, without cycles.
 
     >>> graph = Graph("nightly")
     >>> orders = graph.add("orders", fetch.s("orders"))
@@ -419,12 +427,12 @@ class Graph(Workflow):
             super().__init__({"type": "graph", "steps": []} | ({} if name is None else {"name": name}))
 
     def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> Step:
-        """Add a step, and return it as it stands in the graph.
+        """Add a step, and return it as it is stored in the graph.
 
         Parameters
         ----------
         after:
-            The steps that must have ended before, or their ids.
+            The predecessor steps, or their ids.
         """
         before = [after] if isinstance(after, str | Step) else list(after)
         added = step.set(id=id)
@@ -444,19 +452,19 @@ def _unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
         found += [step] if isinstance(step, Step) or not isinstance(step, Iterable) else step
     for one in found:
         if not isinstance(one, Step):
-            raise TypeError(f"{one!r} is no step; a step of a job is job.s(…), with its arguments.")
+            raise TypeError(f"{one!r} is not a step. Create a step of a job with job.s(…).")
     return found
 
 
 def _flat(step: Step, type: str, noun: str) -> list[Step]:
-    """The steps of a plain chain or group, so that operators make one of several; else the step itself."""
+    """Return the steps of a plain chain or group, so that ``a | b | c`` is one container; otherwise the step itself."""
     if set(step.wire) == {"type", noun} and step.wire["type"] == type:
         return [Step(inner) for inner in step.wire[noun]]
     return [step]
 
 
 def preview(wire: Mapping[str, Any]) -> WorkflowInfo:
-    """Return how a workflow will look that was not created yet."""
+    """Return the initial state of a workflow that is not created."""
     info = WorkflowInfo(id="", type=wire.get("type", "graph"), state="pending", name=wire.get("name"))
     _preview_children(info, wire, "")
     for name in ("on_error", "on_cancel"):

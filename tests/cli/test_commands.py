@@ -75,7 +75,7 @@ def test_a_job_is_pushed_listed_shown_and_cancelled(ojster: Ojster) -> None:
 def test_jobs_that_are_chosen_are_steered_together(ojster: Ojster) -> None:
     for type in ("a.x", "a.y", "b"):
         id = ojster("push", type).strip()
-    assert "Say which" in ojster("jobs", "cancel", "--yes", expect=2)
+    assert "Select jobs" in ojster("jobs", "cancel", "--yes", expect=2)
     assert "Cancel all jobs that match?" in ojster("jobs", "cancel", "--type", "a.*", expect=130)
     assert ojster.json("jobs", "cancel", "--type", "a.*", "-y") == {"matched": 2, "succeeded": 2, "failed": 0}
     assert "0 of 0" in ojster("jobs", "cancel", "--older-than", "PT1H", "--yes")
@@ -151,7 +151,7 @@ def test_workers_are_disabled_configured_and_enabled(ojster: Ojster) -> None:
     assert (rule["provides"], rule["denied_types"]) == ({"memory_mb": "4096", "ssd": None}, ["report.*"])
     assert "memory_mb=4096 no ssd" in ojster("workers", "rules")
     assert ojster.json("workers", "enable", "w")["enabled"] is True
-    assert "Say --provide" in ojster("workers", "configure", "w", expect=2)
+    assert "Give at least one of --provide" in ojster("workers", "configure", "w", expect=2)
     assert "no job type" in ojster("workers", "configure", "w", "--deny", "a b", expect=1)
     ojster("workers", "forget", "w")
     assert ojster.json("workers", "rules")["items"] == []
@@ -166,9 +166,9 @@ def test_collections_are_made_filled_and_looked_at(ojster: Ojster) -> None:
     assert (item["name"], item["data"]) == ("1.0", "again")
     assert len(ojster.json("collections", "items", "releases", "--history")["items"]) == 2
     assert "what we ship" in ojster("collections", "list")
-    assert "Say which" in ojster("collections", "items", expect=2)
+    assert "Give exactly one" in ojster("collections", "items", expect=2)
     ojster("collections", "remove", "releases", "1.0")
-    assert "nothing in it" in ojster("collections", "items", "releases", "--starts-with", "1")
+    assert "no items" in ojster("collections", "items", "releases", "--starts-with", "1")
     ojster("collections", "delete", "releases")
     ojster("collections", "items", "releases", expect=3)
 
@@ -185,7 +185,7 @@ def test_channels_are_made_listed_and_deleted(ojster: Ojster) -> None:
     shown = ojster.json("channels", "list")["channels"]
     assert [(one["name"], one["method"]) for one in shown] == [("chat", "webhook"), ("ops", "email")]
     assert "secret" not in shown[0]
-    assert "is no address" in ojster("channels", "email", "x", "--from", "a", "--to", "b@example.com", expect=1)
+    assert "not an e-mail" in ojster("channels", "email", "x", "--from", "a", "--to", "b@example.com", expect=1)
     ojster("channels", "delete", "chat")
     ojster("channels", "delete", "chat", expect=3)
 
@@ -248,7 +248,7 @@ def test_a_worker_is_told_how_its_queues_share(ojster: Ojster) -> None:
     ojster("worker", "jobs_of_mine:app", "--queues", "a=3,b", "--until-empty", "--concurrency", "1")
     assert (ojster.folder / "said.txt").read_text().index("b") < 4, "not all of the first queue at first"
     ojster("worker", "jobs_of_mine:app", "--strategy", "round-robin", "--pool", "p", "--until-empty")
-    assert "no weight" in ojster("worker", "jobs_of_mine:app", "--queues", "a=0", expect=2)
+    assert "is invalid" in ojster("worker", "jobs_of_mine:app", "--queues", "a=0", expect=2)
     assert "does not use" in ojster("worker", "jobs_of_mine:app", "-q", "a=2", "--strategy", "strict", expect=2)
 
 
@@ -259,13 +259,13 @@ def test_migrate_and_doctor_on_a_file(nowhere: Ojster) -> None:
     findings = {one["check"]: one for one in ojster.json("doctor")["checks"]}
     assert findings["integrity"]["finding"] == "ok"
     ojster("push", "a")
-    assert "nobody works on them" in ojster("doctor", expect=1)
+    assert "no worker is running" in ojster("doctor", expect=1)
 
 
 def test_migrate_and_doctor_on_postgres(tmp_path: Path, postgres_url: str) -> None:
     other = Ojster(tmp_path, postgres_url.replace("schema=", "schema=other_"))
     refused = other("queues", "list", expect=5)
-    assert "no tables of Ojster yet" in refused
+    assert "no Ojster tables" in refused
     assert "ojster migrate" in refused
     assert other.json("migrate")["version"] >= 1
     assert other("queues", "list")
@@ -279,7 +279,7 @@ def test_migrate_and_doctor_on_postgres(tmp_path: Path, postgres_url: str) -> No
 def test_the_demo_ends_well(nowhere: Ojster) -> None:
     ojster = nowhere
     shown = ojster("demo", "--keep", "kept.db")
-    assert "All as told." in shown
+    assert "All as expected." in shown
     assert "retryable" in shown
     assert "discarded" in shown
     assert (ojster.folder / "kept.db").exists()

@@ -90,7 +90,7 @@ def test_options_are_checked_when_they_are_declared(app: App) -> None:
     with pytest.raises(TypeError):
         app.job("c", colour="red")(lambda: None)
     app.job("d")(lambda: None)
-    with pytest.raises(ValueError, match="handler already"):
+    with pytest.raises(ValueError, match="already has a handler"):
         app.job("d")(lambda: None)
 
 
@@ -179,7 +179,7 @@ def test_a_forked_child_connects_anew(app: App) -> None:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     a.enqueue(3)
-    counts = app._portal.call(app.engine().count_jobs())
+    counts = app._event_loop_thread.call(app.engine().count_jobs())
     assert counts["default"]["available"] == 3
 
 

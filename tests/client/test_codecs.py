@@ -81,7 +81,7 @@ async def test_keys_are_rotated_by_adding_one(shared_url: str, apps: list[App]) 
     assert seen == [["first"], ["second"]]
     lost = await before.handlers["keep"].aenqueue("third")
     await work(without)
-    with pytest.raises(JobFailed, match="'old' is not known"):
+    with pytest.raises(JobFailed, match="no key 'old'"):
         await (await lost.arefresh()).aresult(5)
     assert unseen == []
 

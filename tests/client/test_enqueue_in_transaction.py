@@ -297,7 +297,7 @@ async def test_what_is_no_connection_is_refused(app: App) -> None:
     async with psycopg_async() as connection:
         with pytest.raises(TypeError, match="aenqueue_in"):
             ship.enqueue_in(connection, 1)
-    with pytest.raises(TypeError, match="no synchronous connection"):
+    with pytest.raises(TypeError, match="not a synchronous connection"):
         await ship.aenqueue_in(object(), 1)
     with psycopg_connection() as plain, pytest.raises(InvalidRequest, match="PostgreSQL"):
         declare(App("sqlite:///:memory:")).enqueue_in(plain, 1)

@@ -127,7 +127,7 @@ async def test_s64_what_the_action_says_goes_before_what_the_channel_says(
     by_subject = {message["Subject"]: recipients for recipients, message in office.taken}
     assert by_subject == {
         f"{first['id']} {{job.none}} {{x}}": ["ada@example.com", "bob@example.com"],
-        "Hello was made": ["c@example.com", "d@example.com"],
+        "Hello was created": ["c@example.com", "d@example.com"],
     }
 
 

@@ -171,7 +171,7 @@ async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
     shared_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two servers of one database work while a client is cut off again and again, and comes back to either."""
-    monkeypatch.setattr(streams, "IN_MEMORY", 50)  # who is away for long must read the log
+    monkeypatch.setattr(streams, "MAX_EVENTS_IN_MEMORY", 50)  # who is away for long must read the log
     engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(2)]
     dice = random.Random(7)
     done = asyncio.Event()
@@ -254,7 +254,7 @@ async def test_who_follows_is_told_that_the_server_stops(engine: Engine) -> None
 
 
 async def test_an_address_cannot_follow_without_end(server: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST_FOLLOWERS", 2)
+    monkeypatch.setattr(streams, "MAX_FOLLOWERS_PER_ADDRESS", 2)
     first = [await begin(Stream(server, "/events/stream"), 1) for _ in range(2)]
     async with httpx.AsyncClient() as client:
         assert (await client.get(f"{server}{BASE}/events/stream")).status_code == 429

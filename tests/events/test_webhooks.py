@@ -20,7 +20,7 @@ from starlette.routing import Route
 from ojster.core.errors import InvalidRequest
 from ojster.events import webhook_sender
 from ojster.events.subscription import Subscription
-from ojster.events.webhook_sender import Deliverer, Refused, Sender, sign
+from ojster.events.webhook_sender import Refused, WebhookSender, WebhookWorker, sign
 from ojster.events.webhooks import QUEUE
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
@@ -282,7 +282,7 @@ async def test_a_subscription_that_makes_no_sense_is_refused(http: Http, body: d
     ],
 )
 async def test_addresses_that_are_not_public_are_refused(url: str) -> None:
-    sender = Sender()
+    sender = WebhookSender()
     with pytest.raises(InvalidRequest):
         await sender.check(url)
     with pytest.raises(Refused):
@@ -297,7 +297,7 @@ async def test_a_host_that_moves_into_the_network_is_not_followed(monkeypatch: p
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(addresses), 443))]
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
-    sender = Sender()
+    sender = WebhookSender()
     await sender.check("https://example.com/")
     with pytest.raises(Refused, match="not a public host"):
         await sender.send(Subscription("s", "https://example.com/", ("*",), "secret", 0), {"type": "t"}, "d")
@@ -313,7 +313,7 @@ async def test_the_next_address_is_tried_if_one_cannot_be_reached(
         assert host == "some.where"
         return [(0, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
 
-    sender = Sender(trusting=True)
+    sender = WebhookSender(trusting=True)
     monkeypatch.setattr(webhook_sender, "_look_up", lookup)
     there = Subscription("s", f"http://some.where:{port}/hook", ("*",), "secret", 0)
     assert (await sender.send(there, {"type": "t"}, "d")).succeeded
@@ -336,7 +336,7 @@ async def test_a_lookup_that_hangs_holds_nobody_up(http: Http, bench: Bench, mon
         body = {"url": "http://some.where/", "events": ["job.enqueued"]}
         assert (await http("POST", SUBSCRIPTIONS, body)).status_code == 201
         await http.push()
-        deliverer = Deliverer(bench.engine, Sender(trusting=True))
+        deliverer = WebhookWorker(bench.engine, WebhookSender(trusting=True))
         deliverer.start()
         async with asyncio.timeout(20):
             while not asked.is_set():

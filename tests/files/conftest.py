@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def engine(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
     """An engine with a file store, whose files have small pieces."""
-    monkeypatch.setattr(streams, "CHUNK", PIECE)
+    monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
     made = Engine(database, store=store)
     yield made
     await made.stop_chores()

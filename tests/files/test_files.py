@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
 from ojster.files.file import HashMismatch, NewFile
-from ojster.files.records import Finish, finish_files, start_over
+from ojster.files.records import Finish, finish_files, reset_uploads
 from ojster.files.store import DirectoryStore, FileStore, MemoryStore, open_store, store_for
-from ojster.files.streams import CutOffError, range_of
+from ojster.files.streams import UploadInterruptedError, range_of
 from ojster.service import Engine
 from tests.conftest import Bench
 from tests.files.conftest import PIECE
@@ -38,7 +38,7 @@ async def source(*parts: bytes, cut: bool = False) -> AsyncIterator[bytes]:
     for part in parts:
         yield part
     if cut:
-        raise CutOffError
+        raise UploadInterruptedError
 
 
 async def all_of(content: AsyncIterator[bytes]) -> bytes:
@@ -106,7 +106,7 @@ async def test_two_who_go_on_at_once_do_not_mix(engine: Engine) -> None:
         yield b"abc"
         await engine.write_file(file.id, 0, source(b"123", cut=True))
 
-    with pytest.raises(Conflict, match="Somebody else"):
+    with pytest.raises(Conflict, match="Another call"):
         await engine.write_file(file.id, 0, slow())
     file = await engine.write_file(file.id, 3, source(b"456"))
     assert await all_of(await engine.read_file(file.id)) == b"123456"
@@ -208,7 +208,7 @@ async def test_a_file_is_deleted_only_if_nobody_refers_to_it(engine: Engine, sto
     file_id = await put(engine, b"1")
     (piece,) = await engine.look(list_pieces, file_id)
     await engine.add_item(Where("releases"), NewItem("it", b"null", file_id=file_id))
-    with pytest.raises(Conflict, match="'it', refers"):
+    with pytest.raises(Conflict, match="'it' refers"):
         await engine.delete_file(file_id)
     await engine.add_item(Where("releases"), NewItem("it", b"null", replace=True))
     await engine.delete_file(file_id)
@@ -278,7 +278,7 @@ async def test_a_late_end_of_an_upload_destroys_nothing(engine: Engine) -> None:
         await engine.write_file(file.id, 0, source(wrong))
     file = await engine.write_file(file.id, 0, source(right))
     with pytest.raises(Conflict):
-        await engine.do(start_over, Finish(file.id, 5, sha256(wrong)))
+        await engine.do(reset_uploads, Finish(file.id, 5, sha256(wrong)))
     assert await all_of(await engine.read_file(file.id)) == right
 
 
@@ -286,7 +286,7 @@ async def test_a_file_is_complete_only_with_the_hash_of_all_of_it(engine: Engine
     file = await engine.create_file(NewFile())
     file = await engine.write_file(file.id, 0, source(b"abc", cut=True))
     await engine.write_file(file.id, 3, source(b"MORE", cut=True))
-    with pytest.raises(Conflict, match="Somebody else"):
+    with pytest.raises(Conflict, match="Another call"):
         await engine.do(finish_files, Finish(file.id, 3, sha256(b"abc")))
     file = await engine.write_file(file.id, 7, source())
     assert file.sha256 == sha256(b"abcMORE")

@@ -264,8 +264,8 @@ async def test_a_large_file_is_sent_in_several_requests(
     cutter: tuple[Cutter, HttpClient], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _, client = cutter
-    monkeypatch.setattr(transfer, "SENT_AT_ONCE", 700)
-    monkeypatch.setattr(transfer, "READ_AT_ONCE", 300)
+    monkeypatch.setattr(transfer, "MAX_UPLOAD_REQUEST_BYTES", 700)
+    monkeypatch.setattr(transfer, "READ_CHUNK_BYTES", 300)
     (tmp_path / "data").write_bytes(CONTENT)
     for source in (tmp_path / "data", CONTENT[:-1]):
         file = await transfer.upload(client, source)
@@ -325,7 +325,7 @@ async def test_a_job_of_a_workspace_brings_about_files_of_it(engine: Engine) -> 
     with pytest.raises(NotFound):
         await shared(engine.of("beta"), Where(job_id=pushed.job.id)).aread("log")
     await engine.acknowledge([Acknowledgement(pushed.job.id, None, "w", 1)])
-    with pytest.raises(Exception, match="only one that runs"):
+    with pytest.raises(Exception, match="Only an active job"):
         await engine.add_item(Where(job_id=pushed.job.id), NewItem("late", b"null"))
     (item,) = await engine.items(Where(job_id=pushed.job.id))
     assert (item.collection, item.name) == ("artifacts", "log")
@@ -382,7 +382,7 @@ async def test_an_object_store_that_is_always_cut_off_loses_nothing_that_was_sai
     cut_s3: tuple[Cutter, FileStore], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, store = cut_s3
-    monkeypatch.setattr(streams, "CHUNK", PIECE)
+    monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
     engine = Engine(database, store=store)
     file = await engine.create_file(NewFile(len(CONTENT), SHA256))
 

@@ -45,7 +45,7 @@ async def test_what_nobody_can_run_is_told_with_the_reason(bench: Bench) -> None
     await beat(bench, "w", memory_mb=2048, region="eu")
     found = {one.queue: one for one in await bench.engine.unrunnable()}
     assert (found["default"].jobs, found["default"].job_id) == (2, first)
-    assert found["default"].reasons == ["memory_mb: Gte 4096 is needed; 2048"]
+    assert found["default"].reasons == ["memory_mb: Gte 4096 is required; the worker has 2048"]
     assert (found["far"].job_id, found["far"].reasons) == (other, ["no worker takes jobs of this queue"])
     await beat(bench, "v", "default", "far", memory_mb=5000, region="eu")
     assert await bench.engine.unrunnable() == []

@@ -141,7 +141,7 @@ async def test_a_worker_provides_nothing_of_what_operators_say_it_lacks(bench: B
     await bench.engine.change_worker_rule("w", {"provides": {"ssd": None}})
     assert await bench.fetch(worker_id="w") == []
     (found,) = await bench.engine.unrunnable()
-    assert found.reasons == ["ssd: In true is needed; nothing is known of it"]
+    assert found.reasons == ["ssd: In true is required; the worker has none"]
 
 
 async def test_a_job_that_no_worker_may_run_is_told_with_the_reason(bench: Bench) -> None:
@@ -154,7 +154,7 @@ async def test_a_job_that_no_worker_may_run_is_told_with_the_reason(bench: Bench
     assert await bench.engine.unrunnable() == []
     await bench.engine.change_worker_rule("w", {"denied": ("a",)})
     (found,) = await bench.engine.unrunnable()
-    assert (found.type, found.job_id, found.reasons) == ("a", first, ["operators give it no jobs of the type 'a'"])
+    assert (found.type, found.job_id, found.reasons) == ("a", first, ["a worker rule excludes the type 'a'"])
     await bench.engine.change_worker_rule("w", {"enabled": False})
     (found,) = await bench.engine.unrunnable()
     assert (found.type, found.jobs) == (None, 2)

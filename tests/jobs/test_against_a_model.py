@@ -286,7 +286,7 @@ class EngineMachine(RuleBasedStateMachine):
             hold, job.hold = job.hold, None
             job.state, job.due = ("completed", None) if hold == "complete" else ("available", job.expires)
             return
-        revived = self.run_in(interventions.retry_dead, interventions.Revival(job.id, queue=queue))
+        revived = self.run_in(interventions.retry_dead, interventions.DeadLetterRetry(job.id, queue=queue))
         assert isinstance(revived, OjsterError) == (job.state != "discarded")
         if job.state == "discarded":
             job.attempt, job.expires, job.queue = 0, None, queue or job.queue

@@ -47,9 +47,9 @@ async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
     step = await bench.engine.database.read(selection.walk, selection.Step(JobFilter(states=("available",))))
     assert step.ids == [job.id]
     await bench.fetch_one()
-    from ojster.jobs.bulk import Some, deal_with
+    from ojster.jobs.bulk import SweepBatch, perform_batch
 
-    dealt = await bench.run(deal_with, Some(Action.CANCEL, step.ids, ("available",)))
+    dealt = await bench.run(perform_batch, SweepBatch(Action.CANCEL, step.ids, ("available",)))
     assert dealt.ids == []
     assert (await bench.find(job)).state == "active"
 

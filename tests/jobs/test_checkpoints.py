@@ -7,7 +7,7 @@ import pytest
 from ojster.core.durations import HOUR
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.jobs.bulk import Action
-from ojster.jobs.checkpoints import LARGEST_CHECKPOINT, NewCheckpoint
+from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES, NewCheckpoint
 from ojster.jobs.envelope import to_json
 from ojster.jobs.selection import JobFilter
 from tests.conftest import Bench, shown
@@ -57,7 +57,7 @@ async def test_only_the_holder_of_the_lease_may_save(bench: Bench) -> None:
 
 async def test_a_state_has_at_most_a_mebibyte(bench: Bench) -> None:
     job = await bench.push()
-    just = b'"' + b"x" * (LARGEST_CHECKPOINT - 2) + b'"'
+    just = b'"' + b"x" * (MAX_CHECKPOINT_BYTES - 2) + b'"'
     assert (await bench.engine.save_checkpoint(NewCheckpoint(job.id, just))).sequence == 1
     with pytest.raises(PayloadTooLarge):
         await bench.engine.save_checkpoint(NewCheckpoint(job.id, just + b" "))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import NotFound
-from ojster.jobs.history import MOST_ENTRIES, Entry
+from ojster.jobs.history import MAX_HISTORY_ENTRIES, Entry
 from ojster.jobs.messages import Release
 from ojster.jobs.request import read_members
 from ojster.schedules.retention import forget
@@ -118,7 +118,7 @@ async def test_only_the_last_entries_are_told(bench: Bench) -> None:
     for _ in range(250):
         await bench.fail(await bench.fetch_one())
         await bench.upkeep(1_000)
-    assert len(await told(bench, job.id)) == MOST_ENTRIES
+    assert len(await told(bench, job.id)) == MAX_HISTORY_ENTRIES
 
 
 async def test_each_transition_begins_where_the_one_before_it_has_ended(bench: Bench) -> None:

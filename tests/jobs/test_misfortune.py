@@ -22,7 +22,7 @@ from ojster.jobs.selection import JobFilter
 from ojster.schedules.cron import Cron, register
 from ojster.service import Engine
 from ojster.storage.database import Database, open_database
-from ojster.storage.dispatcher import Patience
+from ojster.storage.dispatcher import LongPoll
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request, shown
 
@@ -81,7 +81,7 @@ async def test_a_job_that_chores_cannot_read_does_not_keep_them_from_the_others(
     await bench.run(spoil, poison.id)
     await bench.upkeep(after=2)
     assert (await bench.find(good)).state == "available"
-    assert "cannot be looked after" in caplog.text
+    assert "retrying in 60 seconds" in caplog.text
     next_due = await bench.upkeep()
     assert next_due is not None
     assert next_due > bench.clock.now
@@ -184,10 +184,10 @@ async def test_words_that_are_no_unicode_can_be_the_message_of_a_failure(bench: 
 
 
 async def test_closing_answers_everybody_who_waits(database: Database) -> None:
-    waits = Patience(("default",), lambda jobs: not jobs, lambda jobs: None)
-    calls = [database.run_patiently(claim, Claim(("default",)), waits) for _ in range(5)]
+    waits = LongPoll(("default",), lambda jobs: not jobs, lambda jobs: None)
+    calls = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]
     await asyncio.sleep(0.01)
-    late = [database.run_patiently(claim, Claim(("default",)), waits) for _ in range(5)]
+    late = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]
     database.close()
     answers = await asyncio.wait_for(asyncio.gather(*calls, *late, return_exceptions=True), 5)
     assert answers[:5] == [[[]]] * 5

@@ -16,7 +16,7 @@ from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.queues import pools
-from ojster.queues.fairness import STRICT, Sharing, Strategy, Turns
+from ojster.queues.fairness import STRICT, FairnessState, Sharing, Strategy
 from ojster.queues.pool import Pool
 from ojster.service import Engine
 from ojster.storage.database import open_database
@@ -143,7 +143,7 @@ def test_shares_are_kept_however_many_are_asked_for_at_a_time(
     queues = [f"q{number}" for number in range(len(weights))]
     least = part / len(queues)
     sharing = Sharing(strategy, tuple(zip(queues, weights, strict=True)), least)
-    turns, given_out = Turns(), []
+    turns, given_out = FairnessState(), []
     for wanted in asked:
         plan = turns.plan(queues, wanted, sharing, {})
         assert len(plan) == wanted

@@ -267,8 +267,8 @@ async def test_a_pause_is_for_those_who_share_a_key_and_ends(bench: Bench) -> No
 
 @pytest.mark.parametrize("prefix", ["", "tenant:"])
 async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    monkeypatch.setattr(limits, "MOST_KEYS", 5)
-    monkeypatch.setattr(claim_policies, "MOST_KEYS", 5)
+    monkeypatch.setattr(limits, "MAX_KEYS_PER_READ", 5)
+    monkeypatch.setattr(claim_policies, "MAX_KEYS_PER_READ", 5)
     keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
     await bench.engine.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
     started: Counter[str | None] = Counter()

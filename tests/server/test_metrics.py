@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ojster.core.events import Event
-from ojster.server.metrics import MOST_SERIES, Metrics
+from ojster.server.metrics import MAX_SERIES, Metrics
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -50,10 +50,10 @@ async def test_pools_and_subscriptions_stand_beside_their_bounds(http: Http, ben
 
 def test_there_are_never_more_series_than_somebody_can_store() -> None:
     metrics = Metrics()
-    for number in range(MOST_SERIES + 5):
+    for number in range(MAX_SERIES + 5):
         event: Event = ("rate_limit.exceeded", 0, f"key{number}", None, None, {"strategy": "rate"}, "*")
         metrics.count_events([event])
-    (family,) = [one for one in metrics._of_events() if one.name == "ojs_rate_limit_exceeded"]
+    (family,) = [one for one in metrics._event_metrics() if one.name == "ojs_rate_limit_exceeded"]
     totals = [sample for sample in family.samples if sample.name.endswith("_total")]
-    assert len(totals) == MOST_SERIES + 1
+    assert len(totals) == MAX_SERIES + 1
     assert (totals[-1].labels, totals[-1].value) == ({"key": "_other", "strategy": "_other"}, 5.0)

@@ -16,8 +16,8 @@ from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Engine
 from ojster.storage.database import open_database
-from ojster.storage.sqlite.database import LARGEST_LOG_PAGES, migrate
-from ojster.storage.sqlite.notifier import Doorbell
+from ojster.storage.sqlite.database import MAX_LOG_PAGES, migrate
+from ojster.storage.sqlite.notifier import SocketNotifier
 from tests.conftest import request
 
 pytestmark = pytest.mark.anyio
@@ -91,12 +91,12 @@ def test_a_ring_reaches_the_others_and_only_them(tmp_path: Path) -> None:
     heard: dict[str, list[str]] = {"one": [], "two": []}
     arrived = threading.Event()
 
-    def listen(name: str) -> Doorbell:
+    def listen(name: str) -> SocketNotifier:
         def on_ring(topics: object) -> None:
             heard[name] += list(topics)  # type: ignore[call-overload]  # a sequence
             arrived.set()
 
-        return Doorbell(tmp_path / "x.db", on_ring)
+        return SocketNotifier(tmp_path / "x.db", on_ring)
 
     one, two = listen("one"), listen("two")
     one.ring(["queue:a", "finished"])
@@ -109,13 +109,13 @@ def test_a_ring_reaches_the_others_and_only_them(tmp_path: Path) -> None:
 
 def test_the_door_of_a_killed_process_is_forgotten(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from ojster.storage.sqlite.notifier import Doorbell\n"
-        f"Doorbell(Path({str(tmp_path / 'x.db')!r}), print); print('ready', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from ojster.storage.sqlite.notifier import SocketNotifier\n"
+        f"SocketNotifier(Path({str(tmp_path / 'x.db')!r}), print); print('ready', flush=True); time.sleep(60)"
     )
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    bell = Doorbell(tmp_path / "x.db", print)
+    bell = SocketNotifier(tmp_path / "x.db", print)
     child.kill()
     child.wait()
     child.stdout.close()
@@ -132,4 +132,4 @@ async def test_the_write_ahead_log_stays_small_under_a_steady_load(tmp_path: Pat
         await asyncio.gather(*(engine.enqueue([request("t", "x" * 500) for _ in range(200)]) for _ in range(5)))
         largest = max(largest, (tmp_path / "jobs.db-wal").stat().st_size)
     await engine.close()
-    assert largest < (LARGEST_LOG_PAGES + 4_000) * 4200
+    assert largest < (MAX_LOG_PAGES + 4_000) * 4200

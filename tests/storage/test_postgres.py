@@ -169,8 +169,10 @@ class TestManyServers:
         monkeypatch.setattr(notifier, "HEARTBEAT", 1_000.0)
         here = Engine(open_database(postgres_url))
         assert isinstance(here.database, PostgresDatabase)
-        ear, hear = here.database._herald, notifier.Herald._hear
-        monkeypatch.setattr(notifier.Herald, "_hear", lambda self, message: self is ear and hear(self, message))
+        ear, hear = here.database._herald, notifier.PostgresNotifier._hear
+        monkeypatch.setattr(
+            notifier.PostgresNotifier, "_hear", lambda self, message: self is ear and hear(self, message)
+        )
         for _ in range(10):
             waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=50))
             await asyncio.sleep(0.05)
@@ -264,7 +266,7 @@ class TestManyServers:
 
         assert await engines[0].database.run(stumble, 7) == 7
         tries = -1000
-        with pytest.raises(BackendUnavailable, match="in the way"):
+        with pytest.raises(BackendUnavailable, match="conflicted with others"):
             await engines[0].database.run(stumble, 7)
 
     async def test_a_deadlock_is_untied(self, engines: list[Engine]) -> None:
@@ -299,7 +301,7 @@ class TestManyServers:
 
 
 class TestCallersTransactionsThatStayOpen:
-    """Nobody else waits for them, but who wants the same unique key."""
+    """NoJobsAllowed else waits for them, but who wants the same unique key."""
 
     async def test_servers_go_on(self, postgres_url: str, engines: list[Engine], guest: psycopg.Connection) -> None:
         app = App(postgres_url)

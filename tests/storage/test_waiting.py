@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from ojster.storage.dispatcher import Call, Dispatcher, Patience, _Port
-from ojster.storage.parked import WaitingRoom
+from ojster.storage.dispatcher import Call, Dispatcher, LongPoll, _LoopCalls
+from ojster.storage.parked import ParkedCalls
 
 pytestmark = pytest.mark.anyio
 
 
 def call(*queues: str) -> Call:
-    port: Any = _Port(asyncio.get_running_loop(), Dispatcher([], "none"))
-    return Call(port, lambda tx, arguments: arguments, (1,), Patience(queues, lambda result: True, lambda result: None))
+    port: Any = _LoopCalls(asyncio.get_running_loop(), Dispatcher([], "none"))
+    return Call(port, lambda tx, arguments: arguments, (1,), LongPoll(queues, lambda result: True, lambda result: None))
 
 
 async def test_those_who_came_first_are_served_first_also_after_they_looked_in_vain() -> None:
-    room = WaitingRoom()
+    room = ParkedCalls()
     first, second, third = call("q"), call("q"), call("q")
     room.keep([first, second], room.moment())
     room.keep([third], room.moment())
@@ -30,7 +30,7 @@ async def test_those_who_came_first_are_served_first_also_after_they_looked_in_v
 
 
 async def test_who_looked_before_the_news_is_to_look_again() -> None:
-    room = WaitingRoom()
+    room = ParkedCalls()
     waiting, since = call("a", "b"), room.moment()
     assert room.announce(["b"]) == []
     assert room.keep([waiting], since).again == [waiting]
@@ -39,7 +39,7 @@ async def test_who_looked_before_the_news_is_to_look_again() -> None:
 
 
 async def test_a_call_is_taken_for_one_of_its_queues_only() -> None:
-    room = WaitingRoom()
+    room = ParkedCalls()
     waiting = call("a", "b")
     room.keep([waiting], room.moment())
     assert room.take({"a": 1, "b": 1}) == [waiting]
@@ -47,7 +47,7 @@ async def test_a_call_is_taken_for_one_of_its_queues_only() -> None:
 
 
 async def test_when_all_give_up_nobody_who_looked_before_is_kept() -> None:
-    room = WaitingRoom()
+    room = ParkedCalls()
     waiting, looking, since = call("q"), call("q"), room.moment()
     room.keep([waiting], since)
     assert room.give_up() == [waiting]
@@ -56,7 +56,7 @@ async def test_when_all_give_up_nobody_who_looked_before_is_kept() -> None:
 
 
 async def test_whoever_has_gone_is_forgotten() -> None:
-    room = WaitingRoom()
+    room = ParkedCalls()
     gone, cancelled = call("a", "b"), call("a")
     room.keep([gone, cancelled], room.moment())
     room.forget(gone)

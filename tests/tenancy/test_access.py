@@ -40,12 +40,12 @@ class Door:
 @pytest.fixture
 async def door(bench: Bench) -> AsyncIterator[Door]:
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=Application(bench.engine, largest_body=200_000, trusting=True)),
+        transport=httpx.ASGITransport(app=Application(bench.engine, max_body_bytes=200_000, trusting=True)),
         base_url="http://open",
     ) as client:
         world = World(Http(client))
         await world.make(bench)
-    guarded = Application(bench.engine, largest_body=200_000, trusting=True, guarded=True)
+    guarded = Application(bench.engine, max_body_bytes=200_000, trusting=True, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
         yield Door(Http(client), bench, world)
 
@@ -364,14 +364,14 @@ def test_no_role_that_pushes_gets_jobs() -> None:
 def test_access_says_what_is_missing() -> None:
     access = Access("ci", frozenset({Operation.INSPECT}))
     access.need(Operation.INSPECT, Operation.ADMIN)
-    with pytest.raises(Forbidden, match="'admin'; 'ci' has none here"):
+    with pytest.raises(Forbidden, match="'ci' has no role that allows 'admin'"):
         access.need(Operation.ADMIN)
 
 
 def test_a_hash_is_of_one_token_and_one_secret() -> None:
     token = Token("a", "n", hash_secret("a", "s"), (Grant(Role.VIEWER),), 0)
-    assert token.good_until("s", 0)
-    assert token.good_until("t", 0) is None
+    assert token.valid_until("s", 0)
+    assert token.valid_until("t", 0) is None
     rotated = msgspec.structs.replace(token, hash=hash_secret("a", "t"), former_hash=token.hash, former_until=DAY)
-    assert rotated.good_until("s", DAY - 1) == DAY
-    assert rotated.good_until("s", DAY) is None
+    assert rotated.valid_until("s", DAY - 1) == DAY
+    assert rotated.valid_until("s", DAY) is None

@@ -77,7 +77,7 @@ def test_a_token_made_at_the_database_opens_the_server(guarded: Guarded) -> None
     secret = producer.partition('"secret":')[2].strip(' "\n').partition('"')[0]
     guarded.with_token(secret, "push", "email.send", "--queue", "mail")
     refusal = guarded.with_token(secret, "push", "email.send", "--queue", "other", expect=1)
-    assert "is for jobs of the queues mail" in refusal
+    assert "is limited to the queues mail" in refusal
     assert "inspect" in guarded.with_token(secret, "jobs", "list", expect=1)
     assert "email.send" in guarded.with_token(owner, "jobs", "list")
     listed = guarded.with_token(owner, "tokens", "list")

@@ -151,7 +151,7 @@ async def test_code_is_a_snapshot_of_its_definition_and_hashed_with_it(app: App)
 
 
 async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(app: App) -> None:
-    with pytest.raises(InvalidRequest, match="no Python"):
+    with pytest.raises(InvalidRequest, match="not valid Python"):
         await start(app, code("def body(job"))
     with pytest.raises(InvalidRequest, match="must define one function"):
         await start(app, {"type": CODE_TYPE, "body": "x = 1"})

@@ -185,7 +185,7 @@ def test_a_file_that_holds_no_identity_is_refused(processes: Processes, tmp_path
     identity = tmp_path / "identity"
     identity.write_text("not an identity\nat all")
     assert processes.worker("--identity", str(identity)).wait(30) == 1
-    assert "holds no identity" in processes.log.read_text()
+    assert "not a worker id" in processes.log.read_text()
     assert processes.worker("--identity", str(tmp_path / "no" / "such")).wait(30) == 1
 
 

@@ -165,7 +165,7 @@ async def test_child_processes_are_used_again(app: App) -> None:
     assert len(pids) == 1
 
 
-@pytest.mark.parametrize(("type", "words"), [("no.json", "no JSON"), ("large", "at most 1048576")])
+@pytest.mark.parametrize(("type", "words"), [("no.json", "not valid JSON"), ("large", "at most 1048576")])
 async def test_a_result_that_cannot_be_kept_fails_the_job(
     app: App, monkeypatch: pytest.MonkeyPatch, type: str, words: str
 ) -> None:

@@ -43,8 +43,8 @@ def test_definitions_are_applied_started_and_deleted(ojster: Ojster, tmp_path: P
     assert "only one that waits" in ojster("workflows", "resume", id, "--result", "1", expect=4)
     assert "either --result or --error" in ojster("workflows", "resume", id, "--result", "1", "--error", "x", expect=2)
     job = ojster.json("workflows", "show", id)["steps"][0]["job_id"]
-    assert "Nothing was noted" in ojster("jobs", "info", job)
-    assert "have not finished" in ojster("definitions", "delete", "gist", expect=4)
+    assert "no notes" in ojster("jobs", "info", job)
+    assert "unfinished workflows" in ojster("definitions", "delete", "gist", expect=4)
     assert "is deleted" in ojster("definitions", "delete", "gist", "--force")
     assert "no definition" in ojster("definitions", "show", "gist", expect=3)
     (tmp_path / "bad.yaml").write_text("type: chain")

@@ -138,7 +138,7 @@ async def test_handlers_use_the_collection_of_their_workflow_and_named_ones(app:
 
 async def test_a_handler_of_a_job_alone_has_no_collection_of_a_workflow(app: App) -> None:
     handle = await app.handlers["ashelve"].using(retry=1).aenqueue()
-    with pytest.raises(JobFailed, match="is of no workflow"):
+    with pytest.raises(JobFailed, match="belongs to no workflow"):
         await handle.aresult(30)
 
 

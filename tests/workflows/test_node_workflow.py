@@ -23,7 +23,7 @@ from ojster.core.job import Job
 from ojster.fleet.requirements import Provided
 from ojster.fleet.workers import Heartbeat, held_jobs
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.code import FACT
+from ojster.jobs.code import CODE_CAPABILITY
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.request import read_members
@@ -36,7 +36,7 @@ from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Executor
 from ojster.worker.identity import Identity
 from ojster.worker.worker import Worker
-from ojster.workflows.definition import read_rerun_policy
+from ojster.workflows.definition import read_workflow_retry_policy
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.notes import NewNote
 from ojster.workflows.status import StepResult
@@ -102,7 +102,7 @@ class Runner(Bench):
         return self.id
 
     async def claim(self, worker_id: str = "runner") -> Job | None:
-        provided = Provided({FACT: ("confined",)})
+        provided = Provided({CODE_CAPABILITY: ("confined",)})
         jobs = await self.engine.fetch(Claim(("default",), 1, worker_id, provided=provided))
         return jobs[0] if jobs else None
 
@@ -517,7 +517,7 @@ async def test_044_a_job_runs_when_its_time_has_come(runner: Runner) -> None:
 
 def test_045_the_pauses_between_retries_of_a_job_grow_up_to_a_bound() -> None:
     given = {"initial_interval": "PT1S", "max_interval": "PT7S", "jitter": False}
-    policy = read_rerun_policy({"retry": msgspec.Raw(msgspec.json.encode(given))})
+    policy = read_workflow_retry_policy({"retry": msgspec.Raw(msgspec.json.encode(given))})
     assert [policy.delay(retry, 0.5) // 1000 for retry in range(1, 6)] == [1000, 2000, 4000, 7000, 7000]
     assert policy.max_attempts == 10
 

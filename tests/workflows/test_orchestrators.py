@@ -275,7 +275,7 @@ async def test_s74_what_is_required_comes_before_whoever_has_promised_it(app: Ap
 
         def callback_next(self) -> None:
             if "user" not in self.children:
-                with pytest.raises(LookupError, match="nobody promises"):
+                with pytest.raises(LookupError, match="no step promises"):
                     self.ensure("wrong", slow.s(), requires=["internal/nothing"])
                 self.ensure("user", slow.s(), requires=["internal/x"])
                 self.ensure("reader", slow.s().set(allow_failure=True), requires=[{"collection": "internal"}])

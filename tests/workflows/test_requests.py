@@ -14,7 +14,7 @@ from ojster.core.references import Unresolvable, follow, parse_reference, refere
 from ojster.jobs.request import read_members
 from ojster.workflows.conditions import InvalidCondition, check_condition, evaluate
 from ojster.workflows.node import Kind
-from ojster.workflows.plan import MOST_LEVELS, NewWorkflow, read_workflow
+from ojster.workflows.plan import MAX_LEVELS, NewWorkflow, read_workflow
 from tests.workflows.bench import batch, chain, graph, group, job, ref
 
 NOW = 1_800_000_000_000_000
@@ -34,7 +34,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 REFUSED: list[tuple[Any, str, str]] = [
     ({}, "$.type", "The type is missing"),
-    ({"type": "dag"}, "$.type", "no type 'dag'"),
+    ({"type": "dag"}, "$.type", "type 'dag'"),
     ({"type": "chain"}, "$.steps", "must be an array"),
     (chain(), "$.steps", "must contain at least one element"),
     (group(), "$.jobs", "must contain at least one element"),
@@ -55,18 +55,18 @@ REFUSED: list[tuple[Any, str, str]] = [
     (chain(job("a", options={"pending": True})), "$.steps[0]", "cannot be 'pending'"),
     (chain(job("a", when="sometimes")), "$.steps[0].when", "'when' must be one of"),
     (chain(job("a", allow_failure=1)), "$.steps[0].allow_failure", "must be true or false"),
-    (chain(job("a", dependson=["b"])), "$.steps[0].dependson", "is 'depends_on' meant?"),
-    (chain(job("a", manuel=True)), "$.steps[0].manuel", "is 'manual' meant?"),
-    (chain(job("a") | {"if_": "false"}), "$.steps[0].if_", "is 'if' meant?"),
-    (chain(job("a", condition="false")), "$.steps[0].condition", "is 'if' meant?"),
-    (chain(job("a", needs=["x"])), "$.steps[0].needs", "is 'depends_on' meant?"),
+    (chain(job("a", dependson=["b"])), "$.steps[0].dependson", "did you mean 'depends_on'?"),
+    (chain(job("a", manuel=True)), "$.steps[0].manuel", "did you mean 'manual'?"),
+    (chain(job("a") | {"if_": "false"}), "$.steps[0].if_", "did you mean 'if'?"),
+    (chain(job("a", condition="false")), "$.steps[0].condition", "did you mean 'if'?"),
+    (chain(job("a", needs=["x"])), "$.steps[0].needs", "did you mean 'depends_on'?"),
     (chain(job("a", depends_on=["b"])), "$.steps[0].depends_on", "Only the steps of a graph"),
     (chain(job("a", id="1")), "$.steps[0].id", "must begin with a letter"),
     (chain(job("a", id="a.b")), "$.steps[0].id", "must begin with a letter"),
     (chain(job("a", id="x"), job("b", id="x")), "$.steps[1].id", "another step with the id 'x'"),
     (batch(job("a")), "$.callbacks", "A batch needs one of"),
     ({"type": "batch", "jobs": [job("a")], "callbacks": {"on_end": job("b")}}, "$.callbacks.on_end", "has no member"),
-    (batch(job("a"), on_complete=job("b", when="failed")), "$.callbacks.on_complete.when", "given by where it stands"),
+    (batch(job("a"), on_complete=job("b", when="failed")), "$.callbacks.on_complete.when", "is not allowed here"),
     (graph(job("a", id="a", depends_on=["b"])), "$.steps[0].depends_on", "There is no step 'b' here"),
     (graph(job("a", id="a", depends_on=["a"])), "$.steps[0].depends_on", "depends on itself"),
     (graph(job("a", id="a", depends_on="a")), "$.steps[0].depends_on", "must be an array"),
@@ -82,7 +82,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"type": "map", "over": [], "as": "steps", "do": job("a")}, "$.as", "cannot be the name"),
     ({"type": "map", "over": [1], "do": job("a", ref("steps.no.result"))}, "$", "There is no step 'no' before"),
     ({"type": "saga", "steps": [job("a")], "failure_policy": "panic"}, "$.failure_policy", "The policy must be"),
-    (group(job("a", fallback=job("b", compensate=job("c")))), "$.jobs[0].fallback", "'compensate' can stand only"),
+    (group(job("a", fallback=job("b", compensate=job("c")))), "$.jobs[0].fallback", "'compensate' is allowed only"),
     (chain(job("a", ref("steps.later.result")), job("b", id="later")), "$.steps[0]", "comes later than this one"),
     (group(job("a", ref("steps.x.result")), job("b", id="x")), "$.jobs[0]", "runs at the same time"),
     (chain(job("a", ref("nowhere.x"))), "$.steps[0]", "must begin with one of params, steps"),
@@ -95,7 +95,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (chain(job("a", if_="steps.no.result == 1")), "$.steps[0].if", "There is no step 'no' before"),
     (chain(job("a", if_="size(steps) > 1")), "$.steps[0].if", "must name each step"),
     (chain(job("a", priority_adjustment=101)), "$.steps[0].priority_adjustment", "must stay between"),
-    (nested(MOST_LEVELS + 1), "$", "nested deeper than 16 levels"),
+    (nested(MAX_LEVELS + 1), "$", "nested deeper than 16 levels"),
     (b'{"type":"chain","steps":[{"type":"a","args":[]}],"params":{"x":1e999}}', "$.params", "cannot be read"),
     (b'{"type":"chain","steps":[{"type":"a","args":[]}],"metadata":{"x":1e999}}', "$.metadata", "cannot be read"),
     (b'{"type":"chain","steps":[{"type":"a","args":[]}],"timeout":1e999}', "$", "cannot be read"),
@@ -124,7 +124,7 @@ def test_several_problems_are_told_at_once() -> None:
 
 
 def test_nesting_is_as_deep_as_promised() -> None:
-    assert len(read(nested(MOST_LEVELS)).plan.nodes) == MOST_LEVELS + 2
+    assert len(read(nested(MAX_LEVELS)).plan.nodes) == MAX_LEVELS + 2
 
 
 def test_steps_that_depend_on_others_are_a_graph_without_saying_so() -> None:
@@ -246,7 +246,7 @@ def test_a_condition_without_an_answer_says_why(condition: str) -> None:
     ["params.l.map(a, params.l.map(b, b)).size() > 0", "params.l.all(a, a in params.l.filter(b, b > 1))"],
 )
 def test_a_condition_cannot_take_any_time(condition: str) -> None:
-    with pytest.raises(InvalidCondition, match="cannot stand inside each other"):
+    with pytest.raises(InvalidCondition, match="cannot be nested"):
         check_condition(condition)
     assert check_condition("params.l.map(a, (a + 1)).size() > 0 && params.l.exists(x, x > 1)") == frozenset()
 

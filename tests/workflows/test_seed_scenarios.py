@@ -14,7 +14,7 @@ from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFou
 from ojster.core.ids import new_id
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.messages import Acknowledgement
-from ojster.server.authentication import Doorkeeper
+from ojster.server.authentication import Authenticator
 from ojster.tenancy.access import Grant, Operation, Role
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 
@@ -294,7 +294,7 @@ async def test_s38_a_job_of_a_workflow_is_retried_with_it_and_not_alone(flow: Wo
     job_id = (await flow.step("0")).job_id
     assert isinstance(job_id, str)
     for call in (flow.engine.retry_dead, flow.engine.delete_dead):
-        with pytest.raises(Conflict, match="is one of a workflow"):
+        with pytest.raises(Conflict, match="belongs to a workflow"):
             await call(job_id)
 
 
@@ -496,7 +496,7 @@ async def test_s68_a_callback_runs_when_its_turn_comes_and_fails_alone(flow: Wor
 
 async def test_s69_nothing_is_added_outside_of_a_workflow(flow: WorkflowBench) -> None:
     await flow.push("plain")
-    with pytest.raises(InvalidRequest, match="is of no workflow"):
+    with pytest.raises(InvalidRequest, match="belongs to no workflow"):
         await flow.grow(await flow.fetch_one(), job("x"))
 
 
@@ -603,7 +603,7 @@ async def test_s91_a_worker_that_is_silent_for_a_while_keeps_its_job(flow: Workf
 
 
 async def test_s96_who_has_no_token_registers_no_worker_where_tokens_are_required(flow: WorkflowBench) -> None:
-    door = Doorkeeper(flow.engine)
+    door = Authenticator(flow.engine)
     with pytest.raises(Unauthenticated):
         await door.admit(None, None)
     _, shown = await flow.engine.create_token("fleet", [Grant(Role.WORKER)])

@@ -31,7 +31,7 @@ def test_a_workflow_is_started_from_a_file_and_steered(ojster: Ojster, tmp_path:
     assert id in ojster("workflows", "list", "--state", "running", "--type", "chain")
     assert ojster.json("workflows", "list", "--name", "other")["workflows"] == []
     assert "is held" in ojster("workflows", "hold", id)
-    assert "goes on" in ojster("workflows", "release", id)
+    assert "is released" in ojster("workflows", "release", id)
     assert "approved" in ojster("workflows", "approve", id, "release", "--notes", "fine", "--as", "ada")
     assert "does not wait for an approval" in ojster("workflows", "reject", id, "release", expect=4)
     assert "noted" in ojster("workflows", "note", id, "release", "--notes", "later")
@@ -53,5 +53,5 @@ def test_what_is_wrong_with_a_file_is_said(ojster: Ojster, tmp_path: Path) -> No
     (tmp_path / "no.yaml").write_text("a: [")
     assert "neither JSON nor YAML" in ojster("workflows", "start", "no.yaml", expect=2)
     assert "NAME=VALUE" in ojster("workflows", "start", "bad.json", "--param", "x", expect=2)
-    assert "Say either" in ojster("workflows", "draw", expect=2)
+    assert "Give either" in ojster("workflows", "draw", expect=2)
     assert "not found" in ojster("workflows", "show", "x", expect=3)

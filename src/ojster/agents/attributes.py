@@ -1,7 +1,9 @@
-"""What does a job say of the agent that it is a task of? The attributes ``ext_agent_*``. (ojs-ai-agents.md)
+"""Agent tasks: jobs with ``ext_agent_*`` attributes.
 
-Most of them are for the handler, and are only checked here. The server keeps what the client must not: how many tokens
-were used, how deep a delegation is, which model answered, and what tools brought about.
+Most of the attributes are for the handler and are only validated here. The server manages the others: tokens used,
+delegation depth, model used, and tool results.
+
+Spec: ojs-ai-agents
 """
 
 from __future__ import annotations
@@ -23,13 +25,19 @@ PREFIX: Final = "ext_agent_"
 SYSTEM_MANAGED: Final = frozenset(
     PREFIX + name for name in ("tokens_used", "model_used", "tool_results", "delegation_depth")
 )
-"""What only the server sets; a client's values are ignored (section 7.2)."""
+"""Attributes that only the server sets; values from clients are ignored.
 
-DEEPEST_DELEGATION: Final = 10
-"""How deep agents delegate to agents, if nobody says otherwise (section 2.3)."""
+Spec: ojs-ai-agents 7.2
+"""
 
-LARGEST_STATE: Final = 262_144
-"""How many bytes what the server keeps of an agent's task may take."""
+DEFAULT_MAX_DELEGATION_DEPTH: Final = 10
+"""Default maximum delegation depth.
+
+Spec: ojs-ai-agents 2.3
+"""
+
+MAX_AGENT_STATE_BYTES: Final = 262_144
+"""Maximum size of the state that the server stores for an agent task, in bytes."""
 
 FINAL_ERRORS: Final = frozenset(
     {
@@ -40,55 +48,70 @@ FINAL_ERRORS: Final = frozenset(
         "AGENT_INVALID_PARAMETER",
     }
 )
-"""Errors after which a job is not tried again, whatever its policy says (section 6.3)."""
+"""Error codes that are never retried, whatever the retry policy.
+
+Spec: ojs-ai-agents 6.3
+"""
 
 
 class InvalidAgentParameter(InvalidRequest):
-    """An attribute of an agent's task is malformed, or outside of its range."""
+    """An attribute of an agent task is malformed or out of range."""
 
     code = error_type = "AGENT_INVALID_PARAMETER"
 
 
-class DelegatedTooDeep(InvalidRequest):
-    """An agent delegates that must not (section 3.3)."""
+class DelegationTooDeep(InvalidRequest):
+    """A delegation exceeds the maximum depth.
+
+    Spec: ojs-ai-agents 3.3
+    """
 
     code = error_type = "AGENT_MAX_DELEGATION_DEPTH"
 
 
 class ToolNotFound(InvalidRequest):
-    """A tool was used that the task has not declared (section 3.4)."""
+    """The task used a tool that it does not declare.
+
+    Spec: ojs-ai-agents 3.4
+    """
 
     code = error_type = "AGENT_TOOL_NOT_FOUND"
 
 
 class TokenBudgetExceeded(OjsterError):
-    """There are too few tokens left for a call (section 3.1)."""
+    """The remaining token budget is too small for a call.
+
+    Spec: ojs-ai-agents 3.1
+    """
 
     code = error_type = "AGENT_TOKEN_BUDGET_EXCEEDED"
     status = 429
     retryable = False
 
 
-class OutputRefused(OjsterError):
-    """The result of a task does not have the shape that was agreed on (section 2.4)."""
+class OutputSchemaViolation(OjsterError):
+    """The result of a task does not match its ``output_schema``.
+
+    Spec: ojs-ai-agents 2.4
+    """
 
     code = error_type = "AGENT_OUTPUT_SCHEMA_VIOLATION"
     status = 422
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """What the server needs to know of an agent's task.
+    """The attributes of an agent task that the server uses.
 
     Parameters
     ----------
     budget:
-        How many tokens it and those to which it delegates may use.
+        Maximum number of tokens for the task and its delegates together; ``None``: unlimited.
     parent_id:
-        Which job has delegated it.
+        Id of the job that delegated it.
     max_depth:
-        How deep a delegation may be.
+        Maximum delegation depth.
     checks_output:
-        Whether its result must have a shape.
+        Whether its result must match a schema.
     """
 
     budget: int | None = None
@@ -98,23 +121,23 @@ class Agent(msgspec.Struct, frozen=True):
 
 
 class AgentState(msgspec.Struct, omit_defaults=True):
-    """What the server keeps of an agent's task, as JSON.
+    """The state of an agent task, which the server stores as JSON.
 
     Attributes
     ----------
     tokens_used:
-        By itself and by those to which it delegated; those of calls that run now as they were estimated.
+        Tokens used by the task and its delegates, including the estimates of running calls.
     estimated, estimated_in:
-        How many of them are estimates of calls that run, and of which attempt.
+        Estimated tokens of running calls, and the attempt that made them.
     inherited:
-        Attributes that it has from the job that delegated it.
+        Names of the attributes inherited from the delegating job.
     """
 
     tokens_used: int = 0
     budget: int | None = None
     parent_id: str | None = None
     depth: int = 0
-    max_depth: int = DEEPEST_DELEGATION
+    max_depth: int = DEFAULT_MAX_DELEGATION_DEPTH
     checks_output: bool = False
     model_used: str | None = None
     llm_calls: int = 0
@@ -125,11 +148,11 @@ class AgentState(msgspec.Struct, omit_defaults=True):
 
     @property
     def left(self) -> int | None:
-        """How many tokens may still be used; ``None``: any number."""
+        """The number of tokens left in the budget; ``None``: unlimited."""
         return None if self.budget is None else max(0, self.budget - self.tokens_used)
 
     def to_json(self) -> bytes:
-        """Return what is shown of it among the attributes of its job, with a comma before each."""
+        """Return its attributes for the JSON of the job, each preceded by a comma."""
         shown: dict[str, Any] = {"delegation_depth": self.depth}
         if self.budget is not None or self.tokens_used:
             shown["tokens_used"] = self.tokens_used
@@ -149,20 +172,18 @@ encode_state: Final = _encode
 decode_state: Final = msgspec.json.Decoder(AgentState).decode
 
 
-def is_agents(names: Mapping[str, Any]) -> bool:
-    """Whether a job with attributes of these names is a task of an agent."""
+def is_agent_task(names: Mapping[str, Any]) -> bool:
+    """Return whether a job with these attribute names is an agent task."""
     return any(name.startswith(PREFIX) for name in names)
 
 
 def read_agent(members: Mapping[str, msgspec.Raw]) -> Agent:
-    """Return what the server needs to know of a task with these attributes.
-
-    Attributes that are not known, and such as are ``null``, mean nothing.
+    """Return the agent task described by these attributes. Unknown and ``null`` attributes are ignored.
 
     Raises
     ------
     InvalidAgentParameter
-        One of them is malformed, or outside of its range.
+        An attribute is malformed or out of range.
     """
     given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX)}
     return _read(tuple(sorted(given.items())))
@@ -176,9 +197,9 @@ def _read(given: tuple[tuple[str, bytes], ...]) -> Agent:
     _check_tools(agent.get("tools", []))
     for source in agent.get("context_sources", []):
         if not isinstance(source, dict) or source.get("type") not in _SOURCES:
-            raise _wrong("context_sources", f"made of objects whose 'type' is one of {', '.join(_SOURCES)}", source)
+            raise _wrong("context_sources", f"an array of objects with a 'type' of {', '.join(_SOURCES)}", source)
         if not all(isinstance(source.get(name), str) for name in ("name", "endpoint")):
-            raise _wrong("context_sources", "made of objects with a 'name' and an 'endpoint'", source)
+            raise _wrong("context_sources", "an array of objects with a 'name' and an 'endpoint'", source)
     if agent.get("context_window", 0) > agent.get("max_tokens", _LARGEST):
         raise _wrong("context_window", f"at most '{PREFIX}max_tokens'", agent["context_window"])
     if "output_schema" in agent:
@@ -194,7 +215,7 @@ def _read(given: tuple[tuple[str, bytes], ...]) -> Agent:
 _LARGEST: Final = 10**12
 _SOURCES: Final = ("vector_db", "document_store", "api")
 _TEXTS: Final = ("model", "provider", "parent_id", "role", "team_id")
-_COUNTS: Final = {  # and the least that each may be
+_COUNTS: Final = {  # name: minimum
     "max_tokens": 1,
     "token_budget": 0,
     "tool_timeout_ms": 1,
@@ -215,7 +236,7 @@ def _check_simple(agent: Mapping[str, Any]) -> None:
             raise _wrong(name, "a string that is not empty", agent[name])
     for name, least in _COUNTS.items():
         if name in agent and not (type(agent[name]) is int and least <= agent[name] <= _LARGEST):
-            raise _wrong(name, f"an integer from {least} on", agent[name])
+            raise _wrong(name, f"an integer from {least} to {_LARGEST}", agent[name])
     for name, choices in _CHOICES.items():
         if name in agent and agent[name] not in choices:
             raise _wrong(name, "one of " + ", ".join(choices), agent[name])
@@ -235,29 +256,32 @@ def _check_simple(agent: Mapping[str, Any]) -> None:
 
 
 def _check_tools(tools: list[Any]) -> None:
-    """Refuse tools that are malformed, or have the name of another (section 4)."""
+    """Check that the tools are well-formed and have different names.
+
+    Spec: ojs-ai-agents 4
+    """
     names: set[str] = set()
     for tool in tools:
         if not isinstance(tool, dict):
-            raise _wrong("tools", "made of objects", tool)
+            raise _wrong("tools", "an array of objects", tool)
         name = tool.get("name")
         if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
-            raise _wrong("tools", "made of tools whose 'name' is a lower-case word of at most 64 characters", name)
+            raise _wrong("tools", "an array of tools with a lower-case 'name' of at most 64 characters", name)
         if name in names:
-            raise _wrong("tools", "made of tools with different names", name)
+            raise _wrong("tools", "an array of tools with different names", name)
         names.add(name)
         if not isinstance(tool.get("description"), str):
-            raise _wrong("tools", f"made of tools with a 'description', which {name!r} lacks", tool)
+            raise _wrong("tools", f"an array of tools with a 'description', missing in {name!r}", tool)
         _check_schema("tools", tool.get("parameters"))
 
 
 def _check_schema(name: str, schema: Any) -> None:
     if not isinstance(schema, dict):
-        raise _wrong(name, "a JSON Schema, or have one for its parameters", schema)
+        raise _wrong(name, "a JSON Schema, or an array of tools with a JSON Schema in 'parameters'", schema)
     try:
         compile_schema(schema)
     except Unsupported:
-        return  # nor can anything be checked by it
+        return  # this server cannot check values against it either
     except InvalidRequest as error:
         raise InvalidAgentParameter(f"'{PREFIX}{name}': {error.message}", field=PREFIX + name) from None
 
@@ -286,14 +310,14 @@ def tools_of(envelope: bytes) -> list[str]:
 
 
 def check_output(envelope: bytes, result: bytes | None) -> list[str]:
-    """Return what is wrong with a job's result, as far as this server can check it."""
+    """Return the violations of ``output_schema`` in a job's result; empty if none, or if no validator is installed."""
     check = _compiled(bytes(_declared(envelope).ext_agent_output_schema))
     if check is None:
         return []
     try:
         value = None if result is None else msgspec.json.decode(result)
     except msgspec.DecodeError as error:
-        return [f"It cannot be read: {error}."]
+        return [f"The result is not valid JSON: {error}."]
     return [problem.replace("args", "result", 1) for problem in check(value)]
 
 

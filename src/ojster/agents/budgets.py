@@ -1,8 +1,10 @@
-"""How many tokens do agents use, and who delegates to whom? (ojs-ai-agents.md)
+"""Token accounting and delegation of agent jobs.
 
-A call of a model is charged before it is made, as it is estimated, and put right when it is known what it took. What a
-job uses, those have used that have delegated it, in the same transaction: no budget is exceeded by calls that run at
-once, nor by a delegation. If an attempt dies in the middle of a call, its estimate stays charged.
+A model call is charged with an estimate before it runs, and corrected to the actual use afterwards. The tokens of a job
+are also charged to every job above it in the delegation chain, in the same transaction, so neither concurrent calls nor
+delegation can get around a budget. If an attempt dies during a call, its estimate stays charged.
+
+Spec: ojs-ai-agents
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from typing import Any
 import msgspec
 
 from ojster.agents.attributes import (
-    LARGEST_STATE,
+    MAX_AGENT_STATE_BYTES,
     Agent,
     AgentState,
-    DelegatedTooDeep,
+    DelegationTooDeep,
     InvalidAgentParameter,
     TokenBudgetExceeded,
     ToolNotFound,
@@ -31,19 +33,20 @@ from ojster.storage.transaction import Transaction
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What an agent's task has used. Worker and attempt are checked if they are given.
+    """Tokens or a tool result to record for an agent job. Worker and attempt are checked if given.
 
     Parameters
     ----------
     tokens:
-        How many tokens it has used, or, with ``is_estimate``, what a call will use that is about to be made: that is
-        refused if there are too few left.
+        Tokens used; with ``is_estimate``, the estimate for the next call, which is refused if fewer tokens are left.
     estimated:
-        As how many the same was charged before, as an estimate.
+        Tokens charged before as the estimate for the same call.
     model:
-        Which model has answered.
+        Name of the model that answered.
     tool_result:
-        What a tool has brought about (section 5).
+        Result of a tool call.
+
+    Spec: ojs-ai-agents 5
     """
 
     job_id: str
@@ -57,7 +60,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def account(tx: Transaction, items: Sequence[Account]) -> list[AgentState | OjsterError]:
-    """Note what agents use; for each return how its task stands, or why it is refused."""
+    """Record the token use and tool results of agent jobs; return each new state, or its refusal."""
     results: list[AgentState | OjsterError] = []
     for item in items:
         job = tx.lock_jobs([item.job_id]).get(item.job_id)
@@ -84,7 +87,9 @@ def _account(tx: Transaction, job: Job, item: Account) -> AgentState:
         state.estimated_in, state.estimated = job.attempt, 0
     if item.estimated > state.estimated:
         raise InvalidAgentParameter(
-            f"{item.estimated} tokens were not charged as an estimate, but {state.estimated}.", field="estimated"
+            f"'estimated' is {item.estimated}, but only {state.estimated} tokens are charged as an estimate. "
+            "Send at most that number.",
+            field="estimated",
         )
     state.estimated += (item.tokens if item.is_estimate else 0) - item.estimated
     chain = [(job, state), *_delegators(tx, state)]
@@ -95,22 +100,23 @@ def _account(tx: Transaction, job: Job, item: Account) -> AgentState:
     for one, its in chain:
         its.tokens_used += item.tokens - item.estimated
         one.agent = encode_state(its)
-        if len(one.agent) > LARGEST_STATE:
+        if len(one.agent) > MAX_AGENT_STATE_BYTES:
             raise PayloadTooLarge(
-                f"What the tools of the job {one.id} have brought about takes more than {LARGEST_STATE} bytes.",
-                limit=LARGEST_STATE,
+                f"The agent state of job {one.id}, with its tool results, exceeds {MAX_AGENT_STATE_BYTES} bytes. "
+                "Record smaller tool results.",
+                limit=MAX_AGENT_STATE_BYTES,
             )
     tx.execute_many("UPDATE jobs SET agent = ? WHERE seq = ?", [(one.agent, one.seq) for one, _ in chain])
     return state
 
 
 def state_of(job: Job) -> AgentState:
-    """Return what is kept of an agent's task."""
+    """Return the stored agent state of a job, or an empty one."""
     return AgentState() if job.agent is None else decode_state(job.agent)
 
 
 def _delegators(tx: Transaction, state: AgentState) -> Iterator[tuple[Job, AgentState]]:
-    """Return who has delegated a task, and who has delegated to them, and so on, as far as they are still known."""
+    """Yield the jobs above a task in the delegation chain, nearest first, until one no longer exists."""
     while state.parent_id is not None:
         parent = tx.lock_jobs([state.parent_id]).get(state.parent_id)
         if parent is None:
@@ -121,7 +127,8 @@ def _delegators(tx: Transaction, state: AgentState) -> Iterator[tuple[Job, Agent
 
 def _exceeded(job: Job, state: AgentState, wanted: int) -> TokenBudgetExceeded:
     return TokenBudgetExceeded(
-        f"Of the {state.budget} tokens of the job {job.id}, {state.tokens_used} are used; the call needs {wanted}.",
+        f"The token budget of job {job.id} is too small for the call: {state.tokens_used} of {state.budget} tokens are "
+        f"used, and the call needs {wanted}. Make a smaller call, or run the job with a larger budget.",
         ext_agent_tokens_used=state.tokens_used,
         ext_agent_token_budget=state.budget,
         ext_agent_model_used=state.model_used,
@@ -136,38 +143,44 @@ def _note_tool(tx: Transaction, job: Job, state: AgentState, result: dict[str, A
     name = result.get("name")
     for member in ("tool_call_id", "name"):
         if not isinstance(result.get(member), str):
-            raise InvalidAgentParameter(f"The result of a tool must have a '{member}'.", field=f"tool_result.{member}")
+            raise InvalidAgentParameter(
+                f"'tool_result.{member}' is missing or not a string. Send a string.", field=f"tool_result.{member}"
+            )
     error = result.get("error")
     if error is not None and not (
         isinstance(error, dict) and all(isinstance(error.get(part), str) for part in ("code", "message"))
     ):
         raise InvalidAgentParameter(
-            "The 'error' of a tool must be null, or have a 'code' and a 'message'.", field="tool_result.error"
+            "'tool_result.error' must be null, or an object with the strings 'code' and 'message'.",
+            field="tool_result.error",
         )
     tx.envelopes([job])
     known = tools_of(job.envelope)
     if name not in known:
         shown = ", ".join(known) or "none"
-        raise ToolNotFound(f"The job {job.id} has declared no tool {name!r:.80}; it has: {shown}.", tool=name)
+        raise ToolNotFound(f"Job {job.id} does not declare the tool {name!r:.80}. Declared tools: {shown}.", tool=name)
     state.tool_results = [*state.tool_results, {"result": None, "error": None, **result}]
 
 
 def begin_task(tx: Transaction, job: Job, agent: Agent) -> None:
-    """Give a new job what the server keeps of an agent's task; it inherits from who delegates it (section 3.3).
+    """Set the agent state of a new job, with the limits that it inherits from the delegating job.
 
     Raises
     ------
     InvalidAgentParameter
-        Who is said to delegate it is not running.
-    DelegatedTooDeep
-        It would be deeper than is allowed.
+        The delegating job is not an active job of the same tenant.
+    DelegationTooDeep
+        The delegation depth would reach the maximum.
+
+    Spec: ojs-ai-agents 3.3
     """
     state = AgentState(budget=agent.budget, checks_output=agent.checks_output, parent_id=agent.parent_id)
     if agent.parent_id is not None:
         parent = tx.lock_jobs([agent.parent_id]).get(agent.parent_id)
         if parent is None or parent.tenant != job.tenant or parent.state != "active":
             raise InvalidAgentParameter(
-                f"The job {agent.parent_id:.80} is said to delegate this one, and is not active.",
+                f"'ext_agent_parent_id' is {agent.parent_id:.80}, which is not an active job of this tenant. "
+                "Name the active job that delegates.",
                 field="ext_agent_parent_id",
             )
         above = state_of(parent)
@@ -179,7 +192,7 @@ def begin_task(tx: Transaction, job: Job, agent: Agent) -> None:
             state.inherited.append("token_budget")
     state.max_depth = state.max_depth if agent.max_depth is None else agent.max_depth
     if state.depth and state.depth >= state.max_depth:
-        raise DelegatedTooDeep(
+        raise DelegationTooDeep(
             f"Delegation depth {state.depth} reaches the maximum of {state.max_depth}; the job is not created.",
             ext_agent_delegation_depth=state.depth,
             ext_agent_max_delegation_depth=state.max_depth,

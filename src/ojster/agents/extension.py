@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ojster.agents.attributes import OutputRefused, check_output, decode_state
+from ojster.agents.attributes import OutputSchemaViolation, check_output, decode_state
 from ojster.agents.budgets import begin_task
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
@@ -29,8 +29,11 @@ class AgentExtension(Extension):
         return _check_output(tx, job, word.result)
 
 
-def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputRefused | None:
-    """End an attempt as failed whose result has not the shape that was agreed on (ojs-ai-agents.md section 2.4)."""
+def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputSchemaViolation | None:
+    """Fail the attempt if the result violates the output schema of the job; return the error.
+
+    Spec: ojs-ai-agents 2.4
+    """
     assert job.agent is not None
     if not decode_state(job.agent).checks_output:
         return None
@@ -38,7 +41,11 @@ def _check_output(tx: Transaction, job: Job, result: bytes | None) -> OutputRefu
     problems = check_output(job.envelope, result)
     if not problems:
         return None
-    message = "The result does not have the shape that was agreed on: " + "; ".join(problems)
+    message = "The result does not match the output schema of the job: " + "; ".join(problems)
     lock_with(tx, [job])
-    fail_attempt(tx, job, Failure(OutputRefused.code, message, OutputRefused.code, details={"violations": problems}))
-    return OutputRefused(message, job_id=job.id, current_state=job.state, violations=problems)
+    fail_attempt(
+        tx,
+        job,
+        Failure(OutputSchemaViolation.code, message, OutputSchemaViolation.code, details={"violations": problems}),
+    )
+    return OutputSchemaViolation(message, job_id=job.id, current_state=job.state, violations=problems)

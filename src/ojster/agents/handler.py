@@ -1,9 +1,11 @@
-"""What does a handler do that is an agent? Ask models within its budget, use tools, delegate. (ojs-ai-agents.md)
+"""Agent handlers: model calls within a token budget, tool calls, and delegation.
 
 >>> @app.job("summarize", agent={"model": "large", "fallback_models": ["small"], "token_budget": 8000})
 ... async def summarize(job: JobContext, text: str) -> str:
 ...     async def ask(model: str) -> Reply[str]: ...  # call the provider; raise ModelUnavailable if it cannot answer
 ...     return await job.agent.ask(ask, estimated_tokens=1500)
+
+Spec: ojs-ai-agents
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEFAULT_TOOL_TIMEOUT: Final = 30_000
-"""For how long a tool may run, in milliseconds, if its job does not say."""
+DEFAULT_TOOL_TIMEOUT_MS: Final = 30_000
+"""Default timeout of a tool call, in milliseconds."""
 
 
 class ModelUnavailable(Exception):
-    """A model does not answer: too many requests, an overload, no connection. Another one may."""
+    """A model does not answer: rate limit, overload or no connection. Another model may answer."""
 
     error_type = "AGENT_MODEL_UNAVAILABLE"
 
@@ -43,13 +45,13 @@ class ToolFailed(Exception):
 
 
 class ToolTimeout(ToolFailed):
-    """A tool took longer than its job allows."""
+    """A tool call took longer than its job's tool timeout."""
 
     error_type = "AGENT_TOOL_TIMEOUT"
 
 
 class Reply(msgspec.Struct, Generic[T], frozen=True):
-    """What a model has answered, and how many tokens that took."""
+    """A model's answer and the tokens it used."""
 
     value: T
     prompt_tokens: int = 0
@@ -57,7 +59,10 @@ class Reply(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Usage(msgspec.Struct):
-    """What this attempt has used; worth being part of the job's result (section 3.1)."""
+    """Tokens and model calls of one attempt; useful as part of the job's result.
+
+    Spec: ojs-ai-agents 3.1
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -66,20 +71,20 @@ class Usage(msgspec.Struct):
 
 
 class AgentTask:
-    """An agent's task, as its handler sees it: ``JobContext.agent``.
+    """The task of an agent; handlers get it as ``JobContext.agent``.
 
     Attributes
     ----------
     models:
-        Which models to ask, the first first.
+        Names of the models to ask, in order.
     tools:
-        The names of the tools that may be used.
+        Names of the tools that the job declares.
     usage:
-        What this attempt has used so far.
+        Usage of this attempt so far.
     """
 
     def __init__(self, job: Job, worker_id: str, account: Callable[[Account], Awaitable[AgentState]]) -> None:
-        said = _said(job.envelope)
+        said = _read_agent_options(job.envelope)
         self.models = ([said.ext_agent_model] if said.ext_agent_model else []) + said.ext_agent_fallback_models
         self.tools = [str(tool["name"]) for tool in said.ext_agent_tools]
         self.usage = Usage()
@@ -89,35 +94,36 @@ class AgentTask:
         self._account = account
 
     async def ask(self, ask: Callable[[str], Awaitable[Reply[T]]], *, estimated_tokens: int) -> T:
-        """Ask the models in their order until one answers.
+        """Ask the models in order until one answers.
 
         Parameters
         ----------
         ask:
-            Asks the model of a name; raises ``ModelUnavailable`` if it does not answer, which must have cost nothing.
+            Function that asks the model with the given name. It raises ``ModelUnavailable`` if the model does not
+            answer; such a call must not have used tokens.
         estimated_tokens:
-            How many tokens the call will take: charged before it is made, and put right afterwards. If it raises
-            something else, they stay charged.
+            Estimated tokens of a call. They are charged before the call and replaced by the actual number after it. If
+            ``ask`` raises another exception, the estimate stays charged.
 
         Raises
         ------
         TokenBudgetExceeded
-            The job, or one that has delegated it, has too few tokens left. Nobody was asked, and the job is not tried
-            again.
+            The budget of the job, or of a job that delegated it, is too small for the call. The model is not asked, and
+            the job is not retried.
         ModelUnavailable
-            None of them answers.
+            None of the models answers.
         """
         unavailable: list[str] = []
         for model in self.models or [""]:
-            await self._note(tokens=estimated_tokens, is_estimate=True)
+            await self._record_usage(tokens=estimated_tokens, is_estimate=True)
             try:
                 reply = await ask(model)
             except ModelUnavailable as error:
-                await self._note(estimated=estimated_tokens)
+                await self._record_usage(estimated=estimated_tokens)
                 unavailable.append(f"{model}: {error}")
                 continue
             used = reply.prompt_tokens + reply.completion_tokens
-            await self._note(tokens=used, estimated=estimated_tokens, model=model or None)
+            await self._record_usage(tokens=used, estimated=estimated_tokens, model=model or None)
             self.usage.prompt_tokens += reply.prompt_tokens
             self.usage.completion_tokens += reply.completion_tokens
             self.usage.total_tokens += used
@@ -126,58 +132,64 @@ class AgentTask:
         raise ModelUnavailable("No model answers. " + "; ".join(unavailable))
 
     async def use_tool(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Use a tool that the job has declared, for as long as it allows; what it brings about is noted on the job.
+        """Call a tool that the job declares, within the tool timeout, and record its result or error on the job.
 
         Parameters
         ----------
         function:
-            What to call with the other arguments; a plain function runs in a thread. It returns what JSON can say.
+            Function to call with the remaining arguments; one that is not a coroutine function runs in a thread. Its
+            result must be JSON-serializable.
 
         Raises
         ------
         ToolNotFound
-            The job has not declared it.
+            The job does not declare the tool.
         ToolTimeout
-            It took too long.
+            The tool took longer than the tool timeout.
         ToolFailed
-            It raised an exception, which is the cause.
+            The tool raised an exception, which is the cause.
         """
         if name not in self.tools:
-            raise ToolNotFound(f"The job has declared no tool {name!r:.80}; it has: {', '.join(self.tools) or 'none'}.")
+            raise ToolNotFound(
+                f"The job does not declare the tool {name!r:.80}. Declare it, or use one of: "
+                f"{', '.join(self.tools) or 'none'}."
+            )
         started = time.perf_counter()
         try:
             result = await asyncio.wait_for(_call(function, args, kwargs), self._tool_timeout)
         except TimeoutError as error:
-            failure: ToolFailed = ToolTimeout(f"{name} took longer than {self._tool_timeout:g} s.")
-            await self._note_tool(name, started, error=failure)
+            failure: ToolFailed = ToolTimeout(
+                f"The tool {name!r} took longer than {self._tool_timeout:g} s. Raise tool_timeout_ms to allow more."
+            )
+            await self._record_tool_call(name, started, error=failure)
             raise failure from error
         except Exception as error:
             failure = ToolFailed(f"{name}: {error or type(error).__name__}")
-            await self._note_tool(name, started, error=failure)
+            await self._record_tool_call(name, started, error=failure)
             raise failure from error
-        await self._note_tool(name, started, result if isinstance(result, dict) else {"value": result})
+        await self._record_tool_call(name, started, result if isinstance(result, dict) else {"value": result})
         return result
 
     async def delegate(self, to: JobType[..., Any], *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job that does a part of this one: it shares its budget, and is one level deeper.
+        """Enqueue a job that does part of this job's work. It shares this job's token budget and is one level deeper.
 
         Raises
         ------
         InvalidRequest
-            It would be deeper than is allowed (``AGENT_MAX_DELEGATION_DEPTH``).
+            The new job would exceed the maximum delegation depth (``AGENT_MAX_DELEGATION_DEPTH``).
         """
         child = to.using(agent={**(to.options.agent or {}), "parent_id": self._job.id})
         return await child.aenqueue(*args, **kwargs)
 
-    async def _note_tool(
+    async def _record_tool_call(
         self, name: str, started: float, result: dict[str, Any] | None = None, error: ToolFailed | None = None
     ) -> None:
         failure = None if error is None else {"code": error.error_type, "message": str(error)}
         took = round((time.perf_counter() - started) * 1000)
         shown = {"tool_call_id": f"call_{new_id()}", "name": name, "result": result, "latency_ms": took}
-        await self._note(tool_result=shown | {"error": failure})
+        await self._record_usage(tool_result=shown | {"error": failure})
 
-    async def _note(self, **said: Any) -> AgentState:
+    async def _record_usage(self, **said: Any) -> AgentState:
         return await self._account(Account(self._job.id, worker_id=self._worker_id, attempt=self._job.attempt, **said))
 
 
@@ -188,11 +200,11 @@ async def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return await result if inspect.isawaitable(result) else result
 
 
-class _Said(msgspec.Struct):
+class _AgentOptions(msgspec.Struct):
     ext_agent_model: str | None = None
     ext_agent_fallback_models: list[str] = []
     ext_agent_tools: list[dict[str, Any]] = []
-    ext_agent_tool_timeout_ms: int = DEFAULT_TOOL_TIMEOUT
+    ext_agent_tool_timeout_ms: int = DEFAULT_TOOL_TIMEOUT_MS
 
 
-_said: Final = msgspec.json.Decoder(_Said).decode
+_read_agent_options: Final = msgspec.json.Decoder(_AgentOptions).decode

@@ -1,1 +1,1 @@
-"""What can be done on the command line? One module for each group of the ``ojster`` command."""
+"""The ``ojster`` command line: one module per command group."""

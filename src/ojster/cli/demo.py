@@ -1,4 +1,4 @@
-"""What does Ojster look like at work? A real server, a real worker and a set of jobs, followed live in the terminal."""
+"""The ``ojster demo`` command: a server, a worker and a set of jobs, shown live in the terminal."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ojster.core.errors import BackendError
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 
-LONGEST: Final = 50.0
-"""After how many seconds the demonstration gives up."""
+TIME_LIMIT_SECONDS: Final = 50.0
+"""Time limit of the demonstration, in seconds."""
 
-THUMBNAILS: Final = 60
+THUMBNAIL_COUNT: Final = 60
 
 
-class _Act:
-    """A job of the demonstration, and what the onlooker is told of it."""
+class _DemoJob:
+    """A job of the demonstration, with its description and its expected final state."""
 
     def __init__(self, handle: JobHandle, story: str, ends: str) -> None:
         self.handle = handle
@@ -46,7 +46,7 @@ class _Act:
         self.states: list[str] = []
 
     def look(self, console: Console) -> None:
-        """Note the state that the job is in now."""
+        """Record the job's current state if it has changed."""
         state = self.handle.state
         if not self.states or self.states[-1] != state:
             self.states.append(state)
@@ -59,21 +59,21 @@ class _Act:
 @click.option("--keep", type=click.Path(dir_okay=False), help="Keep the database in this file.")
 @with_json
 def demo(keep: str | None, as_json: bool) -> int:
-    """Start a server and a worker on a fresh database, run a set of jobs, and show it live.
+    """Start a server and a worker on a new database, run a set of jobs, and show them live.
 
-    With --json, it is shown on standard error, and its summary printed as JSON.
+    With --json, progress goes to standard error, and the summary is printed as JSON.
     """
     console = Console(highlight=False, stderr=as_json)
     with tempfile.TemporaryDirectory(prefix="ojster-demo-") as folder:
         database = Path(keep).resolve() if keep else Path(folder) / "jobs.db"
         if database.exists():
-            raise click.UsageError(f"{database} exists; the demonstration wants a fresh database.")
+            raise click.UsageError(f"{database} already exists. Give --keep a path that does not exist.")
         with _server(database, folder) as url, _worker(url, folder):
             console.print(
                 f"[bold]Ojster[/] demo: a server at {url} on {database.name} (SQLite), "
-                "and a worker with eight places.\n"
+                "and a worker with concurrency 8.\n"
             )
-            summary = asyncio.run(_play(url, Path(folder), console))
+            summary = asyncio.run(_run_jobs(url, Path(folder), console))
         if not summary["ok"]:
             for name in ("server.log", "worker.log"):
                 console.print(f"[bold]{name}[/]", (Path(folder) / name).read_text()[-2000:], sep="\n", markup=False)
@@ -82,7 +82,7 @@ def demo(keep: str | None, as_json: bool) -> int:
     return 0 if summary["ok"] else 1
 
 
-async def _play(url: str, folder: Path, console: Console) -> dict[str, Any]:
+async def _run_jobs(url: str, folder: Path, console: Console) -> dict[str, Any]:
     os.environ[URL_VARIABLE] = url
     from ojster.cli import demo_jobs
 
@@ -97,9 +97,9 @@ async def _play(url: str, folder: Path, console: Console) -> dict[str, Any]:
             await _act(demo_jobs.charge, (4999,), "fails twice, then succeeds", "completed"),
             await _act(demo_jobs.remind.using(delay=2), ("Grace",), "is scheduled 2 s ahead", "completed"),
             await _act(demo_jobs.encode_video, ("holiday.mp4",), "is cancelled while it runs", "cancelled"),
-            await _act(demo_jobs.import_invoice, (str(invoice),), "dies, and is retried by hand", "completed"),
+            await _act(demo_jobs.import_invoice, (str(invoice),), "becomes a dead letter, and is retried", "completed"),
         ]
-        thumbnails = await demo_jobs.make_thumbnail.aenqueue_many([(number,) for number in range(THUMBNAILS)])
+        thumbnails = await demo_jobs.make_thumbnail.aenqueue_many([(number,) for number in range(THUMBNAIL_COUNT)])
         with Live(console=console, auto_refresh=False, transient=False) as live:
             await _follow(app, acts, thumbnails, invoice, console, live, started)
     finally:
@@ -107,19 +107,25 @@ async def _play(url: str, folder: Path, console: Console) -> dict[str, Any]:
     return _summarize(acts, thumbnails, console, time.monotonic() - started)
 
 
-async def _act(job: JobType[Any, Any], args: tuple[Any, ...], story: str, ends: str) -> _Act:
-    return _Act(await job.aenqueue(*args), story, ends)
+async def _act(job: JobType[Any, Any], args: tuple[Any, ...], story: str, ends: str) -> _DemoJob:
+    return _DemoJob(await job.aenqueue(*args), story, ends)
 
 
 async def _follow(
-    app: App, acts: list[_Act], thumbnails: list[JobHandle], invoice: Path, console: Console, live: Live, started: float
+    app: App,
+    acts: list[_DemoJob],
+    thumbnails: list[JobHandle],
+    invoice: Path,
+    console: Console,
+    live: Live,
+    started: float,
 ) -> None:
-    """Look at the jobs until all are finished; cancel one and bring one back from the dead on the way."""
+    """Poll the jobs until all are finished; cancel one, and retry a dead letter, on the way."""
     by_type = {act.handle.job.type: act for act in acts}
     video, dying = by_type["video.encode"], by_type["invoice.import"]
     note = ""
-    mended = False
-    while time.monotonic() - started < LONGEST:
+    fixed = False
+    while time.monotonic() - started < TIME_LIMIT_SECONDS:
         unfinished = [act.handle for act in acts if act.handle.state not in FINISHED]
         unfinished += [handle for handle in thumbnails if handle.state not in FINISHED][:8]
         await asyncio.gather(*(handle.arefresh() for handle in unfinished))
@@ -128,21 +134,21 @@ async def _follow(
         if video.handle.state == "active" and time.monotonic() - started > 2.5:
             await video.handle.acancel()
             note = f"cancelled {video.handle.id}"
-        if dying.handle.state == "discarded" and not mended:
-            mended = True
+        if dying.handle.state == "discarded" and not fixed:
+            fixed = True
             invoice.write_text("invoice 7, paid\n")  # noqa: ASYNC240  (a few bytes)
             await app.client().retry_dead(dying.handle.id)
             note = f"put the missing file in place, then: ojster dead-letter retry {dying.handle.id}"
             await dying.handle.arefresh()
             dying.look(console)
         if console.is_terminal:
-            live.update(_picture(acts, thumbnails, note), refresh=True)
+            live.update(_render(acts, thumbnails, note), refresh=True)
         if not unfinished and dying.handle.state in FINISHED:
             return
         await asyncio.sleep(0.1)
 
 
-def _picture(acts: list[_Act], thumbnails: list[JobHandle], note: str) -> Group:
+def _render(acts: list[_DemoJob], thumbnails: list[JobHandle], note: str) -> Group:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("job", "what it does", "state", "attempt", "progress", ""):
         table.add_column(column)
@@ -159,10 +165,10 @@ def _picture(acts: list[_Act], thumbnails: list[JobHandle], note: str) -> Group:
     done = sum(handle.state in FINISHED for handle in thumbnails)
     table.add_row(
         "thumbnail.make",
-        f"{THUMBNAILS} at once, in threads",
-        f"{done} of {THUMBNAILS}",
+        f"{THUMBNAIL_COUNT} at once, in threads",
+        f"{done} of {THUMBNAIL_COUNT}",
         "",
-        _bar(done / THUMBNAILS),
+        _bar(done / THUMBNAIL_COUNT),
         "",
     )
     return Group(table, Text(f"\n{note}", style="bright_black"))
@@ -188,10 +194,10 @@ def _note(job: Job) -> str:
     return ""
 
 
-def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, seconds: float) -> dict[str, Any]:
-    """Print the summary; return it for machines."""
+def _summarize(acts: list[_DemoJob], thumbnails: list[JobHandle], console: Console, seconds: float) -> dict[str, Any]:
+    """Print the summary, and return it for ``--json``."""
     table = Table(title="Summary", title_justify="left", title_style="bold", header_style="bold")
-    for column in ("job", "its states", "attempts", "result"):
+    for column in ("job", "states", "attempts", "result"):
         table.add_column(column)
     fine = True
     for act in acts:
@@ -201,11 +207,11 @@ def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, 
         path = Text(" → ").join([Text(state, style=STATE_STYLES.get(state, "")) for state in act.states])
         table.add_row(job.type, path, str(job.attempt), _note(job) if as_told else f"expected {act.ends}")
     done = sum(handle.state == "completed" for handle in thumbnails)
-    fine &= done == THUMBNAILS
-    table.add_row("thumbnail.make", Text("completed", style="green"), "1 each", f"{done} of {THUMBNAILS}")
+    fine &= done == THUMBNAIL_COUNT
+    table.add_row("thumbnail.make", Text("completed", style="green"), "1 each", f"{done} of {THUMBNAIL_COUNT}")
     console.print(table)
     console.print(
-        f"{len(acts) + len(thumbnails)} jobs in {seconds:.1f} s. " + ("[green]All as told.[/]" if fine else "")
+        f"{len(acts) + len(thumbnails)} jobs in {seconds:.1f} s. " + ("[green]All as expected.[/]" if fine else "")
     )
     return {
         "ok": fine,
@@ -214,13 +220,13 @@ def _summarize(acts: list[_Act], thumbnails: list[JobHandle], console: Console, 
             {"id": act.handle.id, "type": act.handle.job.type, "states": act.states, "attempt": act.handle.job.attempt}
             for act in acts
         ],
-        "thumbnails": {"completed": done, "of": THUMBNAILS},
+        "thumbnails": {"completed": done, "of": THUMBNAIL_COUNT},
     }
 
 
 @contextmanager
 def _server(database: Path, folder: str) -> Iterator[str]:
-    import httpx  # only here: no other command should wait until it is imported
+    import httpx  # imported here, because it would slow down all other commands
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -257,7 +263,7 @@ def _process(command: tuple[str, ...], log: Path, environment: dict[str, str]) -
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)  # hands back what runs, at once
+            process.send_signal(signal.SIGINT)  # a worker hands back its running jobs at once
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Which jobs does ``ojster demo`` run? Ordinary handlers, as an application would have them."""
+"""The job handlers of ``ojster demo``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_thumbnail(number: int) -> int:
 
 @app.job("report.build")
 async def build_report(context: JobContext, pages: int) -> dict[str, int]:
-    """Succeed after a while, and tell how far it is."""
+    """Report progress, and succeed after a while."""
     for page in range(pages):
         context.progress(page + 1, pages, f"page {page + 1} of {pages}")
         await asyncio.sleep(0.25)
@@ -46,14 +46,14 @@ async def charge(context: JobContext, cents: int) -> str:
 
 @app.job("reminder.send")
 async def remind(whom: str) -> str:
-    """Succeed, at the time for which it is scheduled."""
+    """Succeed at the scheduled time."""
     await asyncio.sleep(0.2)
     return f"reminded {whom}"
 
 
 @app.job("video.encode", timeout=60)
 async def encode_video(context: JobContext, name: str) -> str:
-    """Take so long that it is cancelled."""
+    """Run long enough to be cancelled."""
     for step in range(600):
         context.progress(step, 600, name)
         await asyncio.sleep(0.1)
@@ -62,6 +62,6 @@ async def encode_video(context: JobContext, name: str) -> str:
 
 @app.job("invoice.import", retry=Retry(max_attempts=2, initial_interval=0.5, jitter=False, dead_letter=True))
 def import_invoice(path: str) -> str:
-    """Fail until the file is there."""
+    """Fail until the file exists."""
     time.sleep(0.2)
     return Path(path).read_text().strip()

@@ -1,4 +1,4 @@
-"""What does ``ojster doctor`` look at? Each check says whether all is well, and what it found, in a sentence."""
+"""The checks of ``ojster doctor``. Each returns whether it passed, and its finding as a sentence."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 Finding = tuple[bool, str]
 Check = tuple[str, Callable[[], Finding]]
 
-SLOW_COMMIT: Final = 50.0
-"""From how many milliseconds on a commit is too slow."""
+SLOW_COMMIT_MS: Final = 50.0
+"""Commit time from which the check fails, in milliseconds."""
 
-MOST_DEAD_ROWS: Final = 200_000
-OLDEST_TRANSACTION: Final = 300
-"""How long a transaction may be open, in seconds, until it keeps vacuum from its work for too long."""
+MAX_DEAD_ROWS: Final = 200_000
+MAX_TRANSACTION_AGE_SECONDS: Final = 300
+"""Maximum age of an open transaction, in seconds; an older one holds vacuum back."""
 
-MOST_SKEW: Final = 5.0
+MAX_CLOCK_SKEW_SECONDS: Final = 5.0
 
 
 def versions() -> Finding:
-    """Which programs are at work here."""
+    """Return the versions of Ojster, Python and SQLite."""
     return True, (
         f"Ojster {__version__}, Python {platform.python_version()} on {sys.platform}, "
         f"SQLite {apsw.sqlite_lib_version()} (Python's own: {sqlite3.sqlite_version})"
@@ -45,14 +45,14 @@ def versions() -> Finding:
 
 
 def checks_of(url: str) -> list[Check]:
-    """Return the checks of the database that ``url`` names; none for a server, which looks after its own."""
+    """Return the checks of the database at ``url``; none for a server, which checks its own database."""
     if url.startswith(SQLITE) and url != "sqlite:///:memory:":
         path = Path(url.removeprefix(SQLITE))
         return [
             ("file", lambda: _file(path)),
             ("integrity", lambda: _integrity(path)),
             ("disk", lambda: _disk(path.parent)),
-            ("sharing", _sharing),
+            ("sharing", _file_sharing),
         ]
     if url.startswith(("postgresql://", "postgres://")):
         from ojster.storage.postgres.url import parse_postgres_url
@@ -74,7 +74,7 @@ def checks_of(url: str) -> list[Check]:
 
 def _file(path: Path) -> Finding:
     if not path.exists():
-        return False, f"{path} does not exist yet; it is made by the first server, worker or push"
+        return False, f"{path} does not exist; the first server, worker or push creates it"
     log = path.with_name(path.name + "-wal")
     sizes = (
         f"{path.stat().st_size / 1e6:.1f} MB, write-ahead log {log.stat().st_size / 1e6 if log.exists() else 0:.1f} MB"
@@ -92,10 +92,10 @@ def _integrity(path: Path) -> Finding:
 
 
 def _disk(folder: Path) -> Finding:
-    """How fast a commit is, at least: a write of a page that is forced to the disk."""
+    """Measure the forced write of one page to disk, a lower bound of the commit time."""
     with tempfile.TemporaryFile(dir=folder) as file:
         median = _median_ms(lambda: _forced_write(file.fileno()), 50)
-    return median < SLOW_COMMIT, f"a forced write takes {median:.2f} ms (median of 50)" + _slow(median)
+    return median < SLOW_COMMIT_MS, f"a forced write takes {median:.2f} ms (median of 50)" + _slow_commit_note(median)
 
 
 def _forced_write(file: int) -> None:
@@ -103,8 +103,8 @@ def _forced_write(file: int) -> None:
     os.fsync(file)
 
 
-def _sharing() -> Finding:
-    return True, "any number of processes of this machine may use the file; across machines, use PostgreSQL"
+def _file_sharing() -> Finding:
+    return True, "any number of processes on this machine can share the file; use PostgreSQL for more machines"
 
 
 class _Postgres:
@@ -120,7 +120,7 @@ class _Postgres:
             encrypted = "TLS" if connection.pgconn.ssl_in_use else "no TLS"
             old = connection.info.server_version < 130000
             words = f"PostgreSQL {version} at {self._url.shown}, {encrypted}, a round trip takes {median:.2f} ms"
-            return not old, words + ("; at least 13 is needed" if old else "")
+            return not old, words + ("; upgrade it to 13 or later" if old else "")
 
     def schema(self) -> Finding:
         from ojster.storage.migrations import scripts
@@ -130,8 +130,8 @@ class _Postgres:
             version, known = schema_version(connection, self._url.schema), len(scripts("postgres"))
         words = f"schema {self._url.schema!r} has version {version}"
         if version < known:
-            return False, f"{words}, this program wants {known}: run `ojster migrate`"
-        return version == known, words + ("" if version == known else f", this program knows only {known}: upgrade it")
+            return False, f"{words}, but this Ojster needs {known}: run `ojster migrate`"
+        return version == known, words + ("" if version == known else f", Ojster knows only {known}: upgrade it")
 
     def durability(self) -> Finding:
         with self._connection() as connection:
@@ -140,14 +140,14 @@ class _Postgres:
         if found["fsync"] == "off" or found["full_page_writes"] == "off":
             return False, f"{words}: a crash of the machine may destroy the database"
         if found["synchronous_commit"] == "off":
-            return False, f"{words}: a crash may lose what was acknowledged in the last moment"
+            return False, f"{words}: a crash may lose the last acknowledged jobs"
         return True, words
 
     def commit(self) -> Finding:
         with self._connection() as connection:
             statement = "SELECT pg_logical_emit_message(true, 'ojster', 'doctor')"
             median = _median_ms(lambda: connection.execute(statement), 20)
-        return median < SLOW_COMMIT, f"a commit takes {median:.2f} ms (median of 20)" + _slow(median)
+        return median < SLOW_COMMIT_MS, f"a commit takes {median:.2f} ms (median of 20)" + _slow_commit_note(median)
 
     def vacuum(self) -> Finding:
         with self._connection() as connection:
@@ -162,13 +162,13 @@ class _Postgres:
             ).fetchall()
         words = "; ".join(f"{name}: {live} rows, {dead} dead, {size}" for name, live, dead, size, _ in rows)
         if any(off for *_, off in rows):
-            return False, f"{words}: autovacuum is switched off for a table"
-        if any(dead > MOST_DEAD_ROWS and dead > live / 2 for _, live, dead, *_ in rows):
-            return False, f"{words}: autovacuum does not keep up; look for what holds it up (horizon), or VACUUM jobs"
-        return True, words or "no tables yet"
+            return False, f"{words}: autovacuum is off for one of them; set autovacuum_enabled = on"
+        if any(dead > MAX_DEAD_ROWS and dead > live / 2 for _, live, dead, *_ in rows):
+            return False, f"{words}: autovacuum does not keep up; see the check 'horizon', or run VACUUM"
+        return True, words or "no tables"
 
     def horizon(self) -> Finding:
-        """What keeps vacuum from removing rows that are dead: the oldest thing that may still want to see them."""
+        """Find the oldest transaction and the idle replication slots that keep vacuum from removing dead rows."""
         with self._connection() as connection:
             (sees_all,) = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone() or (False,)
             rows = connection.execute(
@@ -182,13 +182,13 @@ class _Postgres:
                 "SELECT count(*) FROM pg_replication_slots "
                 "WHERE NOT active AND coalesce(xmin, catalog_xmin) IS NOT NULL"
             ).fetchone() or (0,)
-        seen = "" if sees_all else " (of this role's own; to see others: GRANT pg_read_all_stats TO it)"
+        seen = "" if sees_all else " (of this role only; to see all, GRANT it pg_read_all_stats)"
         oldest = f"the oldest is the {rows[0][0]}, {float(rows[0][1]):.0f} s" if rows else "no transaction is open"
         oldest += seen
         if slots:
-            return False, f"{oldest}; {slots} replication slots that nobody uses keep dead rows: drop them"
-        if rows and rows[0][1] > OLDEST_TRANSACTION:
-            return False, f"{oldest}: vacuum cannot remove what died since; end it, or set a time-out for such sessions"
+            return False, f"{oldest}; {slots} inactive replication slots keep dead rows: drop them"
+        if rows and rows[0][1] > MAX_TRANSACTION_AGE_SECONDS:
+            return False, f"{oldest}: vacuum cannot remove newer dead rows; end it, or set a session timeout"
         return True, oldest
 
     def connections(self) -> Finding:
@@ -196,7 +196,7 @@ class _Postgres:
             (used,) = connection.execute("SELECT sum(numbackends) FROM pg_stat_database").fetchone() or (0,)
             most = int(_setting(connection, "max_connections"))
         ours = self._url.connections + 2
-        words = f"{used} of {most} are used; each server and each worker that uses the database itself takes {ours}"
+        words = f"{used} of {most} are in use; each server, and each worker on this database, uses {ours}"
         return used < 0.9 * most, words
 
     def clock(self) -> Finding:
@@ -205,17 +205,17 @@ class _Postgres:
             (now,) = connection.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone() or (0,)
             skew = float(now) - (before + time.time()) / 2
         words = f"the database's clock is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-        return abs(skew) < MOST_SKEW, words + "; servers go by the database's"
+        return abs(skew) < MAX_CLOCK_SKEW_SECONDS, words + "; servers use the database's clock"
 
     def wakeups(self) -> Finding:
         from ojster.storage.postgres.database import LISTEN_VARIABLE, listen_conninfo
-        from ojster.storage.postgres.notifier import HEARTBEAT_WITHOUT_EARS
+        from ojster.storage.postgres.notifier import HEARTBEAT_WITHOUT_LISTEN
 
         conninfo = listen_conninfo(self._url)
         if conninfo is None:
             return False, (
-                f"nobody can listen behind a pooler in transaction mode: all look every {HEARTBEAT_WITHOUT_EARS:g} s; "
-                f"set {LISTEN_VARIABLE} to a URL that goes past the pooler"
+                f"LISTEN fails behind a transaction pooler: processes poll every {HEARTBEAT_WITHOUT_LISTEN:g} s; "
+                f"set {LISTEN_VARIABLE} to a URL that bypasses the pooler"
             )
         with self._connection(conninfo) as connection:
             connection.execute("LISTEN ojster_doctor")
@@ -225,7 +225,7 @@ class _Postgres:
         if not heard:
             return (
                 False,
-                "a notification did not arrive; is there a pooler that the URL does not name?",
+                "no notification arrived within 5 s; check for a pooler that the URL does not name",
             )
         return True, f"a notification takes {(time.perf_counter() - started) * 1000:.2f} ms"
 
@@ -254,5 +254,5 @@ def _median_ms(work: Callable[[], Any], count: int) -> float:
     return sorted(times)[count // 2] * 1000
 
 
-def _slow(milliseconds: float) -> str:
+def _slow_commit_note(milliseconds: float) -> str:
     return "; commits will be slow, see --synchronous" if milliseconds >= 10 else ""

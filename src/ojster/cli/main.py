@@ -1,4 +1,4 @@
-"""What is the ``ojster`` command?"""
+"""The ``ojster`` command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import click
 
 from ojster.cli import demo, maintenance, run
-from ojster.cli.options import examples, exits_well
+from ojster.cli.options import examples, with_exit_codes
 from ojster.collections import commands
 from ojster.events import commands as channels
 from ojster.files import commands as files
@@ -38,7 +38,7 @@ from ojster.workflows import definition_commands
 def cli() -> None:
     """Durable jobs for Python, and for every language through Open Job Spec.
 
-    Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 not found, 4 conflict, 5 not reachable.
+    Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 3 not found, 4 conflict, 5 unavailable.
     """
 
 
@@ -67,7 +67,7 @@ for command in (
     cli.add_command(command)
 
 
-@exits_well
+@with_exit_codes
 def _run() -> int:
     result = cli(standalone_mode=False)
     return result if isinstance(result, int) else 0

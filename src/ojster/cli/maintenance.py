@@ -1,4 +1,4 @@
-"""How does an operator look after a database from the command line?"""
+"""Maintenance commands: ``migrate``, ``prune`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from ojster.storage.database import migrate_database, without_password
     )
 )
 @click.option(
-    "--database", "--url", envvar=URL_VARIABLE, required=True, show_envvar=True, metavar="URL", help="The database."
+    "--database", "--url", envvar=URL_VARIABLE, required=True, show_envvar=True, metavar="URL", help="Database to use."
 )
 @with_json
 def migrate(database: str, as_json: bool) -> None:
-    """Bring a database's tables up to date, in one transaction; it may run more than once, and at the same time.
+    """Migrate the database schema to the current version, in one transaction. Repeated and concurrent runs are safe.
 
-    Servers and workers do so themselves for a file, and for PostgreSQL if they are started with --migrate.
+    Servers and workers migrate SQLite files themselves, and PostgreSQL databases if started with --migrate.
     """
     version = migrate_database(database)
     shown = without_password(database)
@@ -55,15 +55,15 @@ def migrate(database: str, as_json: bool) -> None:
     )
 )
 @with_url
-@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Count what would be deleted, and delete nothing.")
 @with_retention
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation.")
 @with_json
 def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: bool) -> None:
-    """Delete now all jobs and workflows that were kept long enough, in small transactions.
+    """Delete all jobs and workflows past their retention now, in small transactions.
 
-    Servers do so all the time. Of a server, its own periods hold; of a database, those that are given here, which are
-    to be the same as those of the servers on it.
+    Servers do this continuously. A server uses its own retention periods. For a database, give the same periods as its
+    servers use.
     """
     if not (dry_run or yes or url.startswith("http")):
         periods = ", ".join(
@@ -71,7 +71,7 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
             for name, period in msgspec.structs.asdict(retention).items()
             if name != "most_dead_letters"
         )
-        click.confirm(f"Delete what is finished for longer than this: {periods}?", abort=True, err=True)
+        click.confirm(f"Delete finished jobs and workflows older than this: {periods}?", abort=True, err=True)
     settings = Settings(retention=retention)
     found = ask(url, lambda client: client.prune(dry_run=dry_run), settings=settings)
     words = f"{found['jobs']} jobs, {found['workflows']} workflows and {found['files']} files"
@@ -88,7 +88,7 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
 @with_url
 @with_json
 def doctor(url: str, as_json: bool) -> int:
-    """Check that the database or the server works, and how well."""
+    """Check the health and the speed of the database or the server."""
     findings: list[dict[str, Any]] = []
 
     def check(name: str, examine: Callable[[], checks.Finding]) -> None:
@@ -102,10 +102,10 @@ def doctor(url: str, as_json: bool) -> int:
     try:
         found = checks.checks_of(url)
     except (OjsterError, ImportError) as error:
-        found = [("url", functools.partial(_refused, error))]
+        found = [("url", functools.partial(_failed_finding, error))]
     for name, examine in found:
         check(name, examine)
-    check("answers", lambda: _answers(url))
+    check("answers", lambda: _check_round_trip(url))
     check("backlog", lambda: _backlog(url))
     healthy = all(finding["ok"] for finding in findings)
     if as_json:
@@ -117,11 +117,11 @@ def doctor(url: str, as_json: bool) -> int:
     return 0 if healthy else 1
 
 
-def _refused(error: Exception) -> checks.Finding:
+def _failed_finding(error: Exception) -> checks.Finding:
     return False, str(error)
 
 
-def _answers(url: str) -> checks.Finding:
+def _check_round_trip(url: str) -> checks.Finding:
     started = time.perf_counter()
     queues = ask(url, lambda client: client.queues())
     return True, f"{len(queues)} queues, in {(time.perf_counter() - started) * 1000:.0f} ms"
@@ -135,7 +135,7 @@ def _backlog(url: str) -> checks.Finding:
         return waiting, dead, len(await client.workers())
 
     waiting, dead, workers = ask(url, look)
-    words = f"{waiting} jobs wait, {workers} workers, {dead} dead letters"
+    words = f"{waiting} available jobs, {workers} workers, {dead} dead letters"
     if waiting and not workers:
-        return False, words + ": nobody works on them; start one with 'ojster worker'"
+        return False, words + ": no worker is running; start one with 'ojster worker'"
     return True, words

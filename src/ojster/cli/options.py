@@ -1,4 +1,4 @@
-"""What do all commands share? Where the jobs are, ``--json``, and exit codes that scripts can use."""
+"""What all commands share: ``--url``, ``--json``, retention options, and exit codes for scripts."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ EXIT_CODES: Final[tuple[tuple[type[OjsterError], int], ...]] = (
     (Duplicate, 4),
     (BackendUnavailable, 5),
 )
-"""1 is any other refusal or failure, 2 is a wrong use of the command."""
+"""Exit codes by error class. Any other error exits with 1, and wrong usage with 2."""
 
 Command = Callable[..., Any]
 
 
 class Duration(click.ParamType[int | None]):
-    """An ISO 8601 duration, in microseconds; ``never`` stands for none."""
+    """An ISO 8601 duration, in microseconds; ``never`` is ``None``."""
 
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """Return the microseconds of a duration."""
+        """Return the duration in microseconds, or ``None`` for ``never``."""
         if value is None or isinstance(value, int):
             return value
         if value == "never":
@@ -51,7 +51,7 @@ class Duration(click.ParamType[int | None]):
 
 
 def with_url(command: Command) -> Command:
-    """Give a command the option ``--url``, which says where the jobs are."""
+    """Add the option ``--url``: the database or server."""
     return click.option(
         "--url",
         "-u",
@@ -60,34 +60,34 @@ def with_url(command: Command) -> Command:
         show_default=True,
         show_envvar=True,
         metavar="URL",
-        help="Where the jobs are: a database (sqlite:///jobs.db, postgresql://user@host/name) "
-        "or a server (http://127.0.0.1:8080).",
+        help="Database (sqlite:///jobs.db, postgresql://user@host/name) or server (http://127.0.0.1:8080) "
+        "with the jobs.",
     )(command)
 
 
 def with_migrate(command: Command) -> Command:
-    """Give a command the option ``--migrate``."""
+    """Add the option ``--migrate``."""
     return click.option(
         "--migrate",
         is_flag=True,
         envvar="OJSTER_MIGRATE",
         show_envvar=True,
-        help="Bring the tables of a PostgreSQL database up to date first; those of a file always are.",
+        help="Migrate a PostgreSQL schema first; SQLite files are always migrated.",
     )(command)
 
 
 def with_json(command: Command) -> Command:
-    """Give a command the option ``--json``."""
+    """Add the option ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
 
 
 def examples(*lines: str) -> str:
-    """Return examples as the end of a command's help."""
+    """Return a help epilog with examples."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def with_retention(command: Command) -> Command:
-    """Give a command the options that say how long finished jobs are kept, as one argument, ``retention``."""
+    """Add the retention options, and pass them to the command as one argument, ``retention``."""
 
     @functools.wraps(command)
     def wrapped(
@@ -113,7 +113,7 @@ def with_retention(command: Command) -> Command:
         type=click.IntRange(min=0),
         default=10_000,
         show_default=True,
-        help="Of more, the oldest are deleted; 0 keeps all.",
+        help="Maximum number of dead letters; the oldest are deleted first. 0 keeps all.",
     )
     result: Command = most(wrapped)
     for name, default in (("dead-letters", "P90D"), ("discarded", "P7D"), ("cancelled", "P1D"), ("completed", "P1D")):
@@ -128,10 +128,13 @@ def ask(
     makes: bool = False,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
 ) -> R:
-    """Connect, ask, disconnect, and return the answer; make a database that is not there only if ``makes`` says so."""
+    """Connect, run ``question`` with the client, disconnect, and return the result.
+
+    A SQLite file that does not exist is created only if ``makes`` is true.
+    """
     path = Path(url.removeprefix("sqlite:///"))
     if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
-        raise BackendUnavailable(f"There is no database file {path}; check --url, or push a job to make it.")
+        raise BackendUnavailable(f"There is no database file {path}. Check --url, or push a job to create it.")
 
     async def run() -> R:
         app = App(url, settings=settings)
@@ -143,8 +146,8 @@ def ask(
     return asyncio.run(run())
 
 
-def exits_well(run: Callable[..., int]) -> Callable[..., int]:
-    """Turn errors into a message on standard error and an exit code."""
+def with_exit_codes(run: Callable[..., int]) -> Callable[..., int]:
+    """Convert errors to a message on standard error and an exit code."""
 
     @functools.wraps(run)
     def wrapped(*args: Any, **kwargs: Any) -> int:
@@ -166,7 +169,7 @@ def exits_well(run: Callable[..., int]) -> Callable[..., int]:
 
 
 def done(message: str, as_json: bool, value: Any) -> None:
-    """Say what was done: in words, or as JSON."""
+    """Print ``message``, or ``value`` as JSON."""
     if as_json:
         print_json(value)
     else:

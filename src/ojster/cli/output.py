@@ -1,4 +1,4 @@
-"""How does the command line show things? As tables for people, as JSON for scripts."""
+"""Output of the commands: tables for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ojster.jobs.queries import JobPage
 _terminal: Final = Console(highlight=False)
 
 console: Final = _terminal if _terminal.is_terminal else Console(highlight=False, width=240)
-"""Where commands print to; what is piped is not broken into lines of eighty characters."""
+"""Standard output; if it is not a terminal, lines are 240 characters wide."""
 
 errors: Final = Console(stderr=True, highlight=False)
 
@@ -36,7 +36,7 @@ STATE_STYLES: Final = {
 
 
 def print_json(value: Any) -> None:
-    """Print JSON, indented; ``value`` may hold JSON that is already encoded, as ``msgspec.Raw``."""
+    """Print indented JSON; ``value`` may contain encoded JSON as ``msgspec.Raw``."""
     encoded = msgspec.json.encode(value)
     console.print(msgspec.json.format(encoded, indent=2).decode(), soft_wrap=True, markup=False)
 
@@ -61,7 +61,7 @@ def state_text(state: str) -> Text:
 
 
 def ago(moment: int | None) -> str:
-    """Return how long ago, or how far ahead, a time is, in one unit."""
+    """Return the distance of a time from now in one unit, such as ``5 min ago`` or ``2 d ahead``."""
     if moment is None:
         return ""
     seconds = time.time() - moment / 1e6
@@ -96,13 +96,13 @@ def job_json(job: Job) -> msgspec.Raw:
     return msgspec.Raw(to_json(job) if job.seq else job.envelope)
 
 
-def moment_json(moment: int | None) -> str | None:
-    """Return a time as JSON has it."""
+def timestamp_json(moment: int | None) -> str | None:
+    """Return a time in JSON format, or ``None``."""
     return None if moment is None else format_timestamp(moment)
 
 
 def print_page(page: JobPage, as_json: bool, empty: str) -> None:
-    """Print a page of jobs, and how many there are in all; ``empty`` if there are none."""
+    """Print a page of jobs and the total number of matches, or ``empty`` if there are none."""
     if as_json:
         print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total})
         return

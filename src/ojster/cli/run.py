@@ -1,4 +1,4 @@
-"""How are servers and workers started from the command line?"""
+"""The commands ``serve``, ``worker`` and ``dev``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ojster.cli.output import console, errors
 from ojster.core.errors import InvalidRequest
 from ojster.core.settings import Retention, Settings
 from ojster.core.tenant import DEFAULT_TENANT, check_tenant
-from ojster.core.tuning import be_quick
+from ojster.core.tuning import tune_interpreter
 from ojster.fleet.requirements import read_provided
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
@@ -40,11 +40,11 @@ STRATEGIES: Final = get_args(Strategy)
 
 
 def ends_with_parent(command: Command) -> Command:
-    """Give a command the hidden option to stop, as if by SIGTERM, when its parent has died, however that was."""
+    """Add a hidden option that stops the process, as SIGTERM does, when its parent process dies."""
 
     def watch(context: click.Context, option: click.Parameter, wanted: bool) -> None:
         def wait() -> None:
-            sys.stdin.buffer.read()  # ends when the parent does, who holds the other end of this pipe
+            sys.stdin.buffer.read()  # ends when the parent dies, which holds the other end of this pipe
             os.kill(os.getpid(), signal.SIGTERM)
 
         if wanted:
@@ -71,19 +71,31 @@ def ends_with_parent(command: Command) -> Command:
     show_default=True,
     show_envvar=True,
     metavar="URL",
-    help="The database: sqlite:///jobs.db, or postgresql://user@host/name as libpq understands it.",
+    help="Database: sqlite:///jobs.db, or postgresql://user@host/name in libpq's format.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="The port to listen at.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port to listen on.")
 @click.option(
     "--auth",
     type=click.Choice(["required", "off"]),
-    help="Whether callers need a token (ojster tokens); by default only if others than this machine can call.",
+    help="Require a token of callers (ojster tokens); by default only if --host is no loopback address.",
 )
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="Let browsers use it from there; repeatable.")
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="Allow browsers on this origin; repeatable.")
 @click.option("--max-job-bytes", type=click.IntRange(1024), default=1_048_576, show_default=True)
-@click.option("--default-lease", type=Duration(), default="PT30M", show_default=True, help="Visibility timeout.")
-@click.option("--default-timeout", type=Duration(), default="PT30M", show_default=True, help="How long jobs may run.")
+@click.option(
+    "--default-lease",
+    type=Duration(),
+    default="PT30M",
+    show_default=True,
+    help="Lease (visibility timeout) of fetched jobs if neither job nor worker sets one.",
+)
+@click.option(
+    "--default-timeout",
+    type=Duration(),
+    default="PT30M",
+    show_default=True,
+    help="Maximum run time of jobs that set none; 'never' for no limit.",
+)
 @click.option("--heartbeat-timeout", type=Duration(), default="PT30S", show_default=True)
 @with_retention
 @click.option(
@@ -91,54 +103,57 @@ def ends_with_parent(command: Command) -> Command:
     type=click.IntRange(min=100),
     default=1_000,
     show_default=True,
-    help="About how many jobs one request may be.",
+    help="Maximum number of jobs in one request.",
 )
 @click.option(
     "--synchronous",
     type=click.Choice(["FULL", "NORMAL"]),
     default="FULL",
     show_default=True,
-    help="FULL survives a power loss, NORMAL only a crash of this process, and is faster.",
+    help="FULL survives a power loss. NORMAL is faster, but a power loss (SQLite) or a crash (PostgreSQL) may lose the "
+    "last commits.",
 )
 @click.option(
     "--tenants",
     type=click.Choice(["optional", "required"]),
     default="optional",
     show_default=True,
-    help="Whether jobs must say whose they are.",
+    help="Whether jobs must name a tenant.",
 )
-@click.option("--default-tenant", metavar="ID", default=DEFAULT_TENANT, show_default=True, help="Of jobs that do not.")
+@click.option(
+    "--default-tenant", metavar="ID", default=DEFAULT_TENANT, show_default=True, help="Tenant of jobs that name none."
+)
 @click.option(
     "--tenant-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="OJSTER_TENANT_FILE",
     show_envvar=True,
-    help="A JSON object {ID: what it may do} for tenants of whom nothing is said yet.",
+    help="File with a JSON object {ID: settings}, for tenants without settings.",
 )
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @click.option(
     "--trust-webhooks",
     is_flag=True,
-    help="Deliver events over plain HTTP too, and to addresses that are not public.",
+    help="Allow webhooks over plain HTTP and to addresses that are not public.",
 )
 @click.option(
     "--smtp",
     envvar="OJSTER_SMTP",
     show_envvar=True,
     metavar="URL",
-    help="Who takes the e-mail that jobs want to be sent: smtps://user:password@mail.example.com:465.",
+    help="SMTP server for e-mail from jobs: smtps://user:password@mail.example.com:465.",
 )
 @click.option(
     "--files",
     envvar="OJSTER_FILES",
     show_envvar=True,
     metavar="WHERE",
-    help="Where files and large results are kept: a directory, or s3://bucket/prefix; by default beside the database "
-    "if that is a file, else nowhere.",
+    help="Storage of files and large results: a directory, or s3://bucket/prefix; by default a directory beside a "
+    "SQLite file, and none with PostgreSQL.",
 )
-@click.option("--app", metavar="MODULE:APP", help="The application whose orchestrators this server runs.")
-@click.option("--conformance-hooks", is_flag=True, help="Two hooks that only the conformance suite wants.")
+@click.option("--app", metavar="MODULE:APP", help="Application with the orchestrators that this server runs.")
+@click.option("--conformance-hooks", is_flag=True, help="Enable the two hooks of the conformance suite.")
 @ends_with_parent
 def serve(
     database: str,
@@ -164,9 +179,9 @@ def serve(
     app: str | None,
     conformance_hooks: bool,
 ) -> None:
-    """Serve jobs over HTTP, as Open Job Spec 1.0 says.
+    """Serve jobs over HTTP, according to Open Job Spec 1.0.
 
-    Stop it with SIGTERM or SIGINT: it answers what is under way, at most 25 seconds. Durations are ISO 8601.
+    SIGTERM or SIGINT stops it: it answers open requests first, for at most 25 seconds. Durations are ISO 8601.
     """
     if not default_lease or not heartbeat_timeout:
         raise click.UsageError("--default-lease and --heartbeat-timeout must be longer than zero.")
@@ -181,7 +196,7 @@ def serve(
         retention=retention,
     )
     _log_to_console(log_level)
-    # The server's libraries take a while to be imported, for which no other command should have to wait.
+    # Imported here, because the server's libraries would slow down all other commands.
     from ojster.server.run import serve as serve_forever
     from ojster.tenancy.routes import read_tenants
 
@@ -205,12 +220,12 @@ def serve(
 
 
 class Capabilities(click.ParamType[dict[str, Any]]):
-    """What a worker provides, as JSON, or as the name of a file behind an ``@``."""
+    """Capabilities of a worker: JSON, or ``@`` and the name of a file with JSON."""
 
     name = "capabilities"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """Return what is said; fail if it is nothing that a worker can provide."""
+        """Return the capabilities; fail if they are malformed."""
         try:
             raw = Path(value[1:]).read_bytes() if value.startswith("@") else value
             given: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
@@ -218,7 +233,7 @@ class Capabilities(click.ParamType[dict[str, Any]]):
         except OSError as error:
             self.fail(f"{value[1:]}: {error.strerror}", param, ctx)
         except msgspec.MsgspecError as error:
-            self.fail(f"This is no JSON object: {error}", param, ctx)
+            self.fail(f"Give a JSON object, or @FILE: {error}", param, ctx)
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
         return given
@@ -238,53 +253,73 @@ class Capabilities(click.ParamType[dict[str, Any]]):
     )
 )
 @click.argument("app", required=False)
-@click.option("--url", "-u", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="Instead of the app's own URL.")
+@click.option(
+    "--url", "-u", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="Database or server; default: the App's."
+)
 @click.option(
     "--queues",
     "-q",
     default="default",
     show_default=True,
-    help="Separated by commas, the first first; or with weights.",
+    help="Comma-separated queues, the most important first; or NAME=WEIGHT.",
 )
-@click.option("--strategy", type=click.Choice(STRATEGIES), help="How queues share the worker; by default strictly.")
-@click.option("--pool", metavar="NAME", help="The pool of workers that it is of.")
-@click.option("--tenant", metavar="ID", help="Run only this tenant's jobs; by default those of all, in turn.")
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    help="Order in which queues are served; by default weighted if --queues has weights, otherwise strict.",
+)
+@click.option("--pool", metavar="NAME", help="Pool of the worker.")
+@click.option("--tenant", metavar="ID", help="Run only this tenant's jobs; by default all tenants', round-robin.")
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
-@click.option("--grace", type=float, default=DEFAULT_GRACE, show_default=True, help="Seconds to finish on SIGTERM.")
-@click.option("--lease", type=float, default=DEFAULT_LEASE, show_default=True, help="Seconds until lost jobs rerun.")
-@click.option("--label", multiple=True, help="Shown to operators; repeatable.")
+@click.option(
+    "--grace",
+    type=float,
+    default=DEFAULT_GRACE,
+    show_default=True,
+    help="Time, in seconds, running jobs get to finish after SIGTERM before they are handed back.",
+)
+@click.option(
+    "--lease",
+    type=float,
+    default=DEFAULT_LEASE,
+    show_default=True,
+    help="Lease of a job, in seconds; after a crash of the worker, the job runs again when it expires.",
+)
+@click.option("--label", multiple=True, help="Label shown to operators; repeatable.")
 @click.option(
     "--capabilities",
     type=Capabilities(),
     metavar="JSON",
-    help="What it provides for jobs that need GPUs, memory, …: a JSON object, or @ and a file with one.",
+    help="Capabilities for jobs that require GPUs, memory, …: a JSON object, or @FILE.",
 )
 @click.option(
     "--code-tasks",
     type=click.Choice(["confined", "weak"]),
-    help="Run jobs that carry their code: only if the platform can confine it, or (weak) although it cannot.",
+    help="Run jobs that carry their code: only if the platform can confine it, or (weak) even if it cannot.",
 )
 @click.option(
     "--code-module",
     "code_modules",
     multiple=True,
     metavar="NAME",
-    help="What such code may import, instead of the usual.",
+    help="Module that such code may import, instead of the default modules; repeatable.",
 )
-@click.option("--code-value", "code_values", multiple=True, metavar="NAME=JSON", help="What else such code sees.")
+@click.option(
+    "--code-value", "code_values", multiple=True, metavar="NAME=JSON", help="Value for such code; repeatable."
+)
 @click.option(
     "--identity",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file with the worker's id: after a restart, what it held before is given back at once.",
+    help="File with the worker's id. After a restart, the worker hands back the jobs it held before at once.",
 )
 @click.option(
     "--provide",
     "provided",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Something that it provides for jobs that require it; the same as a label in --capabilities.",
+    help="Capability for jobs that require it, as a label in --capabilities; repeatable.",
 )
-@click.option("--until-empty", is_flag=True, help="Stop when there is no job to be had.")
+@click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @ends_with_parent
@@ -309,7 +344,7 @@ def worker(
     migrate: bool,
     log_level: str,
 ) -> None:
-    """Run the jobs of APP, which is given as MODULE:NAME, or, without it, only jobs that carry their code.
+    """Run the jobs of APP, given as MODULE:NAME. Without APP, run only jobs that carry their code.
 
     SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
     SIGCONT: fetch again.
@@ -325,7 +360,7 @@ def worker(
     loaded.migrate = loaded.migrate or migrate
     if tenant is not None:
         loaded.tenant = check_tenant(tenant)
-    names, sharing = _shared(queues, strategy)
+    names, sharing = _parse_queues(queues, strategy)
     if provided:
         given = capabilities or {}
         capabilities = given | {"labels": given.get("labels", {}) | dict(map(parameter, provided))}
@@ -334,7 +369,7 @@ def worker(
         values = dict(map(parameter, code_values))
         sandbox = Sandbox(code_modules or DEFAULT_MODULES, values=values, weak=code_tasks == "weak")
     elif code_modules or code_values:
-        raise click.UsageError("--code-module and --code-value are of no use without --code-tasks.")
+        raise click.UsageError("--code-module and --code-value require --code-tasks.")
     try:
         one = Worker(
             loaded,
@@ -351,27 +386,27 @@ def worker(
         )
     except (IdentityTaken, OSError) as error:
         raise click.ClickException(str(error)) from None
-    be_quick()
+    tune_interpreter()
     try:
         _run_loop(lambda: _work(one, until_empty))
     except NotConfined as error:
-        message = f"Jobs that carry code cannot be confined here: {error}. --code-tasks weak runs them all the same."
+        message = f"Jobs that carry code cannot be confined here: {error}. Use --code-tasks weak to run them anyway."
         raise click.ClickException(message) from None
 
 
-def _shared(queues: str, strategy: Strategy | None) -> tuple[list[str], Sharing]:
-    """Read which queues, with their weights if they have some, and how they share the worker."""
+def _parse_queues(queues: str, strategy: Strategy | None) -> tuple[list[str], Sharing]:
+    """Parse ``--queues`` and ``--strategy`` into queue names and a ``Sharing``."""
     weights: dict[str, int | None] = {}
     for part in filter(None, (part.strip() for part in queues.split(","))):
         name, _, weight = part.partition("=")
         if weight and not (weight.isdecimal() and int(weight)):
-            raise click.UsageError(f"--queues: {weight!r} is no weight of {name!r}, which is 1 or more.")
+            raise click.UsageError(f"--queues: the weight {weight!r} of {name!r} is invalid. Use an integer from 1.")
         weights[name.strip()] = int(weight) if weight else None
     if not weights:
-        raise click.UsageError("--queues names no queue.")
+        raise click.UsageError("--queues is empty. Name at least one queue.")
     given = {name: weight for name, weight in weights.items() if weight is not None}
     if given and strategy not in (None, "weighted"):
-        raise click.UsageError(f"--queues has weights, which --strategy {strategy} does not use.")
+        raise click.UsageError(f"--queues has weights, but --strategy {strategy} does not use them. Remove one.")
     if strategy is None:
         strategy = "weighted" if given else "strict"
     return list(weights), Sharing(strategy, tuple(sorted(given.items())))
@@ -388,7 +423,7 @@ async def _work(one: Worker, until_empty: bool) -> None:
     ):
         loop.add_signal_handler(number, order)
     log.info(
-        "worker %s runs %d types of %s, at most %d at once, queues %s",
+        "worker %s started: %d job types, %s, concurrency %d, queues %s",
         one.id,
         len(one.app.handlers),
         without_password(one.app.url),
@@ -399,9 +434,9 @@ async def _work(one: Worker, until_empty: bool) -> None:
         await one.run(until_empty=until_empty)
     finally:
         await one.app.aclose()
-    log.info("worker %s has run %d jobs and stops", one.id, one.processed)
-    if one.abandoned:  # Python would wait for these threads, whose jobs are handed back already
-        log.warning("%d threads did not stop when they were asked to, and end with the process", one.abandoned)
+    log.info("worker %s stopped after %d jobs", one.id, one.processed)
+    if one.abandoned:  # Python would wait for these threads; their jobs are already handed back
+        log.warning("%d handler threads did not stop in time and end with the process", one.abandoned)
         logging.shutdown()
         os._exit(0)
 
@@ -421,7 +456,7 @@ def _run_loop(main: Callable[[], object]) -> None:
 @click.option("--port", type=int, default=8080, show_default=True)
 @click.option("--queues", "-q", default="default", show_default=True)
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
-@click.option("--watch", "folders", multiple=True, type=click.Path(exists=True), help="What to watch; default: here.")
+@click.option("--watch", "folders", multiple=True, type=click.Path(exists=True), help="Folder to watch; default: here.")
 def dev(app: str, database: str, port: int, queues: str, concurrency: int, folders: tuple[str, ...]) -> int:
     """Run a server and a worker of APP; restart the worker when a Python file changes."""
     from watchfiles import PythonFilter, watch
@@ -444,22 +479,22 @@ def dev(app: str, database: str, port: int, queues: str, concurrency: int, folde
             *(folders or (Path.cwd(),)), watch_filter=PythonFilter(), rust_timeout=1000, yield_on_timeout=True
         ):
             if server.poll() is not None:
-                errors.print(f"the server has ended with status {server.returncode}")
+                errors.print(f"the server exited with status {server.returncode}")
                 return 1
             if changes:
                 console.print(f"[bold]reload[/]  {Path(next(iter(changes))[1]).name} has changed")
-                _end(one)
+                _stop_process(one)
                 one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
     except KeyboardInterrupt:
         console.print("stopping")
     finally:
-        _end(one)
-        _end(server)
+        _stop_process(one)
+        _stop_process(server)
     return 0
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process in good order, or, after ten seconds, in bad."""
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process with SIGTERM; kill it after 10 seconds."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     try:

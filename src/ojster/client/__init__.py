@@ -1,1 +1,1 @@
-"""How does Python talk to Ojster? In the same process, or to a server; the same calls for both."""
+"""The Python clients: in-process on a database, or over HTTP to a server, with the same calls."""

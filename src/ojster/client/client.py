@@ -1,4 +1,4 @@
-"""How are the calls made to a server? Over HTTP, with refusals as errors, and with patience when it restarts."""
+"""HTTP client of a server: raises error responses as exceptions, and retries while the server is unreachable."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.events.channel import Channel, read_channel
-from ojster.files.file import OCTETS, File, NewFile
+from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule, read_rule
-from ojster.fleet.workers import Heartbeat, Pulse, Worker
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
@@ -42,7 +42,7 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.request import Members, read_members
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.service import Sweep
-from ojster.jobs.transitions import Steered
+from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.rate_limit import parse_limits
 from ojster.schedules.cron import Cron
@@ -59,14 +59,14 @@ from ojster.workflows.workflows import Review, StepAddress
 
 log = logging.getLogger(__name__)
 
-LONGEST_SWEEP: Final = 3_600.0
-"""How long the server may take for all jobs that a filter chooses, in seconds."""
+MAX_SWEEP_SECONDS: Final = 3_600.0
+"""Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""
 
-DEFAULT_PATIENCE: Final = 10.0
-"""For how many seconds a call is tried again while the server cannot be reached."""
+DEFAULT_RETRY_SECONDS: Final = 10.0
+"""Default time for which a call is retried while the server is unreachable, in seconds."""
 
-_TRANSFER: Final = httpx.Timeout(60.0, connect=5.0, read=600.0)
-"""How long a piece of a file may take, and the answer at the end, for which the server may read all of it."""
+_TRANSFER_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0, read=600.0)
+"""Timeouts of file transfers, in seconds. The server may read the whole file before it answers."""
 
 _HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
 _encode: Final = msgspec.json.Encoder().encode
@@ -87,16 +87,16 @@ class HttpClient:
     Parameters
     ----------
     url:
-        The server, such as ``http://127.0.0.1:8080``.
+        Server, such as ``http://127.0.0.1:8080``.
     patience:
-        For how many seconds a call is tried again while the server cannot be reached. Pushes carry the ids of their
-        jobs, so that one whose answer was lost is not made twice.
+        Time for which a call is retried while the server is unreachable, in seconds. Job ids are part of a push, so
+        that a retried push creates no second job.
     headers:
-        Sent with every request, for example ``Authorization``.
+        HTTP headers of every request, for example ``Authorization``.
     """
 
     def __init__(
-        self, url: str, *, patience: float = DEFAULT_PATIENCE, headers: Mapping[str, str] | None = None
+        self, url: str, *, patience: float = DEFAULT_RETRY_SECONDS, headers: Mapping[str, str] | None = None
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/ojs/v1")
         self.patience = patience
@@ -126,7 +126,7 @@ class HttpClient:
             ids = [msgspec.json.decode(members["id"], type=str) for members in requests]
             if refusal.details.get("existing_job_id") != ids[refusal.details.get("index", 0)]:
                 raise
-            # The answer to an earlier try was lost: the jobs are there already.
+            # The answer to an earlier try was lost: the jobs exist already.
             return [Pushed(await self.find(id)) for id in ids]
         return [Pushed(_job(raw)) for raw in _list(answer["jobs"])]
 
@@ -135,46 +135,46 @@ class HttpClient:
         return _job((await self._call("GET", f"/jobs/{quote(job_id, safe='')}"))["job"])
 
     async def wait_for(self, job_id: str, wait: float) -> Job:
-        """Return a job when it is finished, or as it is after ``wait`` seconds."""
+        """Return a job when it is finished, or its current state after ``wait`` seconds (at most 60)."""
         path = f"/jobs/{quote(job_id, safe='')}?wait_ms={int(min(wait, 60) * 1000)}"
         return _job((await self._call("GET", path, wait=wait))["job"])
 
-    async def cancel(self, job_id: str) -> Steered:
+    async def cancel(self, job_id: str) -> ChangedJob:
         """Cancel an unfinished job."""
         return _steered((await self._call("DELETE", f"/jobs/{quote(job_id, safe='')}"))["job"])
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:
-        """Let the priority of an unfinished job differ by so much from the one with which it was pushed."""
+        """Set the priority of an unfinished job to the priority of its push plus ``by``."""
         answer = await self._call("PATCH", f"/jobs/{quote(job_id, safe='')}", {"priority_adjustment": by})
         return _job(answer["job"])
 
-    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
-        """Make a pending job available."""
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
+        """Make a pending job available, or resume a suspended job with a result or a failure."""
         path = f"/jobs/{quote(job_id, safe='')}/activate"
         return _steered((await self._call("POST", path, _resumption(data, failure)))["job"])
 
     async def add_note(self, item: NewNote) -> Note:
-        """Note something of a job or a workflow."""
+        """Add a note to a job or a workflow."""
         of = f"/jobs/{item.job_id}" if item.job_id is not None else f"/workflows/{item.workflow_id}"
         answer = await self._call("POST", quote(of) + "/info", {"note": msgspec.Raw(item.note)})
         return msgspec.json.decode(answer["note"], type=Note)
 
     async def job_notes(self, job_id: str) -> list[Note]:
-        """Return what was noted of a job."""
+        """Return the notes on a job."""
         answer = await self._call("GET", f"/jobs/{quote(job_id, safe='')}/info")
         return msgspec.json.decode(answer["notes"], type=list[Note])
 
     async def list_jobs(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
-        """Return a page of jobs, by states, queue, type and whether they are dead letters."""
+        """Return a page of jobs, filtered by states, queue, type and dead letters."""
         query = _paging(page) | {"state": ",".join(chosen.states), "queue": chosen.queue, "type": chosen.type}
         path = "/dead-letter" if chosen.dead else "/jobs"
         answer, total, before = await self._list(path, query)
         return JobPage([_job(raw) for raw in _list(answer["jobs"])], total, before)
 
     async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
-        """Do something to all jobs that match; asked again, it is not done again."""
+        """Apply an action to all jobs that match. An idempotency key makes retried requests safe."""
         body = {"filter": _filter(chosen), "idempotency_key": new_id()}
-        answer = await self._call("POST", f"/jobs/batch/{action}", body, wait=LONGEST_SWEEP, also=422)
+        answer = await self._call("POST", f"/jobs/batch/{action}", body, wait=MAX_SWEEP_SECONDS, also=422)
         if "summary" not in answer:
             raise _error(msgspec.json.decode(answer.get("error", b"{}")))
         summary = msgspec.json.decode(answer["summary"])
@@ -185,7 +185,7 @@ class HttpClient:
         return found
 
     async def history(self, job_id: str) -> list[Entry]:
-        """Return what has happened to a job, the oldest first."""
+        """Return the events of a job, oldest first."""
         answer = await self._call("GET", f"/jobs/{quote(job_id, safe='')}/history?limit=1000")
         return [
             Entry(
@@ -199,7 +199,7 @@ class HttpClient:
         ]
 
     async def retry_dead(self, job_id: str) -> Job:
-        """Run a discarded job again."""
+        """Retry a discarded job."""
         return _job((await self._call("POST", f"/dead-letter/{quote(job_id, safe='')}/retry"))["job"])
 
     async def delete_dead(self, job_id: str) -> None:
@@ -207,7 +207,7 @@ class HttpClient:
         await self._call("DELETE", f"/dead-letter/{quote(job_id, safe='')}")
 
     async def _list(self, path: str, query: Mapping[str, Any]) -> tuple[dict[str, msgspec.Raw], int, int | None]:
-        """Return a page of a list, how long the list is, and where the next page begins."""
+        """Return a page of a list, the length of the list, and the cursor of the next page."""
         given = {name: value for name, value in query.items() if value not in (None, "")}
         answer = await self._call("GET", f"{path}?{httpx.QueryParams(given)}")
         page = msgspec.json.decode(answer["pagination"])
@@ -230,7 +230,7 @@ class HttpClient:
     async def show_workflow(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
     ) -> WorkflowInfo:
-        """Return how a workflow stands."""
+        """Return a workflow; wait up to ``wait`` seconds (at most 60) until it finishes or differs from ``version``."""
         query: dict[str, Any] = {"wait_ms": int(min(wait, 60) * 1000), "steps": "true" if steps else "false"}
         if version is not None:
             query["version"] = version
@@ -250,29 +250,29 @@ class HttpClient:
         return _workflow(await self._call("DELETE", f"/workflows/{quote(workflow_id, safe='')}"))
 
     async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Run again what did not succeed of a workflow."""
-        return await self._steer(workflow_id, "retry")
+        """Retry the steps of a workflow that did not succeed."""
+        return await self._post_to_workflow(workflow_id, "retry")
 
     async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Let nothing of a workflow start."""
-        return await self._steer(workflow_id, "hold")
+        """Hold a workflow: no further step starts."""
+        return await self._post_to_workflow(workflow_id, "hold")
 
     async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Let a workflow go on that is held."""
-        return await self._steer(workflow_id, "release")
+        """Release a held workflow."""
+        return await self._post_to_workflow(workflow_id, "release")
 
     async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
-        """Let the job of a workflow go on that waits."""
+        """Resume the suspended job of a workflow."""
         body = _resumption(item.data, item.failure) | ({} if item.step is None else {"step": item.step})
-        return await self._steer(item.workflow_id, "resume", body)
+        return await self._post_to_workflow(item.workflow_id, "resume", body)
 
     async def properties(self, workflow_id: str) -> Properties:
-        """Return what the tasks of a workflow share."""
+        """Return the properties that the tasks of a workflow share."""
         answer = await self._call("GET", f"/workflows/{quote(workflow_id, safe='')}/properties")
         return msgspec.json.decode(answer["properties"], type=Properties)
 
     async def change_properties(self, item: PropertyChange) -> Properties:
-        """Change what the tasks of a workflow share."""
+        """Change the properties that the tasks of a workflow share."""
         body = msgspec.structs.asdict(item.changes) | {
             "job_id": item.job_id,
             "worker_id": item.worker_id,
@@ -282,17 +282,17 @@ class HttpClient:
         return msgspec.json.decode(answer["properties"], type=Properties)
 
     async def workflow_notes(self, workflow_id: str) -> list[Note]:
-        """Return what was noted of a workflow and its jobs."""
+        """Return the notes on a workflow and its jobs."""
         answer = await self._call("GET", f"/workflows/{quote(workflow_id, safe='')}/info")
         return msgspec.json.decode(answer["notes"], type=list[Note])
 
     async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
-        """Return what became of each step of a workflow so far."""
+        """Return the outcomes of a workflow's ended steps, and its current steps."""
         answer = await self._call("GET", f"/workflows/{quote(workflow_id, safe='')}/status")
         return msgspec.json.decode(answer["status"], type=WorkflowStatus)
 
     async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
-        """Return how many workflows there are in each state."""
+        """Return the number of workflows by state and time of creation."""
         query = "" if definition is None else f"?{httpx.QueryParams({'definition': definition})}"
         answer = await self._call("GET", f"/workflows/statistics{query}")
         return msgspec.json.decode(answer["statistics"], type=WorkflowStatistics)
@@ -300,24 +300,24 @@ class HttpClient:
     # Definitions
 
     async def create_definition(self, name: str, members: Members) -> Definition:
-        """Create a definition of workflows."""
+        """Create a workflow definition."""
         body = members | {"name": msgspec.Raw(_encode(name))}
         return _definition((await self._call("POST", "/definitions", body))["definition"])
 
     async def update_definition(self, name: str, members: Members) -> Definition:
-        """Give a definition a new version."""
+        """Give a definition a new version, unless its latest version is the same."""
         answer = await self._call("PUT", f"/definitions/{quote(name, safe='')}", members)
         return _definition(answer["definition"])
 
     async def find_definition(self, which: Named) -> Definition:
-        """Return a version of a definition."""
+        """Return a version of a definition, or its latest."""
         path = f"/definitions/{quote(which.name, safe='')}"
         if which.version is not None:
             path += f"/versions/{which.version}"
         return _definition((await self._call("GET", path))["definition"])
 
     async def definitions(self) -> list[Definition]:
-        """Return the latest versions of all definitions."""
+        """Return the latest version of every definition."""
         found: list[Definition] = []
         while True:
             answer = await self._call("GET", f"/definitions?limit=200&offset={len(found)}")
@@ -330,21 +330,24 @@ class HttpClient:
         await self._call("DELETE", f"/definitions/{quote(what.name, safe='')}" + "?force=true" * what.force)
 
     async def review_step(self, review: Review) -> WorkflowInfo:
-        """Approve or reject a step."""
+        """Approve or reject a step, or add a note to it."""
         body = {"action": review.action, "notes": review.notes, "author": review.author}
-        return await self._steer(review.workflow_id, f"steps/{quote(review.step, safe='')}/review", body)
+        return await self._post_to_workflow(review.workflow_id, f"steps/{quote(review.step, safe='')}/review", body)
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
-        """Cancel a step and all that is inside it."""
-        return await self._steer(address.workflow_id, f"steps/{quote(address.step, safe='')}/cancel")
+        """Cancel a step and all steps inside it."""
+        return await self._post_to_workflow(address.workflow_id, f"steps/{quote(address.step, safe='')}/cancel")
 
-    async def _steer(self, workflow_id: str, what: str, body: Any = None) -> WorkflowInfo:
+    async def _post_to_workflow(self, workflow_id: str, what: str, body: Any = None) -> WorkflowInfo:
         return _workflow(await self._call("POST", f"/workflows/{quote(workflow_id, safe='')}/{what}", body))
 
     # Workers
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
-        """Hand out jobs; wait for one, at most ``wait`` seconds. Not tried again: the caller will ask again anyway."""
+        """Claim jobs; wait up to ``wait`` seconds for the first one.
+
+        Not retried, because the caller fetches again anyway.
+        """
         body: dict[str, Any] = {"queues": request.queues, "count": request.count, "wait_ms": int(wait * 1000)}
         if request.worker_id is not None:
             body["worker_id"] = request.worker_id
@@ -372,7 +375,7 @@ class HttpClient:
         return await self._batch("/workers/ack/batch", "acks", acks)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
-        """End failed attempts."""
+        """Report failed attempts."""
         nacks = [
             {
                 "job_id": item.job_id,
@@ -386,7 +389,7 @@ class HttpClient:
         return await self._batch("/workers/nack/batch", "nacks", nacks)
 
     async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
-        """Hand jobs back unfinished."""
+        """Hand back unfinished jobs."""
         releases = []
         for item in items:
             shown: dict[str, Any] = {
@@ -407,7 +410,7 @@ class HttpClient:
         return await self._batch("/workers/release/batch", "releases", releases)
 
     async def report(self, item: Progress) -> None:
-        """Note how far a job is."""
+        """Report a job's progress."""
         body = {
             "progress": item.fraction,
             "message": item.message,
@@ -417,19 +420,19 @@ class HttpClient:
         await self._call("PUT", f"/jobs/{quote(item.job_id, safe='')}/progress", body)
 
     async def account(self, item: Account) -> AgentState:
-        """Note what an agent's task uses. Not tried again: what is charged twice is lost."""
+        """Record token use and tool results of an agent's job. Not retried, to charge no tokens twice."""
         body = msgspec.structs.asdict(item)
         path = f"/jobs/{quote(body.pop('job_id'), safe='')}/agent/usage"
         answer = await self._call("POST", path, body, patience=0.0)
         return msgspec.json.decode(answer["agent"], type=AgentState)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> None:
-        """Save how far a job has got."""
+        """Save a job's checkpoint."""
         body = {"state": msgspec.Raw(item.state), "worker_id": item.worker_id, "attempt": item.attempt}
         await self._call("PUT", f"/jobs/{quote(item.job_id, safe='')}/checkpoint", body)
 
-    async def beat(self, heartbeat: Heartbeat) -> Pulse:
-        """Report that a worker is alive. Not tried again: the next one will do."""
+    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        """Send a worker's heartbeat. Not retried, because the next heartbeat follows."""
         body = {name: value for name, value in msgspec.structs.asdict(heartbeat).items() if value is not None}
         body.pop("tenant", None)
         body["handlers"] = [{"type": one.type, "versions": one.versions} for one in heartbeat.handlers]
@@ -438,7 +441,7 @@ class HttpClient:
             body["visibility_timeout_ms"] = lease // 1000
         answer = await self._call("POST", "/workers/heartbeat", body, patience=0.0)
         known = {name: msgspec.json.decode(raw) for name, raw in answer.items()}
-        return Pulse(
+        return HeartbeatResponse(
             known["state"],
             known.get("jobs_extended", []),
             known.get("jobs_cancelled", []),
@@ -446,7 +449,7 @@ class HttpClient:
         )
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:
-        """Forget a worker that stopped."""
+        """Sign off a stopped worker."""
         await self._call("DELETE", f"/workers/{quote(worker_id, safe='')}" + "?lost=true" * lost)
 
     async def workers(self) -> list[Worker]:
@@ -455,32 +458,32 @@ class HttpClient:
         return [_worker(shown) for shown in msgspec.json.decode(answer["workers"])]
 
     async def unrunnable(self) -> list[Unrunnable]:
-        """Return which jobs no worker can run that is there."""
+        """Return the waiting jobs that none of the present workers can run."""
         return msgspec.json.decode((await self._call("GET", "/admin/unrunnable"))["unrunnable"], type=list[Unrunnable])
 
     async def change_worker_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
-        """Say something of a worker that stands over what it says of itself."""
+        """Change the rule that overrides what a worker reports."""
         body = {"allowed": "allowed_types", "denied": "denied_types"}
         path = f"/admin/worker-rules/{quote(worker_id, safe='')}"
         answer = await self._call("PATCH", path, {body.get(name, name): value for name, value in members.items()})
         return read_rule(msgspec.json.decode(answer["rule"]))
 
     async def forget_worker_rule(self, worker_id: str) -> None:
-        """Say nothing of a worker any more."""
+        """Delete the rule of a worker."""
         await self._call("DELETE", f"/admin/worker-rules/{quote(worker_id, safe='')}")
 
     async def worker_rules(self) -> list[WorkerRule]:
-        """Return what is said of workers."""
+        """Return all worker rules."""
         answer = await self._call("GET", "/admin/worker-rules")
         return [read_rule(shown) for shown in msgspec.json.decode(answer["items"])]
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
-        """Tell a worker what to be."""
+        """Set a worker's directive, which it gets with its next heartbeat."""
         answer = await self._call("POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive})
         return _worker(msgspec.json.decode(answer["worker"]))
 
     async def put_channel(self, channel: Channel) -> bool:
-        """Make or change a channel; return whether it is new."""
+        """Create or change a channel; return whether it is new."""
         shown = channel.to_wire()
         body = {name: value for name, value in shown.items() if name not in ("name", "created_at")}
         if channel.secret is not None:
@@ -490,7 +493,7 @@ class HttpClient:
         return channel.name not in known
 
     async def channels(self) -> list[Channel]:
-        """Return the channels."""
+        """Return all channels."""
         answer = await self._call("GET", "/channels")
         return [read_channel(shown) for shown in msgspec.json.decode(answer["channels"])]
 
@@ -501,55 +504,55 @@ class HttpClient:
     # Tasks
 
     async def task_runs(self, chosen: TaskFilter = TaskFilter()) -> list[TaskRun]:  # noqa: B008  (frozen)
-        """Return how jobs have ended that were recorded, the latest first."""
+        """Return recorded runs of tasks, latest first."""
         answer = await self._call("GET", f"/tasks/runs?{_task_query(chosen)}")
         return msgspec.json.decode(answer["runs"], type=list[TaskRun])
 
     async def task_statistics(self, chosen: TaskFilter = TaskFilter()) -> list[TaskStatistics]:  # noqa: B008  (frozen)
-        """Return how often tasks have succeeded and failed, and how long they took."""
+        """Return the numbers of successes and failures of tasks, and their durations."""
         answer = await self._call("GET", f"/tasks/statistics?{_task_query(chosen)}")
         return msgspec.json.decode(answer["statistics"], type=list[TaskStatistics])
 
     # Files
 
     async def create_file(self, new: NewFile) -> File:
-        """Begin to upload a file."""
+        """Start the upload of a file; a file that is already stored is returned complete."""
         return _file(await self._call("POST", "/files", new))
 
     async def find_file(self, file_id: str, job_id: str | None = None) -> File:
-        """Return a file, or as much of it as has come; with a job, only one of its workspace."""
+        """Return a file, or the state of its upload; with ``job_id``, only a file of the job's workspace."""
         query = "" if job_id is None else f"?{urlencode({'job_id': job_id})}"
         return _file(await self._call("GET", f"/files/{quote(file_id, safe='')}{query}"))
 
     async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
-        """Return files, the latest first."""
+        """Return files, newest first."""
         query = {"limit": limit} | ({} if before is None else {"before": before})
         answer = await self._call("GET", f"/files?{urlencode(query)}")
         return msgspec.json.decode(answer["files"], type=list[File])
 
     async def delete_file(self, file_id: str) -> None:
-        """Delete a file to which nobody refers."""
+        """Delete a file without references."""
         await self._call("DELETE", f"/files/{quote(file_id, safe='')}")
 
     async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
-        """Go on with an upload; it is not tried again, as what ``source`` has given is gone."""
-        headers = {"Content-Type": OCTETS, "Upload-Offset": str(offset)}
+        """Continue an upload at ``offset``. Not retried, because ``source`` can be read only once."""
+        headers = {"Content-Type": OCTET_STREAM, "Upload-Offset": str(offset)}
         path = f"/ojs/v1/files/{quote(file_id, safe='')}"
         try:
-            response = await self._http.patch(path, content=source, headers=headers, timeout=_TRANSFER)
+            response = await self._http.patch(path, content=source, headers=headers, timeout=_TRANSFER_TIMEOUT)
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
         return _file(_answer(response))
 
     async def read_file(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Return the bytes of a file as they come; it is not tried again."""
+        """Return the bytes of a file, from ``start``, as a stream. Not retried."""
         return self._read_file(file_id, start)
 
     async def _read_file(self, file_id: str, start: int) -> AsyncIterator[bytes]:
         headers = {"Range": f"bytes={start}-"} if start else {}
         path = f"/ojs/v1/files/{quote(file_id, safe='')}/content"
         try:
-            async with self._http.stream("GET", path, headers=headers, timeout=_TRANSFER) as response:
+            async with self._http.stream("GET", path, headers=headers, timeout=_TRANSFER_TIMEOUT) as response:
                 if not response.is_success:
                     await response.aread()
                     _answer(response)
@@ -562,12 +565,12 @@ class HttpClient:
         return BackendUnavailable(f"The server {self.url} cannot be reached: {error or type(error).__name__}.")
 
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
-        """Make a named collection."""
+        """Create a named collection."""
         answer = await self._call("POST", "/collections", {"name": name, "description": description})
         return msgspec.json.decode(answer["collection"], type=Collection)
 
     async def collections(self) -> list[Collection]:
-        """Return the named collections."""
+        """Return all named collections."""
         return msgspec.json.decode((await self._call("GET", "/collections"))["collections"], type=list[Collection])
 
     async def delete_collection(self, name: str, *, force: bool = False) -> None:
@@ -575,7 +578,7 @@ class HttpClient:
         await self._call("DELETE", f"/collections/{quote(name, safe='')}{'?force=true' * force}")
 
     async def add_item(self, where: Where, item: NewItem) -> Item:
-        """Put something into a collection."""
+        """Add an item to a collection."""
         body = {
             "name": item.name,
             "data": msgspec.Raw(item.data),
@@ -585,26 +588,26 @@ class HttpClient:
             "filename": item.filename,
             "content_type": item.content_type,
         }
-        return msgspec.json.decode((await self._call("POST", _items_of(where), body))["item"], type=Item)
+        return msgspec.json.decode((await self._call("POST", _items_path(where), body))["item"], type=Item)
 
     async def remove_item(self, where: Where, name: str) -> Item:
-        """Remove something from a collection."""
-        answer = await self._call("DELETE", _items_of(where, name))
+        """Remove an item from a collection."""
+        answer = await self._call("DELETE", _items_path(where, name))
         return msgspec.json.decode(answer["item"], type=Item)
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
-        """Return what is in a collection and matches, or was."""
+        """Return the items of a collection that match ``lookup``; with ``history``, removed and replaced ones too."""
         wanted = msgspec.structs.asdict(lookup) if lookup is not None else {}
         query: dict[str, Any] = {name: wanted.get(name) for name in ITEM_QUERY}
         query["data"] = _encode(wanted["data"]).decode() if wanted.get("data") else None
         query["history"] = "true" if history else None
         given = {name: value for name, value in query.items() if value is not None}
-        answer = await self._call("GET", _items_of(where, query=given))
+        answer = await self._call("GET", _items_path(where, query=given))
         return msgspec.json.decode(answer["items"], type=list[Item])
 
     async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
-        """Forget now what was kept long enough, or count it; return how many ``jobs`` and ``workflows``."""
-        answer = await self._call("POST", "/admin/prune", {"dry_run": dry_run}, wait=LONGEST_SWEEP)
+        """Delete everything past its retention, or only count it; return the numbers by kind, such as ``jobs``."""
+        answer = await self._call("POST", "/admin/prune", {"dry_run": dry_run}, wait=MAX_SWEEP_SECONDS)
         return msgspec.json.decode(answer["pruned"], type=dict[str, int])
 
     # Tokens
@@ -612,19 +615,19 @@ class HttpClient:
     async def create_token(
         self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
     ) -> tuple[Token, str]:
-        """Make a token; return it, and what is shown of it only now."""
+        """Create a token; return it with its secret, which cannot be retrieved later."""
         body: dict[str, Any] = {"name": name, "grants": shown_grants(grants), "queues": queues}
         if expires_at is not None:
             body["expires_at"] = format_timestamp(expires_at)
         return _token_with_secret((await self._call("POST", "/admin/tokens", body))["token"])
 
     async def rotate_token(self, token_id: str, grace: int) -> tuple[Token, str]:
-        """Give a token another secret; the present one is good for ``grace`` microseconds yet."""
+        """Give a token a new secret; the old secret stays valid for ``grace`` microseconds."""
         path = f"/admin/tokens/{quote(token_id, safe='')}/rotate"
         return _token_with_secret((await self._call("POST", path, {"grace": format_duration(grace)}))["token"])
 
     async def revoke_token(self, token_id: str) -> Token:
-        """Let a token be worth nothing."""
+        """Revoke a token."""
         answer = await self._call("DELETE", f"/admin/tokens/{quote(token_id, safe='')}")
         return read_shown_token(msgspec.json.decode(answer["token"]))
 
@@ -645,7 +648,7 @@ class HttpClient:
                 return found
 
     async def queue_statistics(self, name: str) -> QueueStatistics:
-        """Return how a queue does."""
+        """Return a queue's job counts and its throughput in the last hour."""
         answer = await self._call("GET", f"/queues/{quote(name, safe='')}/stats")
         queue, stats = msgspec.json.decode(answer["queue"]), msgspec.json.decode(answer["stats"])
         completed, failed = stats["completed_last_hour"], stats["failed_last_hour"]
@@ -660,12 +663,12 @@ class HttpClient:
         )
 
     async def pause(self, name: str) -> Queue:
-        """Stop handing out a queue's jobs."""
+        """Pause a queue: workers get none of its jobs."""
         answer = await self._call("POST", f"/queues/{quote(name, safe='')}/pause")
         return _queue(msgspec.json.decode(answer["queue"]))
 
     async def resume(self, name: str) -> Queue:
-        """Hand out a queue's jobs again."""
+        """Resume a paused queue."""
         answer = await self._call("POST", f"/queues/{quote(name, safe='')}/resume")
         return _queue(msgspec.json.decode(answer["queue"]))
 
@@ -707,7 +710,7 @@ class HttpClient:
             if not msgspec.json.decode(answer["pagination"])["has_more"]:
                 return found
 
-    # Inside
+    # Internals
 
     async def _batch(self, path: str, name: str, items: Sequence[Any]) -> list[Job | OjsterError]:
         if not items:
@@ -725,9 +728,9 @@ class HttpClient:
         patience: float | None = None,
         also: int | None = None,
     ) -> Members:
-        """Make a request; while the server cannot be reached, try again until patience ends.
+        """Make a request. While the server is unreachable or answers 503, retry it for ``patience`` seconds.
 
-        An answer with the status ``also`` is one, too.
+        An answer with the status ``also`` is returned, not raised as an error.
         """
         content = None if body is None else _encode(body)
         loop = asyncio.get_running_loop()
@@ -743,10 +746,10 @@ class HttpClient:
             else:
                 if response.status_code != 503:
                     return _answer(response, also)
-                problem = BackendUnavailable(f"The server {self.url} is not available (503).")
+                problem = BackendUnavailable(f"The server {self.url} is unavailable (503). Retry later.")
             if loop.time() + pause > deadline:
                 raise problem
-            log.debug("%s; trying again in %.2f s", problem, pause)
+            log.debug("%s Retrying in %.2f s.", problem, pause)
             await asyncio.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, 1.0)
 
@@ -786,7 +789,7 @@ def _workflow(answer: Members) -> WorkflowInfo:
     return WorkflowInfo.from_json(answer["workflow"])
 
 
-class _DefinitionSeen(msgspec.Struct):
+class _DefinitionBody(msgspec.Struct):
     name: str
     version: int
     workflow: msgspec.Raw
@@ -796,7 +799,7 @@ class _DefinitionSeen(msgspec.Struct):
 
 
 def _definition(raw: msgspec.Raw) -> Definition:
-    seen = msgspec.json.decode(raw, type=_DefinitionSeen)
+    seen = msgspec.json.decode(raw, type=_DefinitionBody)
     schema = None if seen.params_schema is UNSET else bytes(seen.params_schema)
     created_at = parse_timestamp(seen.created_at)
     return Definition(seen.name, seen.version, bytes(seen.workflow), schema, seen.hashes, created_at)
@@ -809,7 +812,7 @@ def _resumption(data: bytes | None, failure: Failure | None) -> dict[str, Any]:
 
 
 def _filter(chosen: JobFilter) -> dict[str, Any]:
-    """Return a filter as the server reads it."""
+    """Return a filter in the server's request format."""
     given = msgspec.structs.asdict(chosen)
     given["states"] = list(chosen.states) or None
     for name, value in given.items():
@@ -822,15 +825,15 @@ def _list(raw: msgspec.Raw) -> list[msgspec.Raw]:
     return msgspec.json.decode(raw, type=list[msgspec.Raw])
 
 
-def _steered(raw: msgspec.Raw) -> Steered:
-    return Steered(_job(raw), msgspec.json.decode(raw).get("previous_state", ""))
+def _steered(raw: msgspec.Raw) -> ChangedJob:
+    return ChangedJob(_job(raw), msgspec.json.decode(raw).get("previous_state", ""))
 
 
 def _queue(shown: Mapping[str, Any]) -> Queue:
     return Queue(
         name=shown["name"],
         created_at=parse_timestamp(shown["created_at"]),
-        paused_at=_moment(shown.get("paused_at")),
+        paused_at=_read_timestamp(shown.get("paused_at")),
         limits=parse_limits(shown.get("rate_limit") or {}, "rate_limit"),
     )
 
@@ -855,8 +858,8 @@ def _cron(raw: msgspec.Raw) -> Cron:
     return Cron(
         template=_encode(shown["job_template"]),
         created_at=parse_timestamp(shown["created_at"]),
-        last_run_at=_moment(shown["last_run_at"]),
-        next_run_at=_moment(shown["next_run_at"]),
+        last_run_at=_read_timestamp(shown["last_run_at"]),
+        next_run_at=_read_timestamp(shown["next_run_at"]),
         **{
             name: shown[name]
             for name in ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "run_count")
@@ -864,7 +867,7 @@ def _cron(raw: msgspec.Raw) -> Cron:
     )
 
 
-def _moment(text: str | None) -> int | None:
+def _read_timestamp(text: str | None) -> int | None:
     return None if text is None else parse_timestamp(text)
 
 
@@ -877,8 +880,8 @@ def _file(answer: Members) -> File:
     return msgspec.json.decode(answer["file"], type=File)
 
 
-def _items_of(where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the path of the items of a collection, or of one of them, with its query."""
+def _items_path(where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the path and query of a collection's items, or of one item."""
     query = dict(query)
     if where.name is not None:
         path = f"/collections/{quote(where.name, safe='')}/items"

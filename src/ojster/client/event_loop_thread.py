@@ -1,4 +1,4 @@
-"""How do plain functions make asynchronous calls? Through an event loop in a thread of its own."""
+"""The event-loop thread, through which synchronous code makes asynchronous calls."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
-class Portal:
-    """An event loop in a thread, started with the first call."""
+class EventLoopThread:
+    """An event loop in a thread of its own, started by the first call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,17 +19,17 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine in the portal's loop and return its result, or raise what it raises.
+        """Run a coroutine in the event-loop thread; return its result or raise its exception.
 
         Raises
         ------
         RuntimeError
-            It is called from within the portal's own loop, which would wait for itself.
+            The caller runs in the event-loop thread, which would wait for itself.
         """
         loop = self._started()
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise RuntimeError("a blocking call was made inside the event loop that would have to answer it")
+            raise RuntimeError("Blocking call inside the event loop. Await the asynchronous method instead.")
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()
@@ -38,7 +38,7 @@ class Portal:
             raise
 
     def close(self) -> None:
-        """Stop the loop."""
+        """Stop the loop and its thread."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -51,6 +51,6 @@ class Portal:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="ojster-portal", daemon=True)
+                self._thread = threading.Thread(target=self._loop.run_forever, name="ojster-event-loop", daemon=True)
                 self._thread.start()
             return self._loop

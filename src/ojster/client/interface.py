@@ -1,4 +1,4 @@
-"""Which calls are there, wherever the jobs are? The engine itself answers them, and so does the HTTP client."""
+"""The protocol of all calls to Ojster. The engine implements it in the same process, the HTTP client remotely."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ojster.events.channel import Channel
 from ojster.files.file import File, NewFile
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
-from ojster.fleet.workers import Heartbeat, Pulse, Worker
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
@@ -28,7 +28,7 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.request import Members
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.service import Sweep
-from ojster.jobs.transitions import Steered
+from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.schedules.cron import Cron
 from ojster.tenancy.access import Grant, Token
@@ -50,61 +50,61 @@ class Client(Protocol):
         """Push jobs, all or none."""
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
-        """Hand out jobs; wait for one, at most ``wait`` seconds."""
+        """Claim jobs. If none is available, wait for one, at most ``wait`` seconds (long poll)."""
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> Sequence[Job | OjsterError]:
         """Complete jobs."""
 
     async def fail(self, items: Sequence[FailureReport]) -> Sequence[Job | OjsterError]:
-        """End failed attempts."""
+        """Report failed attempts."""
 
     async def release(self, items: Sequence[Release]) -> Sequence[Job | OjsterError]:
-        """Hand jobs back unfinished."""
+        """Release claimed jobs that have neither completed nor failed."""
 
     async def report(self, item: Progress) -> object:
-        """Note how far a job is."""
+        """Record a job's progress."""
 
     async def account(self, item: Account) -> AgentState:
-        """Note what an agent's task uses."""
+        """Record the tokens and tools that an agent task uses, and return its state."""
 
     async def save_checkpoint(self, item: NewCheckpoint) -> object:
-        """Save how far a job has got."""
+        """Save a job's checkpoint, replacing the previous one."""
 
-    async def beat(self, heartbeat: Heartbeat) -> Pulse:
+    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
         """Report that a worker is alive."""
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:
-        """Forget a worker that stopped."""
+        """Deregister a stopped worker; its remaining jobs go to other workers."""
 
     async def find(self, job_id: str) -> Job:
         """Return a job."""
 
     async def wait_for(self, job_id: str, wait: float) -> Job:
-        """Return a job when it is finished, or as it is after ``wait`` seconds."""
+        """Wait until a job has finished, at most ``wait`` seconds, and return it in its current state."""
 
-    async def cancel(self, job_id: str) -> Steered:
+    async def cancel(self, job_id: str) -> ChangedJob:
         """Cancel an unfinished job."""
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:
-        """Let the priority of an unfinished job differ by so much from the one with which it was pushed."""
+        """Set the priority of an unfinished job to its original priority plus ``by``."""
 
-    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
-        """Let a pending job go on."""
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
+        """Make a pending job available, or resume a suspended one."""
 
     async def add_note(self, item: NewNote) -> Note:
-        """Note something of a job or a workflow."""
+        """Add a note to a job or a workflow."""
 
     async def job_notes(self, job_id: str) -> list[Note]:
-        """Return what was noted of a job, the oldest first."""
+        """Return a job's notes, oldest first."""
 
     async def list_jobs(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
         """Return a page of jobs."""
 
     async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
-        """Do something to all jobs that match, in small transactions."""
+        """Apply an action to all matching jobs, in small transactions."""
 
     async def history(self, job_id: str) -> list[Entry]:
-        """Return what has happened to a job, the oldest first."""
+        """Return a job's history, oldest entry first."""
 
     async def retry_dead(self, job_id: str) -> Job:
         """Run a discarded job again."""
@@ -118,7 +118,11 @@ class Client(Protocol):
     async def show_workflow(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
     ) -> WorkflowInfo:
-        """Return how a workflow stands, at its end or, with ``version``, after a change, if that comes in time."""
+        """Return a workflow in its current state.
+
+        With ``wait``, first wait at most so many seconds until the workflow has finished or, if ``version`` is given,
+        until its version differs from ``version``.
+        """
 
     async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows without their steps."""
@@ -127,43 +131,43 @@ class Client(Protocol):
         """Cancel a workflow."""
 
     async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Run again what did not succeed of a workflow."""
+        """Retry the steps of a workflow that did not succeed."""
 
     async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Let nothing of a workflow start."""
+        """Hold a workflow: no step starts until it is released."""
 
     async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Let a workflow go on that is held."""
+        """Release a held workflow."""
 
     async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
-        """Let the job of a workflow go on that waits."""
+        """Resume a suspended job of a workflow."""
 
     async def properties(self, workflow_id: str) -> Properties:
-        """Return what the tasks of a workflow share."""
+        """Return the shared properties of a workflow."""
 
     async def change_properties(self, item: PropertyChange) -> Properties:
-        """Change what the tasks of a workflow share."""
+        """Change the shared properties of a workflow, and return all of them."""
 
     async def workflow_notes(self, workflow_id: str) -> list[Note]:
-        """Return what was noted of a workflow and its jobs."""
+        """Return the notes of a workflow and its jobs, oldest first."""
 
     async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
-        """Return what became of each step of a workflow so far."""
+        """Return the current status of each step of a workflow."""
 
     async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
-        """Return how many workflows there are in each state."""
+        """Return the number of workflows in each state, of all definitions or of one."""
 
     async def create_definition(self, name: str, members: Members) -> Definition:
-        """Create a definition of workflows."""
+        """Create a workflow definition."""
 
     async def update_definition(self, name: str, members: Members) -> Definition:
-        """Give a definition a new version."""
+        """Add a version to a workflow definition."""
 
     async def find_definition(self, which: Named) -> Definition:
-        """Return a version of a definition, or its latest."""
+        """Return a version of a workflow definition, by default the latest."""
 
     async def definitions(self) -> list[Definition]:
-        """Return the latest versions of all definitions."""
+        """Return the latest version of each workflow definition."""
 
     async def delete_definition(self, what: Deletion) -> None:
         """Delete a definition."""
@@ -172,37 +176,37 @@ class Client(Protocol):
         """Approve or reject a step."""
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
-        """Cancel a step and all that is inside it."""
+        """Cancel a step and its nested steps."""
 
     async def queues(self) -> list[Queue]:
         """Return all queues."""
 
     async def queue_statistics(self, name: str) -> QueueStatistics:
-        """Return how a queue does."""
+        """Return the statistics of a queue."""
 
     async def pause(self, name: str) -> Queue:
-        """Stop handing out a queue's jobs."""
+        """Pause a queue: workers claim no more of its jobs."""
 
     async def resume(self, name: str) -> Queue:
-        """Hand out a queue's jobs again."""
+        """Resume a paused queue."""
 
     async def workers(self) -> list[Worker]:
         """Return all workers."""
 
     async def unrunnable(self) -> list[Unrunnable]:
-        """Return which jobs no worker can run that is there."""
+        """Return the waiting jobs that no present worker can run, grouped by kind, with reasons."""
 
     async def change_worker_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
-        """Say something of a worker that stands over what it says of itself."""
+        """Change the operators' rule for a worker, which overrides what the worker reports; return the whole rule."""
 
     async def forget_worker_rule(self, worker_id: str) -> None:
-        """Say nothing of a worker any more."""
+        """Delete the operators' rule for a worker."""
 
     async def worker_rules(self) -> list[WorkerRule]:
-        """Return what is said of workers."""
+        """Return the operators' rules for workers."""
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
-        """Tell a worker what to be."""
+        """Send a worker a directive (``running``, ``quiet`` or ``terminate``) with its next heartbeat."""
 
     async def register_cron(self, item: Cron) -> tuple[Cron, bool]:
         """Register or update a cron job."""
@@ -220,40 +224,40 @@ class Client(Protocol):
         """Return all cron jobs."""
 
     async def put_channel(self, channel: Channel) -> bool:
-        """Make or change a channel; return whether it is new."""
+        """Create or update a notification channel; return whether it is new."""
 
     async def channels(self) -> list[Channel]:
-        """Return the channels."""
+        """Return all notification channels."""
 
     async def delete_channel(self, name: str) -> None:
-        """Delete a channel."""
+        """Delete a notification channel."""
 
     async def task_runs(self, chosen: TaskFilter = ...) -> list[TaskRun]:
-        """Return how jobs have ended that were recorded, the latest first."""
+        """Return the recorded task runs, newest first."""
 
     async def task_statistics(self, chosen: TaskFilter = ...) -> list[TaskStatistics]:
-        """Return how often tasks have succeeded and failed, and how long they took."""
+        """Return the number of successes and failures of tasks, and their durations."""
 
     async def create_file(self, new: NewFile) -> File:
-        """Begin to upload a file; one that is there already is complete."""
+        """Start a file upload. A file that the workspace already has is returned complete."""
 
     async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
-        """Go on with an upload."""
+        """Upload the bytes of a file from ``offset`` on."""
 
     async def find_file(self, file_id: str, job_id: str | None = None) -> File:
-        """Return a file, or as much of it as has come; with a job, only one of its workspace."""
+        """Return a file, complete or partly uploaded; with ``job_id``, only a file of that job's workspace."""
 
     async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
-        """Return files, the latest first."""
+        """Return files, newest first."""
 
     async def read_file(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes of a file from ``start`` on."""
 
     async def delete_file(self, file_id: str) -> None:
-        """Delete a file to which nobody refers."""
+        """Delete a file that no collection item refers to."""
 
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
-        """Make a named collection."""
+        """Create a named collection."""
 
     async def collections(self) -> list[Collection]:
         """Return the named collections."""
@@ -262,27 +266,27 @@ class Client(Protocol):
         """Delete a named collection."""
 
     async def add_item(self, where: Where, item: NewItem) -> Item:
-        """Put something into a collection."""
+        """Add an item to a collection."""
 
     async def remove_item(self, where: Where, name: str) -> Item:
-        """Remove something from a collection."""
+        """Remove an item from a collection."""
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
-        """Return what is in a collection and matches, or was."""
+        """Return the matching items of a collection; with ``history``, also removed and replaced ones."""
 
     async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
-        """Forget now what was kept long enough, or count it; return how many ``jobs`` and ``workflows``."""
+        """Delete, or count, ``jobs`` and ``workflows`` past their retention; return both numbers by these names."""
 
     async def create_token(
         self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
     ) -> tuple[Token, str]:
-        """Make a token; return it, and what is shown of it only now."""
+        """Create a token; return it and its secret, which is not shown again."""
 
     async def rotate_token(self, token_id: str, grace: int) -> tuple[Token, str]:
-        """Give a token another secret; the present one is good for ``grace`` microseconds yet."""
+        """Give a token a new secret; the current one stays valid for ``grace`` microseconds."""
 
     async def revoke_token(self, token_id: str) -> Token:
-        """Let a token be worth nothing."""
+        """Revoke a token."""
 
     async def tokens(self) -> list[Token]:
         """Return all tokens."""

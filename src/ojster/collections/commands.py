@@ -1,4 +1,4 @@
-"""How are collections made, looked at and changed from the command line?"""
+"""Commands for collections and their items."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from ojster.jobs.commands import _argument
         'ojster collections add releases 2.0 \'{"file": "app-2.0.tar.gz"}\' --replace',
         "ojster collections items releases --starts-with 2.",
         "ojster collections items --workflow ID",
-        "ojster collections items --job ID          # what a job has brought about",
+        "ojster collections items --job ID          # the artifacts of a job",
         "ojster collections add releases 2.0 --file app-2.0.tar.gz",
     )
 )
 def collections() -> None:
-    """Make collections, and look at and change what is in them, or in those of workflows."""
+    """Create, list and delete collections; list, add and remove items, also of workflows and jobs."""
 
 
-def with_place(command: Command) -> Command:
-    """Give a command an argument and an option that say which collection is meant."""
+def with_collection_options(command: Command) -> Command:
+    """Add the argument and the options that select a collection."""
     named = click.argument("collection", required=False)
     of_job = click.option("--job", metavar="ID", help="The artifacts of this job.")
     return named(click.option("--workflow", metavar="ID", help="The collection of this workflow.")(of_job(command)))
 
 
-def _place(collection: str | None, workflow: str | None, job: str | None) -> Where:
+def _selected_collection(collection: str | None, workflow: str | None, job: str | None) -> Where:
     if (collection, workflow, job).count(None) != 2:
-        raise click.UsageError("Say which: the name of a collection, --workflow ID, or --job ID.")
+        raise click.UsageError("Give exactly one: the name of a collection, --workflow ID, or --job ID.")
     return Where(collection, workflow, job)
 
 
 @collections.command("create", epilog=examples("ojster collections create releases --description 'What we ship'"))
 @click.argument("name")
-@click.option("--description", help="What it is for.")
+@click.option("--description", help="Purpose of the collection.")
 @with_url
 @with_json
 def create_collection(name: str, description: str | None, url: str, as_json: bool) -> None:
-    """Make a collection."""
+    """Create a collection."""
     made = ask(url, lambda client: client.create_collection(name, description), makes=True)
-    done(f"There is a collection {made.name} now.", as_json, made)
+    done(f"The collection {made.name} is created.", as_json, made)
 
 
 @collections.command("list", epilog=examples("ojster collections list"))
@@ -65,16 +65,16 @@ def list_collections(url: str, as_json: bool) -> None:
         print_json({"collections": found})
         return
     rows = [(one.name, one.items, one.created_at, one.created_by, one.description) for one in found]
-    print_table(("name", "# items", "created", "by", "what for"), rows, "There are no collections.")
+    print_table(("name", "# items", "created", "by", "description"), rows, "There are no collections.")
 
 
 @collections.command("delete", epilog=examples("ojster collections delete releases --force"))
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Although something is in it.")
+@click.option("--force", is_flag=True, help="Delete it even if it has items.")
 @with_url
 @with_json
 def delete_collection(name: str, force: bool, url: str, as_json: bool) -> None:
-    """Delete a collection with all that it holds, or has held."""
+    """Delete a collection with all its items and their history."""
     ask(url, lambda client: client.delete_collection(name, force=force))
     done(f"The collection {name} is deleted.", as_json, {"name": name, "deleted": True})
 
@@ -82,10 +82,10 @@ def delete_collection(name: str, force: bool, url: str, as_json: bool) -> None:
 @collections.command(
     "items", epilog=examples("ojster collections items releases --history", "ojster collections items --workflow ID")
 )
-@with_place
-@click.option("--starts-with", metavar="TEXT", help="Only names that begin so.")
-@click.option("--category", help="Only of this category.")
-@click.option("--history", is_flag=True, help="Also what was removed, or replaced.")
+@with_collection_options
+@click.option("--starts-with", metavar="TEXT", help="Only items with a name that starts with TEXT.")
+@click.option("--category", help="Only items of this category.")
+@click.option("--history", is_flag=True, help="Include removed and replaced items.")
 @with_url
 @with_json
 def list_items(
@@ -98,8 +98,11 @@ def list_items(
     url: str,
     as_json: bool,
 ) -> None:
-    """List what is in a collection, the oldest first."""
-    where, lookup = _place(collection, workflow, job), Lookup("", name_startswith=starts_with, category=category)
+    """List the items of a collection, oldest first."""
+    where, lookup = (
+        _selected_collection(collection, workflow, job),
+        Lookup("", name_startswith=starts_with, category=category),
+    )
     found = ask(url, lambda client: client.items(where, lookup, history=history))
     if as_json:
         print_json({"items": found})
@@ -119,7 +122,7 @@ def list_items(
             )
             for item in found
         ],
-        "There is nothing in it.",
+        "There are no items.",
     )
 
 
@@ -127,10 +130,10 @@ def list_items(
 @click.argument("collection")
 @click.argument("name")
 @click.argument("data", default="null")
-@click.option("--category", help="What kind of thing it is.")
-@click.option("--replace", is_flag=True, help="In the place of what has the same name.")
+@click.option("--category", help="Category of the item.")
+@click.option("--replace", is_flag=True, help="Replace an item of the same name.")
 @click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Upload this, and make it an artifact."
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Upload this file as an artifact."
 )
 @with_url
 @with_json
@@ -144,7 +147,7 @@ def add_item(
     url: str,
     as_json: bool,
 ) -> None:
-    """Put something into a collection: JSON, or else a string; and a file."""
+    """Add an item to a collection: DATA is JSON, otherwise a string; --file adds a file."""
     value: Any = _argument(data)
 
     async def add(client: Client) -> Item:
@@ -154,7 +157,7 @@ def add_item(
         return await client.add_item(Where(collection), item)
 
     made = ask(url, add)
-    done(f"{collection} has {name} now.", as_json, made)
+    done(f"{name} is added to {collection}.", as_json, made)
 
 
 @collections.command("remove", epilog=examples("ojster collections remove releases 2.0"))
@@ -163,6 +166,6 @@ def add_item(
 @with_url
 @with_json
 def remove_item(collection: str, name: str, url: str, as_json: bool) -> None:
-    """Remove something from a collection, whose history keeps it."""
+    """Remove an item from a collection; the history keeps it."""
     removed = ask(url, lambda client: client.remove_item(Where(collection), name))
-    done(f"{collection} has no {name} any more.", as_json, removed)
+    done(f"{name} is removed from {collection}.", as_json, removed)

@@ -1,4 +1,4 @@
-"""What is in collections, and what was? Items that are added, replaced, removed and found. (seed 003: collections)"""
+"""Collections: items that are added, replaced, removed and looked up, with their history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from ojster.collections.items import (
     ARTIFACTS,
     INTERNAL,
-    MOST_FOUND,
+    MAX_LOOKUP_ITEMS,
     Item,
     Kind,
     Lookup,
@@ -30,18 +30,18 @@ from ojster.core.states import JobState
 from ojster.core.tenant import called, qualify, split
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
-from ojster.files.records import let_go, refer
+from ojster.files.records import refer, renew_grace
 from ojster.jobs.queries import no_job
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction
 from ojster.workflows.graph import find_workflow, no_workflow
 from ojster.workflows.node import NUMBER_BITS
 
-MOST_ITEMS: Final = 10_000
-"""How many items a workflow's own collection may hold."""
+MAX_ITEMS: Final = 10_000
+"""Maximum number of items in the own collection of a workflow or a job."""
 
-AT_ONCE: Final = 200
-"""How many names stand in one statement."""
+NAMES_PER_STATEMENT: Final = 200
+"""Maximum number of names in one SQL statement."""
 
 _COLUMNS: Final = (
     "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by, file"
@@ -49,7 +49,7 @@ _COLUMNS: Final = (
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """A named collection, and how many items are in it."""
+    """A named collection and the number of its items."""
 
     name: str
     items: int
@@ -59,7 +59,7 @@ class Collection(msgspec.Struct, frozen=True):
 
 
 class NewCollection(msgspec.Struct, frozen=True):
-    """A collection that is to be made; ``name`` as it is kept."""
+    """A collection to create; ``name`` is qualified with the tenant."""
 
     name: str
     description: str | None = None
@@ -67,13 +67,16 @@ class NewCollection(msgspec.Struct, frozen=True):
 
 
 def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Collection | OjsterError]:
-    """Make collections; for each return it, or that there is one of its name."""
+    """Create collections; return each, or ``Conflict`` if its name is taken."""
     results: list[Collection | OjsterError] = []
     for one in new:
         rows = tx.execute("SELECT name FROM collections WHERE name = :name", {"name": one.name})
         if rows:
             results.append(
-                Conflict(f"There is a collection {called(one.name)!r} already.", collection=called(one.name))
+                Conflict(
+                    f"The collection {called(one.name)!r} exists already. Choose another name.",
+                    collection=called(one.name),
+                )
             )
             continue
         tx.execute(
@@ -87,7 +90,7 @@ def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Co
 
 
 def list_collections(tx: Transaction, requests: Sequence[None]) -> list[list[tuple[str, Collection]]]:
-    """Return all named collections by name, each with the name under which it is kept, for each request."""
+    """Return all named collections by name, each with its qualified name, for each request."""
     rows = tx.execute(
         "SELECT name, (SELECT count(*) FROM collection_items AS i WHERE i.collection = collections.name "
         "AND i.removed_at IS NULL), created_at, description, created_by FROM collections ORDER BY name"
@@ -100,14 +103,14 @@ def list_collections(tx: Transaction, requests: Sequence[None]) -> list[list[tup
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A collection that is to go; with ``force`` although something is in it."""
+    """A collection to delete; ``force``: even if it has items."""
 
     name: str
     force: bool = False
 
 
 def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[OjsterError | None]:
-    """Delete collections with all that they hold or have held."""
+    """Delete collections with their items and history."""
     results: list[OjsterError | None] = []
     for one in removals:
         rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": one.name})
@@ -115,9 +118,11 @@ def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[Ojs
         if not rows:
             results.append(no_collection(one.name))
         elif held and not one.force:
-            results.append(Conflict(f"The collection {called(one.name)!r} holds {held} items.", items=held))
+            results.append(
+                Conflict(f"The collection {called(one.name)!r} holds {held} items. Use 'force=true'.", items=held)
+            )
         else:
-            _let_go(
+            _release_references(
                 tx,
                 tx.execute(
                     "DELETE FROM collection_items WHERE collection = :name RETURNING job_id, file_id",
@@ -131,9 +136,9 @@ def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[Ojs
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A collection: a named one, as it is kept, or that of a workflow or job; and whose view it is (``None``: all).
+    """A collection: named (qualified name), of a workflow, or of a job; ``tenant``: tenant scope (``None``: all).
 
-    A named one with a job is that which the job's workspace calls so.
+    With a name and a job: the collection with this name of the job's tenant.
     """
 
     name: str | None = None
@@ -143,7 +148,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Addition(msgspec.Struct, frozen=True):
-    """Something that somebody wants to put into a collection."""
+    """Request to add an item to a collection."""
 
     place: Place
     item: NewItem
@@ -151,7 +156,7 @@ class Addition(msgspec.Struct, frozen=True):
 
 
 def add(tx: Transaction, additions: Sequence[Addition]) -> list[Item | OjsterError]:
-    """Put items into collections; for each return it, or why it was refused."""
+    """Add items to collections; return each, or its refusal."""
     results: list[Item | OjsterError] = []
     for one in additions:
         try:
@@ -163,16 +168,16 @@ def add(tx: Transaction, additions: Sequence[Addition]) -> list[Item | OjsterErr
     return results
 
 
-class Taking(msgspec.Struct, frozen=True):
-    """An item that somebody wants to remove."""
+class ItemRemoval(msgspec.Struct, frozen=True):
+    """Request to remove an item."""
 
     place: Place
     name: str
     by: str | None = None
 
 
-def remove(tx: Transaction, takings: Sequence[Taking]) -> list[Item | OjsterError]:
-    """Remove items, of which it stays known that they were there; for each return it, or that there is none."""
+def remove(tx: Transaction, takings: Sequence[ItemRemoval]) -> list[Item | OjsterError]:
+    """Remove items, keep them in the history, and return each, or its refusal."""
     results: list[Item | OjsterError] = []
     for one in takings:
         try:
@@ -185,16 +190,16 @@ def remove(tx: Transaction, takings: Sequence[Taking]) -> list[Item | OjsterErro
     return results
 
 
-class Question(msgspec.Struct, frozen=True):
-    """Which items of a collection somebody wants to see: those that match, and, if so asked, those that were there."""
+class ItemQuery(msgspec.Struct, frozen=True):
+    """Request for the items of a collection that match; ``history``: removed ones too."""
 
     place: Place
     lookup: Lookup
     history: bool = False
 
 
-def show(tx: Transaction, questions: Sequence[Question]) -> list[list[Item] | OjsterError]:
-    """Return the items that match, in the order in which they were added; for each question."""
+def show(tx: Transaction, questions: Sequence[ItemQuery]) -> list[list[Item] | OjsterError]:
+    """Return the matching items in insertion order, or the refusal, for each request."""
     results: list[list[Item] | OjsterError] = []
     for one in questions:
         try:
@@ -206,12 +211,12 @@ def show(tx: Transaction, questions: Sequence[Question]) -> list[list[Item] | Oj
 
 
 def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[str, str]:
-    """Return under which name the items of a collection are kept, and whose it is.
+    """Return the key of a collection's items, and its tenant.
 
     Raises
     ------
     NotFound
-        There is no such collection, workflow or job.
+        The collection, workflow or job does not exist.
     """
     if place.job_id is not None:
         job = (tx.lock_jobs if lock else tx.find_jobs)([place.job_id]).get(place.job_id)
@@ -230,50 +235,50 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
 
 
 def _check_runs(tx: Transaction, place: Place) -> None:
-    """Refuse that something is said to be of a job that does not run."""
+    """Refuse to add to the own collection of a job that is not active."""
     if place.job_id is not None and place.name is None:
         state = tx.find_jobs([place.job_id])[place.job_id].state
         if state != JobState.ACTIVE:
-            raise Conflict(f"The job {place.job_id} is {state}; only one that runs brings something about.")
+            raise Conflict(f"Job {place.job_id} is {state}. Only an active job can add to its own collection.")
 
 
 def need_collection(tx: Transaction, key: str) -> str:
-    """Return the name under which the items of a named collection are kept, if there is one.
+    """Return the key of a named collection's items.
 
     Raises
     ------
     NotFound
-        There is none.
+        The collection does not exist.
     """
     if not tx.execute("SELECT name FROM collections WHERE name = :name", {"name": key}):
         raise no_collection(key)
     return key
 
 
-# What happens inside of other transactions
+# Steps of other transactions
 
 
 def put(tx: Transaction, key: str, tenant: str, new: NewItem, *, job: Job | None = None, by: str | None = None) -> Item:
-    """Put an item into a collection.
+    """Add an item to a collection.
 
     Parameters
     ----------
     tenant:
-        Whose collection it is: its file must be theirs.
+        Tenant of the collection, to which the item's file must belong.
     job:
-        Which job does so; else ``by`` says who.
+        Job that adds the item; without it, ``by`` names the caller.
 
     Raises
     ------
     Conflict
-        There is one of its name, and it is not to be replaced; or there are too many; or its file is not complete.
+        The name is taken and ``replace`` is false; the collection is full; or the file is incomplete.
     NotFound
-        There is no such file.
+        The file does not exist.
     """
     file = _file_of(tx, new, tenant)
     replaced = _remove(tx, key, new.name, by) if new.replace else None
     if not new.replace and tx.execute(f"{_ACTIVE} AND name = :name", {"key": key, "name": new.name}):
-        message = f"The collection {_called(key)!r} has an item {new.name!r}; remove it, or replace it."
+        message = f"The collection {_called(key)!r} has an item {new.name!r} already. Remove it, or replace it."
         raise Conflict(message, item=new.name)
     if replaced is None:
         _check_room(tx, key, 1)
@@ -283,14 +288,14 @@ def put(tx: Transaction, key: str, tenant: str, new: NewItem, *, job: Job | None
 
 
 def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
-    """Put items of different names into collections, each in the place of what has its name there.
+    """Add items with different names to collections, each in place of the item with the same name.
 
     Raises
     ------
     Conflict
-        There would be too many.
+        A collection would hold too many items.
     NotFound
-        There is no such file.
+        A file does not exist.
     """
     files = [_file_of(tx, new, job.tenant) for _, new, job in items]
     names: dict[str, list[str]] = {}
@@ -298,22 +303,22 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
         names.setdefault(key, []).append(new.name)
     for key, wanted in names.items():
         replaced = 0
-        for first in range(0, len(wanted), AT_ONCE):
-            some = wanted[first : first + AT_ONCE]
+        for first in range(0, len(wanted), NAMES_PER_STATEMENT):
+            some = wanted[first : first + NAMES_PER_STATEMENT]
             rows = tx.execute(
                 "UPDATE collection_items SET removed_at = ? WHERE collection = ? AND removed_at IS NULL "
                 f"AND name IN ({', '.join('?' * len(some))}) RETURNING job_id, file_id",
                 (tx.now, key, *some),
             )
             replaced += len(rows)
-            _let_go(tx, rows)
+            _release_references(tx, rows)
         _check_room(tx, key, len(wanted) - replaced)
     rows = [_row(tx, key, new, file, job, None) for (key, new, job), file in zip(items, files, strict=True)]
     tx.insert_rows("collection_items", _TYPES, rows)
 
 
 def _file_of(tx: Transaction, new: NewItem, tenant: str) -> FileRef | None:
-    """Return the file of an artifact, called as whoever adds it calls it."""
+    """Return the file of an artifact, with the name and content type that the new item gives it."""
     if new.file_id is None:
         return None
     file = refer(tx, new.file_id, tenant)
@@ -343,20 +348,23 @@ def _row(
     is_elsewhere = job is not None and job.node is not None and not is_internal(key)
     workflow = (job.node or 0) >> NUMBER_BITS if job is not None and is_elsewhere else None
     who = by if job is None else f"job {job.id}"
-    job_id = None if job is None or is_of_job(key) else job.id  # what is its own does not keep a job
+    job_id = None if job is None or is_of_job(key) else job.id  # a job's own items do not delay its deletion
     described = None if file is None else msgspec.json.encode(file)
     return (key, new.name, kind, new.category, new.data, job_id, workflow, tx.now, who, new.file_id, described)
 
 
 def _check_room(tx: Transaction, key: str, more: int) -> None:
-    """Refuse more items than the own collection of a workflow or a job may hold."""
+    """Refuse items beyond ``MAX_ITEMS`` in the own collection of a workflow or a job."""
     is_own = is_internal(key) or is_of_job(key)
-    if more > 0 and is_own and _count(tx, key) + more > MOST_ITEMS:
-        raise Conflict(f"The collection {_called(key)!r} would hold more than {MOST_ITEMS} items.", items=MOST_ITEMS)
+    if more > 0 and is_own and _count(tx, key) + more > MAX_ITEMS:
+        raise Conflict(
+            f"The collection {_called(key)!r} would hold more than {MAX_ITEMS} items. Remove items first.",
+            items=MAX_ITEMS,
+        )
 
 
 def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provided]]) -> None:
-    """Note in a workflow's collection what its steps will bring, as far as its name is known and it is not there."""
+    """Record the items that steps promise in a workflow's collection, if their names are fixed and free."""
     rows = [
         (key_of_workflow(workflow), one.name, one.category, b"null", tx.now, f"step {place}")
         for place, one in promises
@@ -371,14 +379,14 @@ def promise(tx: Transaction, workflow: int, promises: Sequence[tuple[str, Provid
 
 
 def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None) -> list[Item]:
-    """Return the items that lookups mean, of each in the order in which they were added.
+    """Return the items that lookups match, each lookup's in insertion order.
 
     Raises
     ------
     NotFound
-        One that must be there is not, or is only promised.
+        A required item is missing, or only promised.
     InvalidRequest
-        There are too many.
+        More than ``MAX_LOOKUP_ITEMS`` items match.
     """
     found: list[Item] = []
     for lookup in lookups:
@@ -387,8 +395,10 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
         if lookup.single and not items:
             raise _no_item(key, lookup.name or "")
         found += items
-    if len(found) > MOST_FOUND:
-        raise InvalidRequest(f"A lookup finds {len(found)} items; at most {MOST_FOUND} are allowed.", field="$lookup")
+    if len(found) > MAX_LOOKUP_ITEMS:
+        raise InvalidRequest(
+            f"A lookup finds {len(found)} items; at most {MAX_LOOKUP_ITEMS} are allowed.", field="$lookup"
+        )
     return found
 
 
@@ -397,7 +407,7 @@ _REMOVED: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :
 
 
 def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False) -> list[Item]:
-    parameters: dict[str, Any] = {"key": key, "most": MOST_FOUND + 1}
+    parameters: dict[str, Any] = {"key": key, "most": MAX_LOOKUP_ITEMS + 1}
     condition = ""
     if lookup.name is not None:
         condition, parameters = " AND name = :name", parameters | {"name": lookup.name}
@@ -407,16 +417,16 @@ def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False)
     if lookup.category is not None:
         condition, parameters = f"{condition} AND category = :category", parameters | {"category": lookup.category}
     query = _ACTIVE + condition
-    if history:  # what is there, and what was, each have an index of their own
+    if history:  # present and removed items each have their own index
         query += f" UNION ALL {_REMOVED}{condition}"
     is_exact = not (lookup.name_endswith or lookup.name_contains or lookup.data)
     rows = tx.execute(f"{query} ORDER BY id{' LIMIT :most' * is_exact}", parameters)
     items = [_item(row) for row in rows]
-    return [item for item in items if lookup.matches(item.name, item.category, item.data)][: MOST_FOUND + 1]
+    return [item for item in items if lookup.matches(item.name, item.category, item.data)][: MAX_LOOKUP_ITEMS + 1]
 
 
 def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
-    """Put what is in the own collection of a job, or of one that is remembered, into another, in place of all there."""
+    """Replace the items of the collection ``target`` by a copy of the items of ``source``."""
     empty(tx, [target])
     copied = tx.execute(
         "INSERT INTO collection_items (collection, name, kind, category, data, created_at, created_by, file_id, file) "
@@ -424,32 +434,32 @@ def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
         "WHERE collection = :source AND removed_at IS NULL RETURNING file_id",
         {"target": target, "now": tx.now, "by": by, "source": source},
     )
-    let_go(tx, [file_id for (file_id,) in copied if file_id is not None])  # they are of interest, from now on
+    renew_grace(tx, [file_id for (file_id,) in copied if file_id is not None])  # renews their grace period
 
 
 def empty(tx: Transaction, keys: Sequence[str]) -> None:
-    """Remove all that is in collections; their history keeps it."""
-    for first in range(0, len(keys), AT_ONCE):
-        some = keys[first : first + AT_ONCE]
+    """Remove all items of collections, and keep them in the history."""
+    for first in range(0, len(keys), NAMES_PER_STATEMENT):
+        some = keys[first : first + NAMES_PER_STATEMENT]
         rows = tx.execute(
             f"UPDATE collection_items SET removed_at = ? WHERE collection IN ({', '.join('?' * len(some))}) "
             "AND removed_at IS NULL RETURNING job_id, file_id",
             (tx.now, *some),
         )
-        _let_go(tx, rows)
+        _release_references(tx, rows)
 
 
 def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
-    """Delete all that was ever in collections that belong to something which is deleted."""
-    for first in range(0, len(keys), AT_ONCE):
-        some = keys[first : first + AT_ONCE]
+    """Delete all items of collections and their history, because their owner is deleted."""
+    for first in range(0, len(keys), NAMES_PER_STATEMENT):
+        some = keys[first : first + NAMES_PER_STATEMENT]
         marks = ", ".join("?" * len(some))
         rows = tx.execute(f"DELETE FROM collection_items WHERE collection IN ({marks}) RETURNING job_id, file_id", some)
-        _let_go(tx, [(None, file_id) for _, file_id in rows])
+        _release_references(tx, [(None, file_id) for _, file_id in rows])
 
 
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:
-    """Return the artifacts of a job that are like that, in the order in which they were added."""
+    """Return the artifacts of a job that match, except its result, in insertion order."""
     return [item for item in _select(tx, key_of_job(job.seq), matching.lookup) if item.name != RESULT]
 
 
@@ -461,16 +471,16 @@ def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None
     )
     if not rows:
         return None
-    _let_go(tx, [row[-2:] for row in rows])
+    _release_references(tx, [row[-2:] for row in rows])
     return _item(rows[0][:-2])
 
 
-def _let_go(tx: Transaction, removed: Sequence[Row]) -> None:
-    """Let go of the jobs and files, given as ``(job_id, file_id)``, to which items have referred."""
+def _release_references(tx: Transaction, removed: Sequence[Row]) -> None:
+    """Release the jobs and files, given as ``(job_id, file_id)``, that removed items referred to."""
     if any(job_id is not None for job_id, _ in removed):
-        drop(tx, FORGOTTEN)  # so that jobs are looked at again that were kept
+        drop(tx, FORGOTTEN)  # so that retention examines again the jobs that were kept
     if files := [file_id for _, file_id in removed if file_id is not None]:
-        let_go(tx, files)
+        renew_grace(tx, files)
 
 
 def _count(tx: Transaction, key: str) -> int:
@@ -505,7 +515,7 @@ def _called(key: str) -> str:
 
 
 def no_collection(key: str) -> NotFound:
-    """Return the refusal for a collection that is not there."""
+    """Return the refusal for a missing collection."""
     return NotFound(f"There is no collection {called(key)!r}.", resource_type="collection", resource_id=called(key))
 
 

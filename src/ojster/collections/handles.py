@@ -1,4 +1,4 @@
-"""How does a program, or a handler, use a collection? ``app.collection("releases")``, ``job.collection``. (seed 003)"""
+"""Collections in programs (``app.collection("releases")``) and in handlers (``job.collection``)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _name_of(source: Path | bytes) -> str | None:
 
 
 class SharedCollection:
-    """Items with names: what JSON can say, at most 64 KiB each, and files of any size.
+    """A collection of named items: JSON data of at most 64 KiB each, and files of at most 1 TiB.
 
-    Methods that begin with ``a`` are for asynchronous code, the others for plain code. All of them raise ``NotFound``
-    if there is no such collection.
+    The asynchronous methods begin with ``a``; the others block. All raise ``NotFound`` if the collection does not
+    exist.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class SharedCollection:
         self._job_id = job_id
 
     async def aadd(self, name: str, data: Any = None, *, category: str | None = None, replace: bool = False) -> Item:
-        """Put something into the collection, and return it.
+        """Add an item to the collection, and return it.
 
         Parameters
         ----------
         replace:
-            Whether it takes the place of what has the same name, whose history stays.
+            Whether to replace an item of the same name. The history keeps the replaced item.
 
         Raises
         ------
         Conflict
-            Something has the same name, and is not to be replaced.
+            An item of the same name exists, and ``replace`` is false.
         """
         return await self._client().add_item(self._where, NewItem(name, to_json(data), category, replace))
 
@@ -66,32 +66,32 @@ class SharedCollection:
         filename: str | None = None,
         content_type: str | None = None,
     ) -> Item:
-        """Upload a file, and put it into the collection as an artifact; return that.
+        """Upload a file, add it to the collection as an artifact, and return the artifact.
 
-        A file that the workspace has already is not uploaded again; an upload that is cut off goes on by itself.
+        A file that the workspace already has is not uploaded again. An interrupted upload is resumed automatically.
 
         Parameters
         ----------
         source:
-            The path of the file, or what is in it.
+            Path of the file, or its content.
         data:
-            What else is to be known of it.
+            Additional data of the artifact, as a JSON value.
         replace:
-            Whether it takes the place of what has the same name; by default only among the artifacts of a job, which
-            may have been tried before.
+            Whether to replace an item of the same name. Default: only for a job's own artifacts, because an earlier
+            attempt may have added them.
         filename, content_type:
-            How it is called, and what it is; by default as its path says.
+            Name and media type of the file. Default: derived from the path.
 
         Raises
         ------
         OSError
-            It cannot be read.
+            The file cannot be read.
         Unsupported
             There is no file store.
         BackendUnavailable
-            The server or its file store cannot be reached for a long time.
+            The server or its file store stays unavailable after several retries.
         Conflict
-            Something has the same name, and is not to be replaced.
+            An item of the same name exists, and is not to be replaced.
         """
         given = source if isinstance(source, bytes) else Path(source)
         file = await upload(self._client(), given, filename=filename, content_type=content_type, job_id=self._job_id)
@@ -106,23 +106,23 @@ class SharedCollection:
         Parameters
         ----------
         target:
-            Where to; in a directory, it is called as it was.
+            Path of the file to write. In a directory, the file keeps its original name.
 
         Raises
         ------
         NotFound
             There is no such artifact.
         OSError
-            It cannot be written.
+            The file cannot be written.
         HashMismatch
-            What has come is not what was uploaded.
+            The downloaded bytes differ from the uploaded ones.
         BackendUnavailable
-            The server or its file store cannot be reached for a long time.
+            The server or its file store stays unavailable after several retries.
         """
         return await download(self._client(), await self._file(name), Path(target))
 
     async def aread(self, name: str) -> bytes:
-        """Return what is in the file of an artifact; raises as ``adownload`` does."""
+        """Return the content of an artifact's file. Raises the same errors as ``adownload``."""
         return await content_of(self._client(), await self._file(name))
 
     async def _file(self, name: str) -> FileRef:
@@ -137,7 +137,7 @@ class SharedCollection:
         Raises
         ------
         NotFound
-            There is none, or it is only promised.
+            The item does not exist, or is only promised.
         """
         return msgspec.json.decode((await self._item(name)).data)
 
@@ -165,28 +165,28 @@ class SharedCollection:
         data:
             Members that the data must have, with these values.
         history:
-            Whether those too that were removed or replaced.
+            Whether to include removed and replaced items.
         """
         lookup = Lookup("", name, name_startswith, name_endswith, name_contains, category, data or {})
         return await self._client().items(self._where, lookup, history=history)
 
     async def aremove(self, name: str) -> Item:
-        """Remove an item, whose history stays, and return it.
+        """Remove an item, and return it. The history keeps it.
 
         Raises
         ------
         NotFound
-            There is none.
+            The item does not exist.
         """
         return await self._client().remove_item(self._where, name)
 
     def add(self, name: str, data: Any = None, *, category: str | None = None, replace: bool = False) -> Item:
-        """Put something into the collection. See ``aadd``."""
+        """Add an item to the collection. See ``aadd``."""
         made: Item = self._wait(self.aadd(name, data, category=category, replace=replace))
         return made
 
     def add_file(self, name: str, source: str | PathLike[str] | bytes, **options: Any) -> Item:
-        """Upload a file, and put it into the collection. See ``aadd_file``."""
+        """Upload a file, and add it to the collection. See ``aadd_file``."""
         made: Item = self._wait(self.aadd_file(name, source, **options))
         return made
 
@@ -196,7 +196,7 @@ class SharedCollection:
         return path
 
     def read(self, name: str) -> bytes:
-        """Return what is in the file of an artifact. See ``aread``."""
+        """Return the content of an artifact's file. See ``aread``."""
         content: bytes = self._wait(self.aread(name))
         return content
 

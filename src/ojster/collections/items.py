@@ -1,7 +1,7 @@
-"""What is in a collection, and how is it found? Items with unique names, and lookups. (seed 003: collections)
+"""Collections: items with unique names, and lookups that find them.
 
-A collection holds items by name: data, or promises of what a job will bring. Every workflow has one of its own, which
-its jobs call ``internal``.
+An item is data, an artifact (data with a file), or a promise of an item that a job will provide. Every workflow has a
+collection of its own, which its jobs call ``internal``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ojster.core.errors import InvalidRequest, PayloadTooLarge
 from ojster.core.parsing import read_value
 from ojster.core.references import lookups_in
 from ojster.core.tenant import qualify
-from ojster.files.file import OCTETS, FileRef, NewFile
+from ojster.files.file import OCTET_STREAM, FileRef, NewFile
 
 INTERNAL: Final = "internal"
-"""What the jobs of a workflow call its own collection."""
+"""Name by which the jobs of a workflow refer to its own collection."""
 
 ARTIFACTS: Final = "artifacts"
-"""What the collection is called of what a job has brought about."""
+"""Name of the collection of a job's artifacts."""
 
 LARGEST_DATA: Final = 65_536
-"""How many bytes the data of an item may have as JSON."""
+"""Maximum size of the data of an item as JSON, in bytes."""
 
 LONGEST_NAME: Final = 255
-MOST_FOUND: Final = 1_000
-"""How many items a lookup may find."""
+MAX_LOOKUP_ITEMS: Final = 1_000
+"""Maximum number of items found by a lookup."""
 
 _OF_WORKFLOW: Final = "/workflow/"
 _OF_JOB: Final = "/job/"
@@ -40,45 +40,48 @@ _decode: Final = msgspec.json.decode
 
 
 def check_collection_name(name: str) -> str:
-    """Return the name of a collection that is no workflow's.
+    """Validate the name of a named collection and return it.
 
     Raises
     ------
     InvalidRequest
-        It is none.
+        The name is invalid or reserved.
     """
     if name in (INTERNAL, ARTIFACTS) or not _COLLECTION.fullmatch(name):
         raise InvalidRequest(
-            f"{name[:80]!r} is no name of a collection: it begins with a letter, has letters, digits, '+', '.', '_' "
-            f"and '-', at most 128, and is not {INTERNAL!r} or {ARTIFACTS!r}.",
+            f"The collection name {name[:80]!r} is invalid: it must begin with a letter, contain only letters, digits, "
+            f"'+', '.', '_' and '-', be at most 128 characters long, and not be {INTERNAL!r} or {ARTIFACTS!r}.",
             field="collection",
         )
     return name
 
 
 def check_item_name(name: str) -> str:
-    """Return the name of an item.
+    """Validate the name of an item and return it.
 
     Raises
     ------
     InvalidRequest
-        It is none.
+        The name is invalid.
     """
     if not 0 < len(name) <= LONGEST_NAME or "/" in name or not name.isprintable():
         raise InvalidRequest(
-            f"{name[:80]!r} is no name of an item: it has 1 to {LONGEST_NAME} printable characters, and no '/'.",
+            f"The item name {name[:80]!r} is invalid: it must have 1 to {LONGEST_NAME} printable characters and no "
+            "'/'.",
             field="name",
         )
     return name
 
 
 def check_data(raw: bytes | msgspec.Raw) -> bytes:
-    """Return the data of an item, any JSON value.
+    """Validate the data of an item, any JSON value, and return it.
 
     Raises
     ------
-    InvalidRequest, PayloadTooLarge
-        It is no JSON, or too large.
+    InvalidRequest
+        It is not valid JSON.
+    PayloadTooLarge
+        It is larger than ``LARGEST_DATA`` bytes.
     """
     data = bytes(raw)
     read_value(data, "data")
@@ -89,16 +92,16 @@ def check_data(raw: bytes | msgspec.Raw) -> bytes:
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is, or was, in a collection. Times are RFC 3339.
+    """A present or removed item of a collection. Times are RFC 3339.
 
     Parameters
     ----------
     kind:
-        ``data``; ``artifact``: data, and a file; or ``promise``: the job, or the step of that path, will bring it.
+        ``data``; ``artifact``: data and a file; or ``promise``: a job will provide it.
     job_id:
-        Which job has put it there, or is to.
+        Id of the job that provided it or will provide it.
     removed_at:
-        When it was removed, or another took its place; ``None``: it is there.
+        Time at which it was removed or replaced; ``None``: it is present.
     """
 
     id: int
@@ -115,13 +118,13 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     file: FileRef | None = None
 
     def shown(self) -> bytes:
-        """Return what the arguments of a job have of it."""
+        """Return the JSON that replaces a lookup of the item in a job's arguments."""
         found: dict[str, Any] = {"name": self.name, "category": self.category, "data": self.data}
         return msgspec.json.encode(found if self.file is None else found | {"file": self.file})
 
 
 class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What artifacts of a job must be like: how they are called, of which category, and with which data."""
+    """A filter for artifacts of a job, by name, category and data."""
 
     name: str | None = None
     name_startswith: str | None = None
@@ -132,12 +135,12 @@ class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     @property
     def lookup(self) -> Lookup:
-        """The lookup that finds them, in whatever collection they are."""
+        """The lookup with the same conditions and an empty collection name."""
         return Lookup("", **msgspec.structs.asdict(self))
 
 
 class _Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a lookup says of several items."""
+    """The JSON form of a lookup for several items."""
 
     collection: str
     name: str | None = None
@@ -149,12 +152,12 @@ class _Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lookup(_Filter, frozen=True):
-    """Which items are meant. What is left out matches all.
+    """A lookup of items in a collection. Omitted conditions match all items.
 
     Parameters
     ----------
     single:
-        Whether it is one item that must be there, by its name.
+        Whether it looks up one item by name, which must exist.
     data:
         Members that the data must have, with these values.
     """
@@ -162,7 +165,7 @@ class Lookup(_Filter, frozen=True):
     single: bool = False
 
     def matches(self, name: str, category: str | None = None, data: bytes | msgspec.Raw | None = None) -> bool:
-        """Whether an item is among them; one of whose data nothing is known yet may be."""
+        """Return whether an item matches. Unknown data (``None``) matches."""
         if self.name is not None and name != self.name:
             return False
         if not name.startswith(self.name_startswith or "") or not name.endswith(self.name_endswith or ""):
@@ -179,7 +182,7 @@ class Lookup(_Filter, frozen=True):
         )
 
     def may_match(self, pattern: str, category: str | None) -> bool:
-        """Whether an item may be among them of whose name parts, in braces, are not known yet."""
+        """Return whether an item may match if parts of its name, in braces, are still unknown."""
         start, brace, _ = pattern.partition("{")
         if not brace:
             return self.matches(pattern, category)
@@ -194,18 +197,20 @@ class Lookup(_Filter, frozen=True):
 _read_filter: Final = msgspec.json.Decoder(_Filter).decode
 
 ITEM_QUERY: Final = ("name", "name_startswith", "name_endswith", "name_contains", "category", "data", "history")
-"""By what items of a collection are asked for over HTTP."""
+"""HTTP query parameters that filter the items of a collection."""
 
 Lookups = tuple[Lookup, ...]
 
 
 def read_lookup(raw: bytes | msgspec.Raw) -> tuple[Lookups, bool]:
-    """Return what ``$lookup`` says, and whether it is a single item: ``COLLECTION/NAME``, a filter, or a list of both.
+    """Return the lookups in the value of ``$lookup``, and whether it looks up a single item.
+
+    The value is ``COLLECTION/NAME`` (a single item), a filter object, or an array of both.
 
     Raises
     ------
     InvalidRequest
-        It is malformed, or two of its members say different things of the same.
+        It is malformed, or its conditions on the name exclude each other.
     """
     value = bytes(raw).lstrip()
     try:
@@ -222,7 +227,7 @@ def read_lookup(raw: bytes | msgspec.Raw) -> tuple[Lookups, bool]:
                 return tuple(found), False
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"A lookup is malformed: {error}.", field="$lookup") from None
-    raise InvalidRequest("A lookup is 'COLLECTION/NAME', an object, or an array of both.", field="$lookup")
+    raise InvalidRequest("A lookup must be 'COLLECTION/NAME', an object, or an array of both.", field="$lookup")
 
 
 def _read_single(text: str) -> Lookup:
@@ -236,7 +241,7 @@ def _read_many(raw: bytes) -> Lookup:
     given = _read_filter(raw)
     matchers = [name for name in ("name", "name_startswith") if getattr(given, name) is not None]
     if len(matchers) > 1 or (given.name is not None and (given.name_endswith, given.name_contains) != (None, None)):
-        raise InvalidRequest("A lookup says 'name', or what the name begins with, ends with or contains.", field="name")
+        raise InvalidRequest("A lookup takes 'name' alone, or conditions such as 'name_startswith'.", field="name")
     return Lookup(**{**msgspec.structs.asdict(given), "collection": _check_source(given.collection)})
 
 
@@ -245,12 +250,12 @@ def _check_source(collection: str) -> str:
 
 
 def check_lookups(args: bytes | msgspec.Raw) -> bool:
-    """Tell whether lookups stand in the arguments of a job that is no step of a workflow.
+    """Return whether the arguments of a job outside of workflows contain lookups.
 
     Raises
     ------
     InvalidRequest
-        One is malformed, or leads to the collection of a workflow.
+        A lookup is malformed, or refers to the collection of a workflow.
     """
     found = list(lookups_in(args))
     for raw in found:
@@ -261,9 +266,9 @@ def check_lookups(args: bytes | msgspec.Raw) -> bool:
 
 
 class Where(msgspec.Struct, frozen=True):
-    """Which collection: a named one, that of a workflow, or what a job has brought about.
+    """The address of a collection: a name, a workflow, or a job (for its artifacts).
 
-    With a job and a name, it is the collection that the job's workspace calls so.
+    With a job and a name, it is the collection with that name in the job's workspace.
     """
 
     name: str | None = None
@@ -272,16 +277,16 @@ class Where(msgspec.Struct, frozen=True):
 
 
 class NewItem(msgspec.Struct, frozen=True):
-    """Something that is to be put into a collection.
+    """An item to add to a collection.
 
     Parameters
     ----------
     replace:
-        Whether it takes the place of an item of the same name; else such a one is a conflict.
+        Whether to replace an item with the same name. By default such an item is a conflict.
     file_id:
-        The file of an artifact.
+        Id of the file of an artifact.
     filename, content_type:
-        How that is called here, and what it is; by default as it was uploaded.
+        Name and type of the file in this collection. The defaults are those of the upload.
     """
 
     name: str
@@ -293,34 +298,36 @@ class NewItem(msgspec.Struct, frozen=True):
     content_type: str | None = None
 
     def with_file(self, file: FileRef | None) -> NewItem:
-        """Return it with the file of another item, called as that calls it; without one, as it is."""
+        """Return the item with a file, its name and its type; unchanged if ``file`` is ``None``."""
         if file is None:
             return self
         return msgspec.structs.replace(self, file_id=file.id, filename=file.filename, content_type=file.content_type)
 
     def check(self) -> NewItem:
-        """Return it, if it may be.
+        """Validate the item and return it.
 
         Raises
         ------
-        InvalidRequest, PayloadTooLarge
-            The name, the data, or what the file is called are none.
+        InvalidRequest
+            The name, the data, or the name or type of the file is invalid.
+        PayloadTooLarge
+            The data is too large.
         """
         check_item_name(self.name)
         check_data(self.data)
-        NewFile(content_type=self.content_type or OCTETS, filename=self.filename).check()
+        NewFile(content_type=self.content_type or OCTET_STREAM, filename=self.filename).check()
         return self
 
 
 class Provided(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a step promises to put into its workflow's collection when it has succeeded.
+    """An item that a step promises to add to its workflow's collection when it succeeds.
 
     Parameters
     ----------
     data:
-        Its data, in which references may lead to the job (``job.result``); without, the result of the job.
+        Data of the item, which may contain references to the job (``job.result``). The default is the job's result.
     artifact:
-        The artifact of the job that it is, by what it must be like; without, it is data.
+        Filter that selects the job's artifact to add. By default the item is data.
     """
 
     name: str
@@ -333,12 +340,12 @@ _read_provided: Final = msgspec.json.Decoder(list[str | Provided]).decode
 
 
 def read_provided(raw: bytes | msgspec.Raw) -> list[Provided]:
-    """Return what a step says that it ``provides``: names, or objects.
+    """Return the items in a step's ``provides``: an array of names or objects.
 
     Raises
     ------
     InvalidRequest
-        It is malformed.
+        It is malformed, or contains a name twice.
     """
     try:
         given = [Provided(one) if isinstance(one, str) else one for one in _read_provided(raw)]
@@ -349,17 +356,17 @@ def read_provided(raw: bytes | msgspec.Raw) -> list[Provided]:
         if one.data is not msgspec.UNSET:
             check_data(one.data)
     if len({one.name for one in given}) < len(given):
-        raise InvalidRequest("'provides' has a name twice.", field="provides")
+        raise InvalidRequest("'provides' contains a name twice. Give each item its own name.", field="provides")
     return given
 
 
 def key_of(tenant: str, collection: str, workflow: int | None) -> str:
-    """Return under which name the items of a tenant's collection are kept; of a workflow's own: by its number.
+    """Return the storage key of a collection: a tenant's named one, or ``internal`` of the workflow with a ``seq``.
 
     Raises
     ------
     InvalidRequest
-        There is no workflow whose collection it could be.
+        The collection is ``internal``, and there is no workflow.
     """
     if collection != INTERNAL:
         return qualify(tenant, collection)
@@ -369,20 +376,20 @@ def key_of(tenant: str, collection: str, workflow: int | None) -> str:
 
 
 def key_of_workflow(workflow: int) -> str:
-    """Return under which name the items of a workflow's own collection are kept."""
+    """Return the storage key of the collection of a workflow, given its ``seq``."""
     return f"{_OF_WORKFLOW}{workflow}"
 
 
 def key_of_job(seq: int) -> str:
-    """Return under which name the artifacts of a job are kept."""
+    """Return the storage key of the artifacts of a job, given its ``seq``."""
     return f"{_OF_JOB}{seq}"
 
 
 def is_of_job(key: str) -> bool:
-    """Whether a collection is what a job has brought about."""
+    """Return whether a storage key belongs to the artifacts of a job."""
     return key.startswith(_OF_JOB)
 
 
 def is_internal(key: str) -> bool:
-    """Whether a collection is a workflow's own."""
+    """Return whether a storage key belongs to the collection of a workflow."""
     return key.startswith(_OF_WORKFLOW)

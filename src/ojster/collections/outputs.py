@@ -1,6 +1,6 @@
-"""What do jobs that have succeeded put into collections? It is done before anything follows from their success.
+"""Outputs of completed jobs: the items that ``collect`` reactions put into collections.
 
-So a step that looks something up finds what the steps before it have promised. (seed 003: collections, promises)
+This happens before anything else follows from the success, so that lookups in later steps find the promised items.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ojster.collections.contents import artifacts_of, look_up, need_collection, 
 from ojster.collections.items import Item, NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.reacts import COLLECTS
+from ojster.core.reacts import COLLECTS_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
 from ojster.events.reaction_rules import Collect, reactions_of
@@ -27,22 +27,22 @@ from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction, TryAgain
 from ojster.workflows.node import NUMBER_BITS
 
-_SAID: Final = frozenset({"id", "type", "args"})
+_ENVELOPE_ATTRIBUTES: Final = frozenset({"id", "type", "args"})
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _FIELD: Final = re.compile(r"\{((?:job|artifact)\.[^{}]+)\}")
 
-See = Callable[[Reference], bytes]
-"""Tells to what a reference leads, as JSON."""
+Resolver = Callable[[Reference], bytes]
+"""Resolves a reference to JSON."""
 
 log = logging.getLogger("ojster")
 
 
 def collect_outputs(tx: Transaction) -> None:
-    """Let jobs that have succeeded in this transaction put into collections what they do."""
+    """Carry out the ``collect`` reactions of jobs that have succeeded in this transaction."""
     jobs = [
         job
         for job, event in tx.effects.reactions
-        if event == "on_success" and job.reacts & COLLECTS and job.id not in tx.effects.collected
+        if event == "on_success" and job.reacts & COLLECTS_BIT and job.id not in tx.effects.collected
     ]
     if jobs:
         tx.effects.collected.update(job.id for job in jobs)
@@ -59,7 +59,7 @@ def collect_outputs(tx: Transaction) -> None:
 
 
 def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -> None:
-    """Put things into collections, in one go; what fails is noted in the history of its job."""
+    """Put items into collections, in one batch if possible; record failures in the history of the job."""
     known: set[str] = set()
     ready: list[tuple[Job, Event, str, NewItem]] = []
     see, seen = None, None
@@ -84,18 +84,18 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
         except TryAgain:
             raise
         except Exception as error:
-            log.info("what jobs put into collections is put there one by one: %s", error)
+            log.info("batch insert into collections failed; items are inserted one by one: %s", error)
     for job, event, key, item in ready:
-        carry_out(tx, job, event, partial(put, tx, key, job.tenant, item, job=job))
+        run_reaction(tx, job, event, partial(put, tx, key, job.tenant, item, job=job))
 
 
 def workflow_of(job: Job) -> int | None:
-    """Return the number of the workflow that a job is a step of; ``None``: of none."""
+    """Return the number of a job's workflow; ``None``: the job has none."""
     return None if job.node is None else job.node >> NUMBER_BITS
 
 
-def carry_out(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:
-    """Do something that follows from an event; if it fails, that is noted in the history of the job."""
+def run_reaction(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:
+    """Carry out a reaction in a savepoint; if it fails, record that in the history of the job."""
     try:
         with tx.savepoint():
             act()
@@ -109,12 +109,12 @@ def carry_out(tx: Transaction, job: Job, event: Event, act: Callable[[], object]
 
 
 def note_failure(tx: Transaction, job: Job, event: Event, error: str) -> None:
-    """Note in the history of a job that a reaction failed."""
+    """Record a failed reaction in the history of a job."""
     tx.emit("job.reaction_failed", job, reaction=event, error=error[:1_000])
 
 
-def _items_of(tx: Transaction, job: Job, action: Collect, see: See) -> Iterator[NewItem]:
-    """What is to be put into a collection: data, or the artifacts of the job that are meant."""
+def _items_of(tx: Transaction, job: Job, action: Collect, see: Resolver) -> Iterator[NewItem]:
+    """Yield the items to put into a collection: data, or the matching artifacts of the job."""
     if action.artifacts is None:
         data = (job.result or b"null") if action.data is msgspec.UNSET else resolve(action.data, see)
         yield NewItem(_name_of(action, see), check_data(data), action.category, action.replace)
@@ -123,19 +123,19 @@ def _items_of(tx: Transaction, job: Job, action: Collect, see: See) -> Iterator[
     if not found:
         raise NotFound(f"The job has no artifact for {action.name!r}.", resource_type="item")
     for item in found:
-        see_item = _seer_of_artifact(item, see)
+        see_item = _artifact_resolver(item, see)
         data = bytes(item.data) if action.data is msgspec.UNSET else resolve(action.data, see_item)
         category = action.category or item.category
         new = NewItem(_name_of(action, see_item), check_data(data), category, action.replace)
         yield new.with_file(item.file)
 
 
-def _name_of(action: Collect, see: See) -> str:
+def _name_of(action: Collect, see: Resolver) -> str:
     return check_item_name(filled(action.name, see))
 
 
-def filled(template: str, see: See) -> str:
-    """Return a text with that in the place of what stands in braces to which it leads."""
+def filled(template: str, see: Resolver) -> str:
+    """Return a template with each reference in braces replaced by its value."""
     words, references = _parsed(template)
     return (
         "".join([word + _text(see(reference)) for word, reference in zip(words, references, strict=False)]) + words[-1]
@@ -144,13 +144,13 @@ def filled(template: str, see: See) -> str:
 
 @lru_cache(maxsize=1024)
 def _parsed(template: str) -> tuple[list[str], list[Reference]]:
-    """Return the words of a text around what stands in braces, and that."""
+    """Return the literal parts of a template, and the references between them."""
     parts = _FIELD.split(template)
     return parts[::2], [parse_reference(field) for field in parts[1::2]]
 
 
-def _seer_of_artifact(item: Item, see: See) -> See:
-    """Return what also tells to what references to an artifact lead: ``artifact.name``, ``artifact.data.version``."""
+def _artifact_resolver(item: Item, see: Resolver) -> Resolver:
+    """Return a resolver that also resolves references to an artifact: ``artifact.name``, ``artifact.data.version``."""
 
     def look(reference: Reference) -> bytes:
         return follow(reference, item.shown()) if reference.root == "artifact" else see(reference)
@@ -158,18 +158,18 @@ def _seer_of_artifact(item: Item, see: See) -> See:
     return look
 
 
-def seer(job: Job) -> See:
-    """Return what tells to what references to a job lead."""
+def seer(job: Job) -> Resolver:
+    """Return a resolver of references to a job."""
     said: dict[str, msgspec.Raw] = {}
     shown: list[bytes] = []
 
     def look(reference: Reference) -> bytes:
         if reference.root != "job":
             raise Unresolvable(
-                f"The reference {reference.text!r:.100} does not lead to the job: 'job.result', 'job.id'."
+                f"The reference {reference.text!r:.100} does not lead to the job. Use e.g. 'job.result'."
             )
         begin = reference.path[0] if reference.path else ""
-        if begin in _SAID:  # the whole job need not be put together for what was said when it was pushed
+        if begin in _ENVELOPE_ATTRIBUTES:  # set at the push: read from the envelope, without encoding the whole job
             said.update(_members(job.envelope) if not said else {})
             return follow(reference, said[begin], 1)
         if begin == "result" and job.result is not None:
@@ -182,7 +182,7 @@ def seer(job: Job) -> See:
 
 
 def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[bytes], bytes]:
-    """Return what tells what lookups find, as JSON: an item, or an array of items."""
+    """Return a function that resolves lookups to JSON: an item, or an array of items."""
 
     def find(raw: bytes) -> bytes:
         try:
@@ -196,10 +196,10 @@ def finder(tx: Transaction, tenant: str, workflow: int | None) -> Callable[[byte
     return find
 
 
-def give_found(tx: Transaction, job: Job) -> bool:
-    """Give a job that is about to be handed out what the lookups in its arguments find; tell whether they find it.
+def resolve_lookups(tx: Transaction, job: Job) -> bool:
+    """Resolve the lookups in the arguments of a job that is being claimed; return whether all succeeded.
 
-    If they do not, the attempt has failed.
+    If one does not, the attempt fails.
     """
     members = _members(job.envelope)
     try:
@@ -224,4 +224,6 @@ def _text(raw: bytes) -> str:
         return value
     if isinstance(value, bool | int | float):
         return msgspec.json.encode(value).decode()
-    raise Unresolvable(f"A name cannot be made of {raw[:40].decode(errors='replace')}.")
+    raise Unresolvable(
+        f"A name cannot be made of {raw[:40].decode(errors='replace')}. Use a string, a number or a boolean."
+    )

@@ -12,7 +12,7 @@ from ojster.collections.contents import put
 from ojster.collections.items import NewItem, key_of_job
 from ojster.core.errors import PayloadTooLarge
 from ojster.core.job import Job
-from ojster.core.reacts import COLLECTS
+from ojster.core.reacts import COLLECTS_BIT
 from ojster.events.reaction_rules import Collect, reactions_of
 from ojster.files.file import RESULT, reference_to
 from ojster.jobs.messages import Acknowledgement
@@ -21,7 +21,10 @@ from ojster.workflows.node import NUMBER_BITS
 
 
 def keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
-    """Return the result of a job; of one that is a file, what refers to that (ojs-workflows.md section 7.5)."""
+    """Return the result of a job; if it is a file, store that and return a reference to it.
+
+    Spec: ojs-workflows 7.5
+    """
     if ack.result_file is None:
         return None
     if refusal := _must_be_at_hand(tx, job):
@@ -32,27 +35,30 @@ def keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None
 
 
 def _must_be_at_hand(tx: Transaction, job: Job) -> PayloadTooLarge | None:
-    """Return why the result of a job may not be a file, if something looks into it."""
+    """Return the error if the result of a job cannot be a file because the server reads it, else ``None``."""
     tx.envelopes([job])
     if not _is_looked_into(tx, job):
         return None
     largest = tx.settings.largest_job
-    message = f"Something looks into the result of the job, so it cannot be a file, and has at most {largest} bytes."
+    message = (
+        f"The result of the job {job.id} cannot be a file, because a reaction, a workflow or an agent check reads it. "
+        f"Send it inline, with at most {largest} bytes."
+    )
     return PayloadTooLarge(message, limit=largest)
 
 
 def may_be_files(tx: Transaction, ids: Sequence[str]) -> list[bool]:
-    """Return whether the results of jobs may be files: not where steps look into the results of others."""
+    """Return for each job whether its result may be a file: only if no transaction has to read it."""
     jobs = tx.find_jobs(ids)
     return [id in jobs and not _is_looked_into(tx, jobs[id]) for id in ids]
 
 
 _LOOKS_INTO_RESULTS: Final = re.compile(rb'"(names|condition|over)":')
-"""Stands in what is noted of a node that refers to other steps, decides by them, or is made of a list of theirs."""
+"""Matches the specification of a node that reads results of other steps: a reference, a condition or a map."""
 
 
 def _is_looked_into(tx: Transaction, job: Job) -> bool:
-    """Whether something that happens in a transaction looks into the result of a job, so that it must be at hand."""
+    """Return whether a transaction reads the result of a job, so that it must be stored inline."""
     if job.agent is not None or b"job.result" in job.envelope or _is_collected(job):
         return True
     if job.node is None:
@@ -66,8 +72,8 @@ def _is_looked_into(tx: Transaction, job: Job) -> bool:
 
 
 def _is_collected(job: Job) -> bool:
-    """Whether the result of a job is put into a collection."""
-    return bool(job.reacts & COLLECTS) and any(
+    """Return whether a reaction puts the result of a job into a collection."""
+    return bool(job.reacts & COLLECTS_BIT) and any(
         isinstance(action, Collect) and action.data is msgspec.UNSET and action.artifacts is None
         for action in reactions_of(job.envelope).get("on_success", ())
     )

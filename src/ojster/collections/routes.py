@@ -1,4 +1,4 @@
-"""What is in collections? Named ones, and those of workflows. (seed 003: collections)"""
+"""Endpoints for collections: named ones, and those of workflows."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from msgspec import UNSET
 from ojster.collections.items import ITEM_QUERY, Lookup, NewItem, Where
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 
-async def create_collection(exchange: Exchange) -> Answer:
-    """Make a named collection."""
+async def create_collection(exchange: HttpRequest) -> Answer:
+    """Create a named collection."""
     body = await exchange.read(wire.COLLECTION)
     made = await exchange.engine.create_collection(body.name, body.description)
     return Answer(encode({"collection": made}), 201)
 
 
-async def list_collections(exchange: Exchange) -> Answer:
-    """List the named collections, and how many items are in each."""
+async def list_collections(exchange: HttpRequest) -> Answer:
+    """List the named collections with their numbers of items."""
     return Answer(encode({"collections": await exchange.engine.collections()}))
 
 
-async def delete_collection(exchange: Exchange) -> Answer:
-    """Delete a named collection with all that it has held; one that holds something only with ``force=true``."""
+async def delete_collection(exchange: HttpRequest) -> Answer:
+    """Delete a named collection with its history. A collection with items requires ``force=true``."""
     name = exchange.path["name"]
     await exchange.engine.delete_collection(name, force=exchange.query.get("force") == "true")
     return Answer(encode({"deleted": True, "name": name}))
 
 
-async def add_item(exchange: Exchange) -> Answer:
-    """Put something into a collection, under a name that nothing else in it has, or in the place of that.
+async def add_item(exchange: HttpRequest) -> Answer:
+    """Add an item to a collection under a unique name, or with ``replace`` in place of an existing item.
 
-    With ``job_id``, the named collection is that of the workspace of this job.
+    With ``job_id``, use the named collection of that job's workspace.
     """
     body = await exchange.read(wire.ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
@@ -44,10 +44,10 @@ async def add_item(exchange: Exchange) -> Answer:
     return Answer(encode({"item": await exchange.engine.add_item(_where(exchange), item)}), 201)
 
 
-async def list_items(exchange: Exchange) -> Answer:
-    """List what is in a collection, in the order in which it was added; with ``history=true`` also what was.
+async def list_items(exchange: HttpRequest) -> Answer:
+    """List the items of a collection in the order of addition; with ``history=true`` also removed and replaced items.
 
-    ``data`` is a JSON object: the data must have its members, with its values. At most 1,001 items are listed.
+    ``data`` is a JSON object whose members and values an item's data must contain. The answer has at most 1,001 items.
     """
     query = exchange.query
     data: dict[str, Any] = {}
@@ -62,7 +62,7 @@ async def list_items(exchange: Exchange) -> Answer:
     return Answer(encode({"items": found}))
 
 
-async def show_item(exchange: Exchange) -> Answer:
+async def show_item(exchange: HttpRequest) -> Answer:
     """Show an item of a collection."""
     name = exchange.path["item"]
     found = await exchange.engine.items(_where(exchange), Lookup("", name))
@@ -71,12 +71,12 @@ async def show_item(exchange: Exchange) -> Answer:
     return Answer(encode({"item": found[0]}))
 
 
-async def remove_item(exchange: Exchange) -> Answer:
-    """Remove an item from a collection, whose history keeps it."""
+async def remove_item(exchange: HttpRequest) -> Answer:
+    """Remove an item from a collection. Its history keeps the item."""
     return Answer(encode({"item": await exchange.engine.remove_item(_where(exchange), exchange.path["item"])}))
 
 
-def _where(exchange: Exchange) -> Where:
+def _where(exchange: HttpRequest) -> Where:
     path = exchange.path
     job_id = path.get("job") if "name" not in path else exchange.query.get("job_id")
     return Where(path.get("name"), path.get("id"), job_id)

@@ -1,4 +1,4 @@
-"""What is kept beside jobs? Files, collections, and how tasks have done before."""
+"""Calls about files, collections, and the history of tasks."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ class CollectionCalls(View):
 
     @property
     def files(self) -> Archive:
-        """The files of this view.
+        """The files in the caller's tenant scope.
 
         Raises
         ------
         Unsupported
-            There is no file store.
+            No file store is configured.
         """
         if self.store is None:
-            raise Unsupported("No file store is configured: ojster serve --files DIRECTORY, or s3://BUCKET.")
+            raise Unsupported(
+                "No file store is configured. Start the server with --files DIRECTORY or --files s3://BUCKET."
+            )
         return Archive(self, self.store)
 
     async def create_file(self, new: NewFile) -> File:
-        """Begin to upload a file. See ``Archive.create``."""
+        """Begin an upload. See ``Archive.create``."""
         return await self.files.create(new)
 
     async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
-        """Go on with an upload. See ``Archive.write``."""
+        """Append bytes to an upload. See ``Archive.write``."""
         return await self.files.write(file_id, offset, source)
 
     async def find_file(self, file_id: str, job_id: str | None = None) -> File:
@@ -64,7 +66,7 @@ class CollectionCalls(View):
     # Tasks
 
     async def task_runs(self, chosen: TaskFilter = TaskFilter()) -> list[TaskRun]:  # noqa: B008  (frozen)
-        """Return how jobs have ended that were recorded, the latest first (seed 003: task history)."""
+        """Return the recorded runs of tasks that match, newest first."""
         return await self.look(task_history.list_runs, self._tasks(chosen))
 
     async def task_statistics(self, chosen: TaskFilter = TaskFilter()) -> list[TaskStatistics]:  # noqa: B008  (frozen)
@@ -77,14 +79,14 @@ class CollectionCalls(View):
     # Collections
 
     async def create_collection(self, name: str, description: str | None = None) -> Collection:
-        """Make a named collection (seed 003).
+        """Create a named collection.
 
         Raises
         ------
         InvalidRequest
-            It is no name of one.
+            The name is invalid.
         Conflict
-            There is one of its name.
+            A collection with this name exists.
         """
         new = contents.NewCollection(self.named(check_collection_name(name)), description, self.who)
         return await self.do(contents.create_collections, new)
@@ -95,58 +97,58 @@ class CollectionCalls(View):
         return [one for name, one in found if self.sees(split(name)[0])]
 
     async def delete_collection(self, name: str, *, force: bool = False) -> None:
-        """Delete a named collection with all that it holds, or has held.
+        """Delete a named collection with its items and their history.
 
         Raises
         ------
         NotFound
-            There is none.
+            The collection does not exist.
         Conflict
-            Something is in it, and it is not to be forced.
+            The collection has items, and ``force`` is false.
         """
         await self.do(contents.delete_collections, contents.Removal(self.named(name), force))
 
     async def add_item(self, where: Where, item: NewItem) -> Item:
-        """Put something into a collection; it is known who has, and when.
+        """Add an item to a collection, and record the caller and the time.
 
         Raises
         ------
         NotFound
-            There is no such collection or workflow.
+            The collection, workflow or job does not exist.
         InvalidRequest, PayloadTooLarge
-            The name or the data are none.
+            The name or the data is invalid.
         Conflict
-            There is an item of the name, and it is not to be replaced; or there are too many; or its file is not
-            complete; or the job whose collection it is does not run.
+            The name is taken and ``replace`` is false; the collection is full; the file is incomplete; or the
+            collection is a job's own, and the job is not active.
         """
         return await self.do(contents.add, contents.Addition(self._place(where), item.check(), self.who))
 
     async def remove_item(self, where: Where, name: str) -> Item:
-        """Remove something from a collection; its history keeps it. Return it.
+        """Remove an item from a collection, keep it in the history, and return it.
 
         Raises
         ------
         NotFound
-            There is no such collection, workflow or item.
+            The collection, workflow or item does not exist.
         """
-        return await self.do(contents.remove, contents.Taking(self._place(where), name, self.who))
+        return await self.do(contents.remove, contents.ItemRemoval(self._place(where), name, self.who))
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
-        """Return what is in a collection and matches, in the order in which it was added, at most 1,001 items.
+        """Return the matching items of a collection, in insertion order, at most 1,001.
 
         Parameters
         ----------
         lookup:
-            Which items; what it says of the collection does not matter.
+            Filter for the items; its collection is ignored.
         history:
-            Whether those too that were removed, or replaced.
+            Whether to include removed and replaced items.
 
         Raises
         ------
         NotFound
-            There is no such collection or workflow.
+            The collection or workflow does not exist.
         """
-        question = contents.Question(self._place(where), lookup or Lookup(""), history)
+        question = contents.ItemQuery(self._place(where), lookup or Lookup(""), history)
         return await self.look(contents.show, question)
 
     def _place(self, where: Where) -> Place:

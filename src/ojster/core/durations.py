@@ -1,6 +1,6 @@
-"""How long is that? ISO 8601 durations (ojs-retry.md section 4) and Go durations (ojs-cron.md section 4.1).
+"""Durations: ISO 8601 and Go formats, and units. Ojster stores a duration as an integer number of microseconds.
 
-Inside Ojster a duration is an integer number of microseconds.
+Spec: ojs-retry 4, ojs-cron 4.1
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _GO_UNITS: Final = {"h": HOUR, "m": MINUTE, "s": SECOND, "ms": MILLISECOND}
 def parse_duration(text: str) -> int:
     """Return the microseconds of an ISO 8601 duration such as ``PT1.5S`` or ``P1DT12H``.
 
-    A year counts as 365 days and a month as 30. Digits beyond the microsecond are cut off.
+    A year counts as 365 days and a month as 30. Digits beyond the microsecond are truncated.
 
     Raises
     ------
     InvalidRequest
-        It is no ISO 8601 duration, or longer than 100 years.
+        The text is not an ISO 8601 duration, or the duration is longer than 100 years.
     """
     match = _ISO.fullmatch(text) if len(text) <= 64 else None
     if match is None:
@@ -59,7 +59,7 @@ def parse_go_duration(text: str) -> int:
     Raises
     ------
     InvalidRequest
-        It is no such duration, it is zero, or it is longer than 100 years.
+        The text is not such a duration, or the duration is zero or longer than 100 years.
     """
     if len(text) > 64 or not _GO.fullmatch(text):
         raise InvalidRequest(f"{text[:64]!r} is not a duration such as '90s', '30m' or '1h30m'.")
@@ -86,5 +86,5 @@ def format_duration(micros: int) -> str:
 
 def _bounded(micros: int, text: str) -> int:
     if micros > LONGEST:
-        raise InvalidRequest(f"The duration {text!r} is longer than 100 years.")
+        raise InvalidRequest(f"The duration {text!r} is too long. The maximum is 100 years.")
     return micros

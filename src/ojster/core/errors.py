@@ -1,7 +1,9 @@
-"""Which errors can Ojster answer with, and what does each mean to the caller?
+"""The errors of Ojster, in one hierarchy.
 
-One hierarchy. Every member knows its code (ojs-http-binding.md section 16.3), its HTTP status and whether trying
-again can help; the message says what was wrong, with which value, and what to do.
+Each class has a code, an HTTP status and a flag that tells whether a retry can help. The message says what was wrong,
+with which value, and what to do.
+
+Spec: ojs-http-binding 16.3
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ DOCS_URL = "https://openjobspec.org/errors/"
 
 
 class OjsterError(Exception):
-    """The base of everything that Ojster refuses or fails at.
+    """Base of all errors that Ojster returns to callers.
 
     Parameters
     ----------
@@ -27,7 +29,7 @@ class OjsterError(Exception):
     retryable: ClassVar[bool] = True
     hint: str | None = None
     kind: ClassVar[str | None] = None
-    """Sent as ``error.type`` where the specification asks for one."""
+    """Value of ``error.type`` in the response; ``None``: omitted."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -36,11 +38,14 @@ class OjsterError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the answer that it becomes."""
+        """Headers of the error response."""
         return {"Retry-After": "1"} if self.status in (429, 503) else {}
 
     def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
-        """Return the ``error`` object of ojs-http-binding.md section 16.1."""
+        """Return the ``error`` object of the response.
+
+        Spec: ojs-http-binding 16.1
+        """
         error: dict[str, Any] = {"code": self.code, "message": self.message, "retryable": self.retryable}
         if self.kind:
             error["type"] = self.kind
@@ -63,40 +68,52 @@ class InvalidRequest(OjsterError):
 
 
 class InvalidPayload(InvalidRequest):
-    """The body is no JSON object, not UTF-8, or holds something that JSON forbids."""
+    """The body is not a JSON object, not UTF-8, or not valid JSON."""
 
     code = "invalid_payload"
 
 
 class InvalidPolicy(InvalidRequest):
-    """A retry policy is well-formed JSON but breaks a rule of ojs-retry.md section 11."""
+    """A retry policy is well-formed JSON but breaks a rule.
+
+    Spec: ojs-retry 11
+    """
 
     status = 422
     kind = "validation_error"
 
 
 class SchemaViolation(InvalidRequest):
-    """The arguments of a job violate the schema of its type (ojs-schema-registry.md section 7.3)."""
+    """The arguments of a job violate the schema of its type.
+
+    Spec: ojs-schema-registry 7.3
+    """
 
     code = "validation_error"
     status = 422
 
 
 class ResourcesRefused(InvalidRequest):
-    """A job needs more than its queue allows (ojs-ml-resources.md section 10.2)."""
+    """A job requires more resources than its queue allows.
+
+    Spec: ojs-ml-resources 10.2
+    """
 
     code = "resource_limit_exceeded"
     status = 422
 
 
 class InvalidWorkflow(InvalidRequest):
-    """A workflow breaks a rule; ``validation_errors`` in the details say which, and where (ojs-workflows.md 11.1)."""
+    """A workflow is invalid; ``validation_errors`` in the details lists each violation and its place.
+
+    Spec: ojs-workflows 11.1
+    """
 
     code = "invalid_workflow"
 
 
 class Unsupported(OjsterError):
-    """The caller asks for a version or feature that this server does not have."""
+    """The request needs a version or feature that this server does not have."""
 
     code = "unsupported"
     status = 422
@@ -104,7 +121,7 @@ class Unsupported(OjsterError):
 
 
 class NotFound(OjsterError):
-    """There is no such job, queue, cron job or dead letter."""
+    """The requested resource, such as a job, a queue or a workflow, does not exist."""
 
     code = "not_found"
     status = 404
@@ -125,7 +142,7 @@ class MethodNotAllowed(OjsterError):
 
 
 class Conflict(OjsterError):
-    """The state of the job does not allow this, or the caller does not hold its lease."""
+    """The state of the resource does not allow the operation, or the caller does not hold the job's lease."""
 
     code = "conflict"
     status = 409
@@ -133,7 +150,7 @@ class Conflict(OjsterError):
 
 
 class Duplicate(OjsterError):
-    """A job with this id or this unique key exists already."""
+    """A job or workflow with the same id or uniqueness key already exists."""
 
     code = "duplicate"
     status = 409
@@ -141,7 +158,7 @@ class Duplicate(OjsterError):
 
 
 class PayloadTooLarge(OjsterError):
-    """The job or the body is larger than the server accepts."""
+    """A job, a request body, or another value is larger than the server accepts."""
 
     code = "payload_too_large"
     status = 413
@@ -149,25 +166,31 @@ class PayloadTooLarge(OjsterError):
 
 
 class BatchTooLarge(PayloadTooLarge):
-    """The request is about more jobs than the server deals with at once (ojs-bulk-operations.md section 9.1)."""
+    """The request covers more jobs than the server processes at once.
+
+    Spec: ojs-bulk-operations 9.1
+    """
 
     code = "batch_size_exceeded"
 
     @property
     def headers(self) -> dict[str, str]:
-        """How many jobs are allowed."""
+        """Headers with the maximum number of jobs."""
         return {"X-OJS-Max-Batch-Size": str(self.details["max_batch_size"])}
 
 
 class QueueFull(OjsterError):
-    """There is no place left in a queue that has a bound (ojs-backpressure.md section 7.1)."""
+    """A queue with a maximum depth is full.
+
+    Spec: ojs-backpressure 7.1
+    """
 
     code = "QUEUE_FULL"
     status = 429
 
     @property
     def headers(self) -> dict[str, str]:
-        """How full it is, and when to try again."""
+        """Headers with the depth and the bound of the queue, and the time to wait before a retry."""
         return {
             "Retry-After": "1",
             "X-OJS-Queue-Depth": str(self.details["depth"]),
@@ -176,7 +199,15 @@ class QueueFull(OjsterError):
 
 
 class TenantLimitExceeded(OjsterError):
-    """A tenant has more than it may have (ojs-multi-tenancy.md section 8.2)."""
+    """A tenant exceeds one of its limits.
+
+    Parameters
+    ----------
+    wait_micros:
+        Time to wait before a retry, in microseconds; 1 second by default.
+
+    Spec: ojs-multi-tenancy 8.2
+    """
 
     code = "TENANT_LIMIT_EXCEEDED"
     status = 429
@@ -187,22 +218,28 @@ class TenantLimitExceeded(OjsterError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to try again."""
+        """Headers with the time to wait before a retry, rounded up to seconds."""
         return {"Retry-After": str(self._wait)}
 
     def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
-        """Return the ``error`` object; the specification has the details in it, and not in an object of their own."""
+        """Return the ``error`` object, with the details as its own members, as the specification requires."""
         return super().to_wire(request_id) | self.details
 
 
 class TenantMissing(InvalidRequest):
-    """It is not said whose a job is, and must be (ojs-multi-tenancy.md section 5.1)."""
+    """The job names no tenant, but the server requires one.
+
+    Spec: ojs-multi-tenancy 5.1
+    """
 
     status = 422
 
 
 class Unauthenticated(OjsterError):
-    """It is not known who calls: there is no token, or it is worth nothing (ojs-errors.md: UNAUTHENTICATED)."""
+    """The request has no token, or the token is invalid or revoked.
+
+    Spec: ojs-errors (UNAUTHENTICATED)
+    """
 
     code = "unauthenticated"
     status = 401
@@ -210,18 +247,21 @@ class Unauthenticated(OjsterError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the answer that it becomes."""
+        """Headers of the error response."""
         return {"WWW-Authenticate": "Bearer"}
 
 
 class TokenExpired(Unauthenticated):
-    """The token was good once (ojs-errors.md: TOKEN_EXPIRED)."""
+    """The token has expired.
+
+    Spec: ojs-errors (TOKEN_EXPIRED)
+    """
 
     code = "token_expired"
 
 
 class Forbidden(OjsterError):
-    """It is not for this caller."""
+    """The caller is not allowed to perform the operation."""
 
     code = "forbidden"
     status = 403
@@ -229,18 +269,18 @@ class Forbidden(OjsterError):
 
 
 class BackendUnavailable(OjsterError):
-    """The server or its database cannot be reached or is shutting down; nothing is known to have happened."""
+    """The server or its database is unreachable or shutting down. It is unknown whether the request took effect."""
 
     code = "backend_unavailable"
     status = 503
 
 
 class BackendError(OjsterError):
-    """Something failed that is not the caller's fault."""
+    """An internal failure that the caller did not cause."""
 
 
 class NotInTransaction(RuntimeError):
-    """A caller's connection has no transaction open, so each statement on it would be committed by itself."""
+    """The caller's connection has no open transaction, so each statement would be committed separately."""
 
     def __init__(self, how: str) -> None:
-        super().__init__(f"A job can be enqueued with this connection only inside a transaction: {how}.")
+        super().__init__(f"The connection has no open transaction to enqueue the job in: {how}.")

@@ -1,4 +1,7 @@
-"""What has happened? Lifecycle events, and how they look (ojs-events.md). ``ojster.events.log`` keeps them."""
+"""Lifecycle events and their envelopes. ``ojster.events.log`` stores them.
+
+Spec: ojs-events
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,25 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.tenant import EVERYBODY, NOBODY
+from ojster.core.tenant import ALL_TENANTS, NOBODY
 from ojster.core.timestamps import format_timestamp
 
 SOURCE: Final = "ojs://ojster"
-MOST_EVENTS: Final = 1_000
+MAX_EVENTS_PER_PAGE: Final = 1_000
 
 
 Event = tuple[str, int, str, str | None, str | None, dict[str, Any], str]
-"""What happened: its type, when, the subject's id or name, the queue, the job type, more data, and whose it is."""
+"""Type, time in microseconds since the epoch, id or name of the subject, queue, job type, more data, and tenant."""
 
 
 def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
-    """Return an event's envelope (ojs-events.md section 2)."""
+    """Return the envelope of an event.
+
+    Spec: ojs-events 2
+    """
     type, at, subject, queue, job_type, more, tenant = event
     data = dict(more)
-    if tenant not in (NOBODY, EVERYBODY):
+    if tenant not in (NOBODY, ALL_TENANTS):
         data["tenant_id"] = tenant
     if job_type is not None:
         data |= {"job_id": subject, "job_type": job_type}
@@ -40,7 +46,7 @@ def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events that were asked for, oldest first."""
+    """A page of events, oldest first."""
 
     events: list[dict[str, Any]]
     cursor: str | None
@@ -48,7 +54,7 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events to list: those after number ``after`` that match every filter which is not empty."""
+    """Events to list: those after the number ``after`` that match every filter that is not empty."""
 
     after: int = 0
     types: tuple[str, ...] = ()

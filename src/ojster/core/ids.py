@@ -1,4 +1,7 @@
-"""What identifies a job? UUIDv7, in lower case with hyphens (ojs-core.md section 5.1)."""
+"""Job ids: UUIDv7 in lower case with hyphens.
+
+Spec: ojs-core 5.1
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ JOB_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]
 
 
 def new_id() -> str:
-    """Return a new UUIDv7. Those of one process sort in the order in which they were made."""
+    """Return a new UUIDv7. The ids of one process sort in the order in which they were made."""
     return str(uuid_utils.uuid7())
 
 

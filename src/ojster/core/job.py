@@ -13,7 +13,7 @@ from ojster.core.states import FINISHED, JobState
 class Job(msgspec.Struct, gc=False):
     """A job as it is stored. Times are microseconds since the epoch, durations microseconds.
 
-    ``envelope`` is the JSON object of all that never changes; the other fields are what the engine works with.
+    ``envelope`` is the JSON object of the immutable attributes; the other fields are those that the engine uses.
     """
 
     seq: int
@@ -51,18 +51,18 @@ class Job(msgspec.Struct, gc=False):
     needs: str | None = None
     agent: bytes | None = None
     hold: str | None = None
-    """What becomes of it when it is resumed, if it waits for that: see ``ojster.workflows.suspensions``."""
+    """The effect of resuming it, while it is suspended: see ``ojster.workflows.suspensions``."""
     reacts: int = 0
-    """To which events there are reactions: see ``ojster.events.reaction_rules``."""
+    """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
-    """From which state, and into which, it was put in this transaction, if nobody was told of that yet."""
+    """Its last state change in this transaction, as (old, new), until an event reports it."""
     parent_results: bytes | None = None
-    """What a job of a workflow is given of the results of others: JSON, put together when it is handed out."""
+    """Results of predecessor steps, as JSON; set when it is claimed."""
     checkpoint: bytes | None = None
-    """What an attempt before this one has saved: JSON, with ``state`` and ``sequence``; given when it is handed out."""
+    """Last checkpoint of an earlier attempt, as JSON with ``state`` and ``sequence``; set when it is claimed."""
     resumed: bytes | None = None
-    """What it was resumed with, as JSON; given when it is handed out."""
+    """Data with which it was resumed, as JSON; set when it is claimed."""
 
     @property
     def error(self) -> dict[str, Any] | None:
@@ -74,7 +74,7 @@ class Job(msgspec.Struct, gc=False):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it has ended, in one word; ``None``: it has not, or was cancelled."""
+        """The outcome of the job; ``None`` if it has not finished or was cancelled."""
         if self.finished_at is None and self.state not in FINISHED:
             return None
         error = bytes(_raw_list(self.errors)[-1]) if self.errors else None

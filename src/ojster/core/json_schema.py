@@ -1,4 +1,4 @@
-"""Do the arguments of a job have the shape that was agreed on? JSON Schemas, and their versions.
+"""JSON Schemas for the arguments of jobs, their versions, and changes between them.
 
 The validator is jsonschema-rs, an extra: ``pip install ojster[schemas]``.
 """
@@ -11,43 +11,43 @@ from typing import Any, Final
 
 from ojster.core.errors import InvalidRequest, Unsupported
 
-MOST_VIOLATIONS: Final = 20
-"""How many violations of a schema are told of."""
+MAX_REPORTED_VIOLATIONS: Final = 20
+"""Maximum number of violations of a schema that are reported."""
 
 _VERSION: Final = re.compile(r"(0|[1-9][0-9]{0,8})(?:\.(0|[1-9][0-9]{0,8}))?(?:\.(0|[1-9][0-9]{0,8}))?")
 
 Version = tuple[int, int, int]
 Check = Callable[[Any], list[str]]
-"""Tells what is wrong with arguments."""
+"""Returns the violations in arguments, as messages."""
 
 
 def parse_version(given: Any) -> Version:
-    """Return a version such as ``2``, ``"2.1"`` or ``"2.1.0"`` as three numbers; those that are left out are 0.
+    """Return a version such as ``2``, ``"2.1"`` or ``"2.1.0"`` as three numbers; missing numbers are 0.
 
     Raises
     ------
     InvalidRequest
-        It is none.
+        It is not a version.
     """
     match = _VERSION.fullmatch(str(given)) if isinstance(given, int | str) and not isinstance(given, bool) else None
     if match is None:
-        raise InvalidRequest(f"{given!r:.40} is no version such as 2, '2.1' or '2.1.0'.", field="version")
+        raise InvalidRequest(f"{given!r:.40} is not a version such as 2, '2.1' or '2.1.0'.", field="version")
     major, minor, patch = (int(part or 0) for part in match.groups())
     return major, minor, patch
 
 
 def compile_schema(schema: Any) -> Check:
-    """Return the check that a schema stands for: draft 2020-12, unless its ``$schema`` says another.
+    """Return the check for a schema: draft 2020-12, unless its ``$schema`` names another.
 
-    Schemas with ``items`` as an array, which draft 2020-12 calls ``prefixItems``, are understood as draft 2019-09.
-    Nothing is fetched from elsewhere, and patterns are matched in linear time.
+    Without ``$schema``, a schema that is invalid in draft 2020-12 is tried as draft 2019-09, in which ``items`` may be
+    an array (later ``prefixItems``). Nothing is fetched from the network, and patterns are matched in linear time.
 
     Raises
     ------
     InvalidRequest
-        It is no JSON Schema.
+        It is not a JSON Schema.
     Unsupported
-        This server has no validator.
+        The extra ``ojster[schemas]`` is not installed.
     """
     try:
         import jsonschema_rs
@@ -67,7 +67,7 @@ def compile_schema(schema: Any) -> Check:
             problem = problem or str(error).split("\n\n")[0]
         else:
             return lambda args: _violations(validator.iter_errors(args))
-    raise InvalidRequest(f"That is no JSON Schema: {problem[:500]}", field="schema")
+    raise InvalidRequest(f"'schema' is not a JSON Schema: {problem[:500]}", field="schema")
 
 
 def _violations(errors: Iterator[Any]) -> list[str]:
@@ -75,16 +75,17 @@ def _violations(errors: Iterator[Any]) -> list[str]:
     for error in errors:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         found.append(f"args{path}: {error.message}"[:500])
-        if len(found) == MOST_VIOLATIONS:
+        if len(found) == MAX_REPORTED_VIOLATIONS:
             break
     return found
 
 
 def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
-    """Return in which ways arguments that were right by the old schema may be wrong by the new one.
+    """Return the changes that may make arguments invalid that are valid under the old schema, as messages.
 
-    What is compared are types, required and forbidden members, bounds and lists of values, at every depth
-    (ojs-schema-registry.md section 8.2).
+    Types, required and forbidden members, bounds and lists of values are compared, at every depth.
+
+    Spec: ojs-schema-registry 8.2
     """
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return []
@@ -104,7 +105,7 @@ def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
         if limit is not None and (former is None or (limit < former if widens else limit > former)):
             found.append(f"{name} of {where} was narrowed to {limit}.")
     if "enum" in new and (gone := [value for value in old.get("enum", [None]) if value not in new["enum"]]):
-        found.append(f"Values of {where} were taken away: {', '.join(map(repr, gone))[:200]}.")
+        found.append(f"Values of {where} were removed: {', '.join(map(repr, gone))[:200]}.")
     if "pattern" in new and new["pattern"] != old.get("pattern"):
         found.append(f"The pattern of {where} was changed.")
     for name in sorted(known.keys() & wanted.keys()):
@@ -128,7 +129,7 @@ _BOUNDS: Final = {
     "minItems": False,
     "minProperties": False,
 }
-"""The bounds of a schema, and whether a greater one allows more."""
+"""The bounds in a schema, and whether a greater bound allows more."""
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:

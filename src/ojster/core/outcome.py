@@ -1,7 +1,7 @@
-"""How has a job, a step or a workflow ended, in one word? (seed 003: results)
+"""The outcome of a job, a step or a workflow, in one word.
 
-``success``; ``skipped``: nothing was to be done; ``failure``: it says so itself; ``error``: it could not be run, or not
-to its end, whatever it would have said.
+``success``; ``skipped``: there was nothing to do; ``failure``: the handler reported it; ``error``: it could not run, or
+not to its end, so the handler did not decide.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Outcome(StrEnum):
-    """How something has ended."""
+    """How a job, a step or a workflow ended."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -22,9 +22,9 @@ class Outcome(StrEnum):
 
 
 SKIPPED: Final = "skipped"
-"""How the row of a completed job says that nothing was to be done: it stands where a hold does otherwise."""
+"""Value in the ``hold`` column of a completed job that marks it as skipped."""
 
-_NOT_ITS_OWN: Final = frozenset(
+_SYSTEM_ERRORS: Final = frozenset(
     {
         "timeout",
         "visibility_timeout",
@@ -43,9 +43,9 @@ _NOT_ITS_OWN: Final = frozenset(
         "configure_failed",
     }
 )
-"""The codes, and types, of errors that are not a handler's word."""
+"""Codes and types of errors that do not come from the handler."""
 
-_NOT_ITS_OWN_TYPES: Final = frozenset({"UnknownJobType", "ProcessDied", "NotConfined", "MalformedJob"})
+_SYSTEM_ERROR_TYPES: Final = frozenset({"UnknownJobType", "ProcessDied", "NotConfined", "MalformedJob"})
 
 _STATES: Final[dict[str, Outcome]] = {
     "completed": Outcome.SUCCESS,
@@ -65,14 +65,14 @@ _read: Final = msgspec.json.Decoder(_Error).decode
 
 
 def outcome_of(state: str, error: bytes | msgspec.Raw | None = None, *, skipped: bool = False) -> Outcome | None:
-    """Return how something has ended; ``None``: it has not, or was cancelled.
+    """Return the outcome; ``None`` if it has not ended, or was cancelled.
 
     Parameters
     ----------
     state:
-        Of a job, a step or a workflow.
+        The state of a job, a step or a workflow.
     error:
-        Why it did not succeed, as JSON; one that has none was not even started.
+        Its error, as JSON. A failure without an error was never started and counts as ``error``.
     """
     found = _STATES.get(state)
     if found is Outcome.SUCCESS and skipped:
@@ -83,9 +83,9 @@ def outcome_of(state: str, error: bytes | msgspec.Raw | None = None, *, skipped:
 
 
 def is_error(error: bytes | msgspec.Raw) -> bool:
-    """Whether the error of a job is not its handler's word."""
+    """Whether the error of a job comes from somewhere other than its handler."""
     try:
         known = _read(error)
     except msgspec.DecodeError:
-        return False  # what others have written
-    return known.code in _NOT_ITS_OWN or known.type in _NOT_ITS_OWN or known.type in _NOT_ITS_OWN_TYPES
+        return False  # written by another program
+    return known.code in _SYSTEM_ERRORS or known.type in _SYSTEM_ERRORS or known.type in _SYSTEM_ERROR_TYPES

@@ -1,4 +1,4 @@
-"""How is a JSON value read that somebody has sent? Precisely, or with a refusal that names it."""
+"""Decoding of a JSON value in a request, with an error that names the attribute."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ojster.core.errors import InvalidRequest
 
 
 def read_value(raw: bytes | msgspec.Raw, name: str) -> Any:
-    """Return the value of a member that is JSON as far as its syntax goes.
+    """Return the value of an attribute with valid JSON syntax.
 
     Raises
     ------
     InvalidRequest
-        It has a number that is none, such as ``1e999``, or half a character.
+        It has a number out of range, such as ``1e999``, or a lone surrogate.
     """
     try:
         return msgspec.json.decode(raw)

@@ -8,17 +8,17 @@ JobEvent = Literal["on_creation", "on_unblock", "on_assignment", "on_success", "
 """What can happen to a job: it is pushed, becomes runnable, starts, succeeds, fails finally, or waits for an answer."""
 
 BITS: Final[dict[JobEvent, int]] = {event: 1 << place for place, event in enumerate(get_args(JobEvent))}
-"""How a job's row says to which events there are reactions."""
+"""The bit of each event in a job's ``reacts``: the event has reactions."""
 
 ANY_EVENT: Final = sum(BITS.values())
 
-COLLECTS: Final = 1 << 17
-"""How a job's row says that it puts something into a collection when it has succeeded, before others may see that."""
+COLLECTS_BIT: Final = 1 << 17
+"""Bit of a job's ``reacts``: it puts items into a collection when it succeeds, before its success is visible."""
 
 SKIPS: Final = 1 << 18
-"""How a job's row says that it may turn out, when it is about to be handed out, that it need not run."""
+"""Bit of a job's ``reacts``: it may be skipped when it is about to be handed out."""
 
-LOOKS_UP: Final = 1 << 19
+LOOKUP_BIT: Final = 1 << 19
 """The arguments of the job hold lookups, which are resolved when it is handed out."""
 
 KEPT: Final = 1 << 16

@@ -1,10 +1,10 @@
-"""What do ``{"$ref": "…"}`` in a step's arguments stand for? Results of other steps, and parameters of the workflow.
+"""References (``{"$ref": "…"}``) in a step's arguments, to results of other steps and parameters of the workflow.
 
-``steps.NAME.result``, ``steps.NAME.error``, ``steps.NAME.state``, ``params``, and what a map binds (``item``,
-``index``), each with a path behind it: names of members, and positions in arrays. A string that begins with ``#`` is a
-JSON pointer of somebody else's, and stays what it is.
+A reference is ``steps.NAME.result``, ``steps.NAME.error``, ``steps.NAME.state``, ``params``, or a name that a map binds
+(``item``, ``index``). A path may follow: names of members, and positions in arrays. A string that begins with ``#`` is
+an ordinary JSON pointer and stays unchanged.
 
-JSON is not decoded further than to where a reference stands or leads: all else goes through to the letter.
+JSON is decoded only as far as needed to find and follow references; the rest is copied unchanged.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What a reference names.
+    """A parsed reference.
 
     Parameters
     ----------
     text:
-        As it was written.
+        The reference as written.
     root:
         ``steps``, ``params``, or a name that a map binds.
     step, aspect:
-        Which step, and what of it: its result, error or state.
+        The step, and its ``result``, ``error`` or ``state``; ``None`` for other roots.
     path:
-        Where in that.
+        The path inside that value.
     """
 
     text: str
@@ -49,23 +49,23 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class Unresolvable(ValueError):
-    """A reference that stands for nothing. The message says why."""
+    """A reference that is malformed or leads to nothing. The message says why."""
 
 
 def is_index(name: str) -> bool:
-    """Tell whether a name is the position of something in a list."""
+    """Tell whether a name is a position in a list."""
     return name.isascii() and name.isdigit() and len(name) < 10
 
 
 def may_hold_references(raw: bytes | msgspec.Raw) -> bool:
-    """Tell whether JSON may hold references; quick, and never wrong when it says no."""
+    """Tell whether JSON may contain references or lookups. Fast; ``False`` is always correct."""
     text = bytes(raw)
     return b'"$ref"' in text or b'"$lookup"' in text or b"\\u0024" in text
 
 
 @lru_cache(maxsize=4096)
 def parse_reference(text: str) -> Reference:
-    """Return what a reference says.
+    """Return the parsed form of a reference.
 
     Raises
     ------
@@ -80,18 +80,18 @@ def parse_reference(text: str) -> Reference:
     if len(rest) < 2 or not STEP_NAME.fullmatch(rest[0]) or rest[1] not in _ASPECTS:
         raise Unresolvable(
             f"The reference {text!r:.100} must be 'steps.NAME.result', 'steps.NAME.error' or 'steps.NAME.state', "
-            "and may go on with a path."
+            "and a path may follow."
         )
     return Reference(text, root, rest[0], rest[1], tuple(rest[2:]))
 
 
 def references_in(raw: bytes | msgspec.Raw) -> Iterator[Reference]:
-    """Return the references in JSON.
+    """Yield the references in JSON.
 
     Raises
     ------
     Unresolvable
-        One of them is malformed.
+        A reference is malformed.
     """
     if not may_hold_references(raw):
         return
@@ -103,7 +103,7 @@ def references_in(raw: bytes | msgspec.Raw) -> Iterator[Reference]:
 
 
 def lookups_in(raw: bytes | msgspec.Raw) -> Iterator[msgspec.Raw]:
-    """Return what the lookups in JSON say (``ojster.collections.items``)."""
+    """Yield the contents of the lookups in JSON (``ojster.collections.items``)."""
     if not may_hold_references(raw):
         return
     start = bytes(raw)[:1]
@@ -121,16 +121,16 @@ def lookups_in(raw: bytes | msgspec.Raw) -> Iterator[msgspec.Raw]:
 
 
 def no_lookups(raw: bytes) -> bytes:
-    """Refuse a lookup where none can stand."""
-    raise Unresolvable("A '$lookup' can stand only in the arguments of jobs and steps.")
+    """Reject a lookup where none is allowed."""
+    raise Unresolvable("A '$lookup' is allowed only in the arguments of jobs and steps.")
 
 
 def resolve(
     raw: bytes | msgspec.Raw, look_up: Callable[[Reference], bytes], find: Callable[[bytes], bytes] = no_lookups
 ) -> bytes:
-    """Return JSON with every reference replaced by the JSON that ``look_up`` returns for it, every lookup by ``find``.
+    """Return JSON with each reference replaced by the JSON from ``look_up``, and each lookup by the JSON from ``find``.
 
-    References in lookups are replaced first.
+    References inside lookups are replaced first.
     """
     raw = bytes(raw)
     if not may_hold_references(raw):
@@ -149,7 +149,7 @@ def resolve(
 
 
 def replace_lookups(raw: bytes | msgspec.Raw, find: Callable[[bytes], bytes]) -> bytes:
-    """Return JSON with every lookup replaced by what ``find`` returns for it; all else stays to the letter."""
+    """Return JSON with each lookup replaced by the JSON from ``find``; the rest is copied unchanged."""
     raw = bytes(raw)
     if not may_hold_references(raw):
         return raw
@@ -164,12 +164,12 @@ def replace_lookups(raw: bytes | msgspec.Raw, find: Callable[[bytes], bytes]) ->
 
 
 def follow(reference: Reference, raw: bytes | msgspec.Raw, first: int = 0) -> bytes:
-    """Return the JSON at the end of a reference's path in other JSON, to which the path's first names have led.
+    """Return the JSON at the end of a reference's path, starting in ``raw`` with the name at index ``first``.
 
     Raises
     ------
     Unresolvable
-        There is nothing.
+        The path leads to nothing.
     """
     for place in range(first, len(reference.path)):
         name = reference.path[place]
@@ -194,7 +194,7 @@ def _nowhere(reference: Reference, place: int) -> Unresolvable:
 
 
 def _parts(raw: bytes | msgspec.Raw) -> list[Any]:
-    """What is inside JSON: its values, or, if it is a reference, that, as a string."""
+    """Return the values inside JSON; of a reference, its text as a string."""
     start = bytes(raw)[:1]
     if start == b"{":
         members = _members(raw)
@@ -204,12 +204,12 @@ def _parts(raw: bytes | msgspec.Raw) -> list[Any]:
 
 
 def _lookup_of(members: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
-    """What a lookup says; ``None`` if this is none."""
+    """Return the content of a lookup; ``None`` if this is not one."""
     return members.get("$lookup") if len(members) == 1 else None
 
 
 def _text_of(members: dict[str, msgspec.Raw]) -> str | None:
-    """What a reference says; ``None`` if this is none."""
+    """Return the text of a reference; ``None`` if this is not one."""
     raw = members.get("$ref") if len(members) == 1 else None
     if raw is None or bytes(raw)[:1] != b'"':
         return None

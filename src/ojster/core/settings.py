@@ -1,4 +1,4 @@
-"""Which defaults and limits does an engine work with?"""
+"""Defaults and limits of an engine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ojster.core.durations import DAY, MINUTE, SECOND
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long finished jobs are kept, in microseconds since they finished; ``None`` keeps them for ever."""
+    """Retention of finished jobs, in microseconds since they finished; ``None``: forever."""
 
     completed: int | None = DAY
     cancelled: int | None = DAY
     discarded: int | None = 7 * DAY
     dead_letter: int | None = 90 * DAY
     most_dead_letters: int | None = 10_000
-    """How many dead letters are kept; of more, the oldest are deleted (ojs-dead-letter.md section 5.2)."""
+    """Maximum number of dead letters: beyond it, the oldest are deleted. Spec: ojs-dead-letter 5.2"""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,24 +26,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     default_lease:
-        How long a fetched job belongs to its worker when neither job nor worker says so.
+        Lease of a claimed job if neither the job nor the worker sets one.
     default_timeout:
-        How long a job may run when it does not say so; ``None``: for ever.
+        Maximum run time of a job that sets none; ``None``: unlimited.
     heartbeat_timeout:
-        How long a worker that sends heartbeats may be silent before its jobs are given to others.
+        Maximum silence of a worker that sends heartbeats, before its jobs are given to other workers.
     largest_job:
-        The most bytes that a job may take as JSON.
+        Maximum size of a job as JSON.
     schema_mode:
-        What becomes of jobs whose arguments violate a schema that was registered without a word on it: ``strict``
-        refuses them, ``warn`` tells of it in the answer, ``off`` does nothing.
+        Handling of arguments that violate a schema registered without a mode: ``strict`` rejects the job, ``warn`` adds
+        a warning to the response, ``off`` ignores it.
     largest_batch:
-        About how many jobs one request may be.
+        Maximum number of jobs in one request.
     tenants:
-        Whether jobs must say whose they are: ``required``, or ``optional``.
+        Whether jobs must name their tenant: ``required`` or ``optional``.
     default_tenant:
-        Whose jobs are that do not say so; the empty string: nobody's, as ``_default`` is kept.
+        Tenant of jobs that name none; the empty string: no tenant, shown as ``_default``.
     retention:
-        How long finished jobs are kept.
+        Retention of finished jobs.
     """
 
     default_lease: int = 30 * MINUTE

@@ -1,4 +1,7 @@
-"""In which states can a job be, and how does it get from one to another? (ojs-core.md section 6)"""
+"""The states of a job, and the transitions between them.
+
+Spec: ojs-core 6
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class JobState(StrEnum):
 STATE_NAMES: Final = frozenset(state.value for state in JobState)
 
 FINISHED: Final = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.DISCARDED})
-"""The terminal states: nothing leaves them but a dead letter that is retried by hand."""
+"""The terminal states. The only transition out of them is the manual retry of a dead letter."""
 
 UNFINISHED: Final = frozenset(JobState) - FINISHED
 
@@ -47,13 +50,15 @@ TRANSITIONS: Final[Mapping[JobState | None, frozenset[JobState]]] = {
     JobState.CANCELLED: frozenset(),
     JobState.DISCARDED: frozenset({JobState.AVAILABLE}),
 }
-"""The closed table: every transition that exists. ``None`` is the state before a push.
+"""All allowed transitions. ``None`` is the state before a push.
 
-Beyond the table of ojs-core.md section 6.3 it has expiry (a waiting job is discarded at its ``expires_at``) and release
-(``active`` goes back to ``available``, or to ``scheduled`` with a delay, without spending an attempt).
+In addition to the specification, a waiting job can expire (it is discarded at its ``expires_at``), and an active job
+can be released to ``available``, or to ``scheduled`` with a delay, without using up an attempt.
+
+Spec: ojs-core 6.3
 """
 
 
 def allows(before: JobState | None, after: JobState) -> bool:
-    """Tell whether a job may go from ``before`` (``None``: it does not exist yet) to ``after``."""
+    """Tell whether a job may change from ``before`` (``None``: before its push) to ``after``."""
     return after in TRANSITIONS[before]

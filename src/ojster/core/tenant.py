@@ -1,8 +1,9 @@
-"""Whose is it? Tenants, and names that are theirs (ojs-multi-tenancy.md section 5).
+"""Tenants, and names that belong to a tenant.
 
-What a tenant calls ``stripe`` is kept as ``/tenant/acme/stripe``: rate limits, cron jobs, workers, schemas, and the
-counts of its jobs in a queue. No name that belongs to nobody begins with a slash, so no tenant can name what is
-another's.
+A tenant's name ``stripe`` is stored as ``/tenant/acme/stripe``: for rate limits, cron jobs, workers, schemas, and the
+job counts of queues. Names without a tenant never begin with a slash, so a tenant cannot name what belongs to others.
+
+Spec: ojs-multi-tenancy 5
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 
 DEFAULT_TENANT: Final = "_default"
-"""What the tenant of jobs that name none is called. It is kept as the empty string."""
+"""Public name of the tenant of jobs that name none. It is stored as the empty string."""
 
 NOBODY: Final = ""
 
@@ -26,12 +27,12 @@ _PREFIX: Final = "/tenant/"
 
 @lru_cache(maxsize=4096)
 def check_tenant(name: str) -> str:
-    """Return the tenant of this name as it is kept.
+    """Return the stored form of a tenant's name.
 
     Raises
     ------
     InvalidRequest
-        It is no name of a tenant.
+        The name is not valid.
     """
     if name == DEFAULT_TENANT:
         return NOBODY
@@ -45,17 +46,17 @@ def check_tenant(name: str) -> str:
 
 
 def shown_tenant(tenant: str) -> str:
-    """Return a tenant as it is shown; the inverse of ``check_tenant``."""
+    """Return the public name of a tenant; the inverse of ``check_tenant``."""
     return tenant or DEFAULT_TENANT
 
 
 def qualify(tenant: str, name: str) -> str:
-    """Return under which name something of a tenant is kept."""
+    """Return the stored form of a tenant's name for something."""
     return f"{_PREFIX}{tenant}/{name}" if tenant else name
 
 
 def split(qualified: str) -> tuple[str, str]:
-    """Return whose something is that is kept under a name, and what they call it; the inverse of ``qualify``."""
+    """Return the tenant and the name that it uses, from a stored name; the inverse of ``qualify``."""
     if not qualified.startswith(_PREFIX):
         return NOBODY, qualified
     tenant, _, name = qualified.removeprefix(_PREFIX).partition("/")
@@ -63,23 +64,23 @@ def split(qualified: str) -> tuple[str, str]:
 
 
 def called(qualified: str) -> str:
-    """Return what the one whose it is calls something."""
+    """Return the name that its tenant uses, from a stored name."""
     return split(qualified)[1]
 
 
 def names_of(tenant: str) -> tuple[str, str]:
-    """Return between which names, the end excluded, all is kept that is a tenant's, which must not be ``NOBODY``."""
-    return qualify(tenant, ""), f"{_PREFIX}{tenant}0"  # the character behind the slash
+    """Return the range, end excluded, of the stored names of a tenant, which must not be ``NOBODY``."""
+    return qualify(tenant, ""), f"{_PREFIX}{tenant}0"  # "0" is the character after "/"
 
 
-ALL_NAMES: Final = (_PREFIX, "/tenant0")
-"""Between which names, the end excluded, all is kept that is some tenant's."""
+TENANT_NAMES_RANGE: Final = (_PREFIX, "/tenant0")
+"""Range, end excluded, of the stored names that belong to any tenant."""
 
-EVERYBODY: Final = "*"
-"""No tenant, but all of them."""
+ALL_TENANTS: Final = "*"
+"""All tenants, in place of the name of one."""
 
-NOBODYS: Final = "0"
-"""From here on are the names of what belongs to nobody, where these begin with a letter or a digit, …"""
+NO_TENANT_START: Final = "0"
+"""Start of the range of stored names without a tenant: they begin with a letter or a digit."""
 
-BEYOND: Final = "{"
-"""… and up to here."""
+NO_TENANT_END: Final = "{"
+"""End of that range, excluded."""

@@ -1,4 +1,4 @@
-"""When is that? RFC 3339 time stamps on the outside, integer microseconds since the epoch on the inside."""
+"""Time stamps: RFC 3339 in requests and responses, integer microseconds since the epoch inside."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ _Zoned = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def system_clock() -> int:
-    """Return the present time in microseconds since the epoch."""
+    """Return the current time in microseconds since the epoch."""
     return time.time_ns() // 1_000
 
 
 def parse_timestamp(text: str) -> int:
-    """Return the microseconds since the epoch of an RFC 3339 time stamp.
+    """Return an RFC 3339 time stamp as microseconds since the epoch.
 
     Raises
     ------
     InvalidRequest
-        It is no RFC 3339 time stamp, or it has no zone (ojs-core.md section 5.5: such a time stamp is ambiguous).
+        It is not an RFC 3339 time stamp, or has no time zone and is therefore ambiguous.
+
+    Spec: ojs-core 5.5
     """
     try:
         moment = msgspec.convert(text, _Zoned)
@@ -41,7 +43,7 @@ def parse_timestamp(text: str) -> int:
 
 
 def parse_moment(text: str, now: int) -> int:
-    """Return the microseconds since the epoch of a time stamp, or of a duration from ``now`` such as ``+PT5S``.
+    """Return a time stamp, or a duration from ``now`` such as ``+PT5S``, as microseconds since the epoch.
 
     Raises
     ------
@@ -53,9 +55,9 @@ def parse_moment(text: str, now: int) -> int:
 
 @lru_cache(maxsize=1024)
 def format_timestamp(micros: int) -> str:
-    """Return the RFC 3339 form, in UTC with six digits of a second: ``2026-02-12T10:30:00.123456Z``.
+    """Return the RFC 3339 form, in UTC with six fractional digits: ``2026-02-12T10:30:00.123456Z``.
 
-    The last ones are remembered, for the jobs of a transaction share theirs.
+    The result is cached: the jobs of a transaction share their times.
     """
     seconds, fraction = divmod(micros, 1_000_000)
     return f"{_whole_seconds(seconds)}.{fraction:06}Z"

@@ -1,4 +1,4 @@
-"""How is the interpreter set up for a process that serves or works?"""
+"""Interpreter settings for server and worker processes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import gc
 import sys
 from typing import Final
 
-COLLECT_EVERY: Final = 50_000
-"""How many objects are made before the garbage collector looks for cycles; Python's 700 is for small programs."""
+GC_THRESHOLD: Final = 50_000
+"""Allocations between two garbage collections, in objects; Python's default of 700 is for small programs."""
 
 SWITCH_INTERVAL: Final = 0.0005
-"""How long, in seconds, one thread may keep the others from running Python while they want to. The writer's thread
-would starve at Python's default, ten times that, while the event loop is busy; see docs/architecture.md."""
+"""Maximum time a thread keeps others from running Python, in seconds: a tenth of Python's default, at which the
+writer's thread would starve while the event loop is busy. See docs/architecture.md.
+"""
 
 
-def be_quick() -> None:
-    """Tune the interpreter: fair threads, and rare garbage collection."""
+def tune_interpreter() -> None:
+    """Tune the interpreter for fair threads and rare garbage collection."""
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.freeze()
-    gc.set_threshold(COLLECT_EVERY)
+    gc.set_threshold(GC_THRESHOLD)

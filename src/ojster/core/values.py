@@ -1,4 +1,4 @@
-"""How do Python's values become those of requests? Spans, points in time, and all that is JSON."""
+"""Conversion of Python values for requests: durations, points in time, and JSON."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def to_millis(span: Seconds) -> int:
-    """Return a span in milliseconds; one that is negative is none at all."""
+    """Return a duration in milliseconds; 0 if it is negative."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     return max(0, round(seconds * 1000))
 
 
 def to_duration(span: Seconds) -> str:
-    """Return a span as an ISO 8601 duration."""
+    """Return a duration in ISO 8601 format; zero if it is negative."""
     return f"PT{to_millis(span) / 1000}S"
 
 
 def to_expiration_delay(span: Seconds | Literal["never"]) -> str:
-    """Return for how long something is to be kept, as jobs and workflows say it; for no time: for ever."""
+    """Return a retention time for a request: an ISO 8601 duration or ``never``. Zero also means for ever."""
     return span if isinstance(span, str) else to_duration(span)
 
 
 def to_timestamp(moment: datetime, name: str) -> str:
-    """Return a point in time as a time stamp.
+    """Return a point in time as an RFC 3339 timestamp.
 
     Raises
     ------
     InvalidRequest
-        It has no time zone; the error calls it ``name``.
+        ``moment`` has no time zone; the error calls it ``name``.
     """
     return format_timestamp(to_micros(moment, name))
 
@@ -50,7 +50,7 @@ def to_micros(moment: datetime, name: str) -> int:
     Raises
     ------
     InvalidRequest
-        It has no time zone; the error calls it ``name``.
+        ``moment`` has no time zone; the error calls it ``name``.
     """
     if moment.tzinfo is None:
         raise InvalidRequest(f"{name} has no time zone; write for example datetime.now(UTC) + timedelta(hours=1).")
@@ -63,17 +63,17 @@ def to_json(value: Any) -> bytes:
     Raises
     ------
     TypeError
-        It holds something that JSON has no words for, such as NaN.
+        The value contains something that JSON cannot represent, such as NaN.
     """
     encoded = _encode(value)
-    if b"null" in encoded and _holds_no_number(value):
-        raise TypeError("NaN and infinity are no JSON")
+    if b"null" in encoded and _has_non_finite_number(value):
+        raise TypeError("NaN and infinity are not valid JSON")
     return encoded
 
 
-def _holds_no_number(value: Any) -> bool:
+def _has_non_finite_number(value: Any) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, Mapping):
-        return any(map(_holds_no_number, value.values()))
-    return isinstance(value, list | tuple | set | frozenset) and any(map(_holds_no_number, value))
+        return any(map(_has_non_finite_number, value.values()))
+    return isinstance(value, list | tuple | set | frozenset) and any(map(_has_non_finite_number, value))

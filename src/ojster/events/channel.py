@@ -1,4 +1,4 @@
-"""Through what is somebody told of what a job wants to tell? Channels: e-mail, or a signed webhook. (seed 003)"""
+"""Notification channels (e-mail or signed webhook), and the ``notify`` reaction that uses them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 
 MOST_ADDRESSES: Final = 50
-LONGEST_SUBJECT: Final = 500
+MAX_SUBJECT_LENGTH: Final = 500
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+._\-]{0,63}")
 _ADDRESS: Final = re.compile(r"[^\s@<>,;\"()\\\x00-\x1f]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.\-]{0,250}[A-Za-z0-9])?")
 
 
 class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A way to tell somebody something. ``created_at`` is in microseconds since the epoch.
+    """A notification channel. ``created_at`` is in microseconds since the epoch.
 
     Parameters
     ----------
     sender, to, cc, subject:
-        Of e-mail: from whom, to whom, and about what if the job does not say it.
+        For e-mail: the sender, and the default recipients and subject.
     url, secret:
-        Of a webhook: who is called, and with what the call is signed.
+        For a webhook: the URL to call, and the secret that signs the request.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: int = 0
 
     def to_wire(self) -> dict[str, Any]:
-        """Return it as JSON shows it: without its secret."""
+        """Return its JSON form, without the secret."""
         shown = {
             name: value
             for name, value in (
@@ -56,7 +56,7 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_channel(shown: dict[str, Any]) -> Channel:
-    """Return a channel that JSON shows so; the inverse of ``Channel.to_wire``."""
+    """Return the channel with this JSON form; the inverse of ``Channel.to_wire``."""
     return Channel(
         shown["name"],
         shown["method"],
@@ -70,84 +70,89 @@ def read_channel(shown: dict[str, Any]) -> Channel:
 
 
 def check_channel(channel: Channel) -> Channel:
-    """Return a channel that can be used.
+    """Validate a channel and return it.
 
     Raises
     ------
     InvalidRequest
-        It cannot be.
+        It is invalid.
     """
     check_channel_name(channel.name)
     if channel.method == "email":
         if channel.url is not None or channel.sender is None or not channel.to:
-            raise InvalidRequest("A channel for e-mail has 'from' and 'to', and no 'url'.", field="method")
+            raise InvalidRequest("An e-mail channel needs 'from' and 'to', and must not have 'url'.", field="method")
         check_addresses((channel.sender,), "from")
         check_addresses(channel.to, "to")
         check_addresses(channel.cc, "cc")
         check_subject(channel.subject)
     elif channel.url is None or channel.sender is not None or channel.to or channel.cc or channel.subject is not None:
-        raise InvalidRequest("A channel for a webhook has a 'url', and nothing of e-mail.", field="method")
+        raise InvalidRequest("A webhook channel needs 'url', and must not have e-mail members.", field="method")
     return channel
 
 
 def check_channel_name(name: str) -> str:
-    """Return the name of a channel.
+    """Validate the name of a channel and return it.
 
     Raises
     ------
     InvalidRequest
-        It is none.
+        The name is invalid.
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"{name[:80]!r} is no name of a channel: it begins with a letter, has letters, digits, '+', '.', '_' and "
-            "'-', and at most 64.",
+            f"The channel name {name[:80]!r} is invalid: it must begin with a letter, contain only letters, digits, "
+            "'+', '.', '_' and '-', and be at most 64 characters long.",
             field="channel",
         )
     return name
 
 
 def check_addresses(addresses: Sequence[str], field: str) -> None:
-    """Refuse what are no addresses of e-mail.
+    """Validate e-mail addresses.
 
     Raises
     ------
     InvalidRequest
-        One is none, or there are too many.
+        An address is malformed, or there are too many.
     """
     if len(addresses) > MOST_ADDRESSES:
-        raise InvalidRequest(f"{field!r} has more than {MOST_ADDRESSES} addresses.", field=field)
+        raise InvalidRequest(f"{field!r} has {len(addresses)} addresses; the maximum is {MOST_ADDRESSES}.", field=field)
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
-            raise InvalidRequest(f"{address[:80]!r} in {field!r} is no address such as 'ada@example.com'.", field=field)
+            raise InvalidRequest(
+                f"{address[:80]!r} in {field!r} is not an e-mail address such as 'ada@example.com'.", field=field
+            )
 
 
 def check_subject(subject: str | None) -> None:
-    """Refuse a subject that could add headers, or is too long.
+    """Validate a subject: it must not be too long, nor contain line breaks, which could add headers.
 
     Raises
     ------
     InvalidRequest
-        It is one.
+        The subject is invalid.
     """
-    if subject is not None and (len(subject) > LONGEST_SUBJECT or not subject.isprintable()):
+    if subject is not None and (len(subject) > MAX_SUBJECT_LENGTH or not subject.isprintable()):
         raise InvalidRequest(
-            f"A subject has at most {LONGEST_SUBJECT} printable characters, and no line breaks.", field="subject"
+            f"The subject must have at most {MAX_SUBJECT_LENGTH} printable characters and no line breaks.",
+            field="subject",
         )
 
 
 class Notify(msgspec.Struct, frozen=True, tag_field="action", tag="notify", forbid_unknown_fields=True):
-    """Tell somebody of what has happened to the job, through a channel.
+    """Send a notification about the job through a channel.
 
     Parameters
     ----------
+    channel:
+        Name of the channel.
     subject:
-        Instead of the channel's; what stands in braces leads to the job: ``{job.type} has failed``. What leads nowhere
-        stays as it is.
+        Subject that overrides the channel's. References in braces are replaced by values of the job, as in
+        ``{job.type} has failed``; references without a value stay as they are.
     text:
-        What is said beside the facts; like ``subject``.
+        Additional text, with references as in ``subject``.
     to, cc:
-        Instead of the channel's, where it is one for e-mail.
+        Recipients that override those of an e-mail channel.
     """
 
     channel: str
@@ -157,12 +162,12 @@ class Notify(msgspec.Struct, frozen=True, tag_field="action", tag="notify", forb
     cc: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse what can never be sent.
+        """Validate the channel name, the addresses and the subject.
 
         Raises
         ------
         InvalidRequest
-            It is malformed.
+            One of them is malformed.
         """
         check_channel_name(self.channel)
         check_addresses(self.to, "to")
@@ -171,7 +176,7 @@ class Notify(msgspec.Struct, frozen=True, tag_field="action", tag="notify", forb
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What is told, ready to be sent: the argument of the job that sends it."""
+    """A notification ready to be sent: the argument of the job that sends it."""
 
     event: str
     subject: str

@@ -1,4 +1,4 @@
-"""Through what are people, and programs, told what jobs want to tell? (seed 003: notifications)"""
+"""Endpoints for notification channels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 from ojster.events.channel import Channel
 from ojster.events.webhooks import new_secret
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 
-async def put_channel(exchange: Exchange) -> Answer:
-    """Make or change a channel. The secret with which calls of a webhook are signed is told here, and never again."""
+async def put_channel(exchange: HttpRequest) -> Answer:
+    """Create or replace a channel. Only this answer contains the secret that signs the calls of a webhook."""
     body = await exchange.read(wire.CHANNEL)
     secret = None
     if body.method == "webhook" and body.url is not None:
@@ -26,13 +26,13 @@ async def put_channel(exchange: Exchange) -> Answer:
     return Answer(encode({"channel": shown}), 201 if is_new else 200)
 
 
-async def list_channels(exchange: Exchange) -> Answer:
+async def list_channels(exchange: HttpRequest) -> Answer:
     """List the channels, without their secrets."""
     return Answer(encode({"channels": [one.to_wire() for one in await exchange.engine.channels()]}))
 
 
-async def delete_channel(exchange: Exchange) -> Answer:
-    """Delete a channel; what was to be told through it is dropped."""
+async def delete_channel(exchange: HttpRequest) -> Answer:
+    """Delete a channel and drop its pending notifications."""
     await exchange.engine.delete_channel(exchange.path["name"])
     return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
 

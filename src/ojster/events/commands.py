@@ -1,4 +1,4 @@
-"""How are channels made, listed and deleted from the command line?"""
+"""Commands for notification channels."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SECRET_VARIABLE = "OJSTER_CHANNEL_SECRET"  # noqa: S105  (a name)
     )
 )
 def channels() -> None:
-    """Say through what jobs tell people, and programs, what they want to tell."""
+    """Manage the channels for notifications from jobs: e-mail and webhooks."""
 
 
 @channels.command("email", epilog=examples("ojster channels email ops --from jobs@example.com --to ada@example.com"))
 @click.argument("name")
-@click.option("--from", "sender", required=True, metavar="ADDRESS", help="From whom it is.")
-@click.option("--to", required=True, multiple=True, metavar="ADDRESS", help="To whom; repeatable.")
-@click.option("--cc", multiple=True, metavar="ADDRESS", help="Who else; repeatable.")
-@click.option("--subject", help="If the job does not say one: '{job.type} {event}'.")
+@click.option("--from", "sender", required=True, metavar="ADDRESS", help="WebhookSender.")
+@click.option("--to", required=True, multiple=True, metavar="ADDRESS", help="Recipient; repeatable.")
+@click.option("--cc", multiple=True, metavar="ADDRESS", help="Copy recipient; repeatable.")
+@click.option("--subject", help="Default subject, such as '{job.type} {event}'.")
 @with_url
 @with_json
 def put_email(
     name: str, sender: str, to: tuple[str, ...], cc: tuple[str, ...], subject: str | None, url: str, as_json: bool
 ) -> None:
-    """Make or change a channel that sends e-mail, over the server's --smtp."""
+    """Create or change a channel that sends e-mail through the server's --smtp server."""
     channel = Channel(name, "email", sender, to, cc, subject, created_at=system_clock())
     ask(url, lambda client: client.put_channel(channel), makes=True)
     done(f"The channel {name} sends e-mail to {', '.join(to)}.", as_json, channel.to_wire())
@@ -49,9 +49,9 @@ def put_email(
 @with_url
 @with_json
 def put_webhook(name: str, address: str, url: str, as_json: bool) -> None:
-    """Make or change a channel that calls ADDRESS, and print the secret with which the calls are signed.
+    """Create or change a channel that posts to the URL ADDRESS, and print the secret that signs its requests.
 
-    It is new, unless OJSTER_CHANNEL_SECRET says it.
+    The secret comes from OJSTER_CHANNEL_SECRET if set; otherwise it is generated.
     """
     secret = os.environ.get(SECRET_VARIABLE) or new_secret()
     channel = Channel(name, "webhook", url=address, secret=secret, created_at=system_clock())
@@ -77,6 +77,6 @@ def list_channels(url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def delete_channel(name: str, url: str, as_json: bool) -> None:
-    """Delete a channel; what was to be told through it is dropped."""
+    """Delete a channel and drop its pending notifications."""
     ask(url, lambda client: client.delete_channel(name))
     done(f"The channel {name} is deleted.", as_json, {"name": name, "deleted": True})

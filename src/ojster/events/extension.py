@@ -5,7 +5,7 @@ from __future__ import annotations
 from ojster.core.job import Job
 from ojster.events.reaction_rules import RetryWithDelays, delays_of, reactions_of
 from ojster.events.reactions import react
-from ojster.events.webhooks import tell_subscribers
+from ojster.events.webhooks import push_deliveries
 from ojster.jobs.extension import Extension
 from ojster.storage.transaction import Transaction
 
@@ -16,7 +16,7 @@ class EventExtension(Extension):
     def finish(self, tx: Transaction) -> None:
         """Carry out reactions, then push deliveries of the events."""
         react(tx)
-        tell_subscribers(tx)
+        push_deliveries(tx)
 
     def last_retry(self, job: Job) -> int | None:
         """Return the next of the delays of a ``retry-with-delays`` reaction, in microseconds."""

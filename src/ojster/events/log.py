@@ -1,8 +1,8 @@
-"""What has happened lately, for those who want to follow it: the events of each transaction, kept for a while.
+"""Event log: the recent events, for clients that follow them.
 
 Each transaction writes all its events as one row. Their numbers follow from the row's position, which grows in the
-order in which transactions become visible: whoever reads on from the last event that he has seen misses none, and sees
-none twice. Where transactions run at the same time, positions are given when somebody asks: ``Database.order_events``.
+order in which transactions become visible: a client that continues after its last event misses none, and gets none
+twice. Where transactions run at the same time, positions are assigned when a client asks: ``Database.order_events``.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import msgspec
 
 from ojster.core.durations import MINUTE
 from ojster.core.events import Event, EventFilter, EventPage, page_of_events
-from ojster.storage.system import FOLLOWED, note
+from ojster.storage.system import FOLLOWED_UNTIL, note
 from ojster.storage.transaction import Transaction
 
-EVENTS_IN_BATCH: Final = 1_000_000
-"""How many numbers the events of a transaction take: more than it can have."""
+NUMBERS_PER_BATCH: Final = 1_000_000
+"""Number of event numbers reserved for a transaction: more than the events it can have."""
 
-BATCHES_AT_ONCE: Final = 200
+MAX_BATCHES_PER_READ: Final = 200
 
-FOLLOWED_FOR: Final = 5 * MINUTE
-"""For how long it is recorded what happens after somebody has said that he wants to know."""
+FOLLOW_PERIOD_US: Final = 5 * MINUTE
+"""Time that events are recorded after a client has asked for them, in microseconds."""
 
 decode_events: Final = msgspec.json.Decoder(list[Event]).decode
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Events behind a number, oldest first, each with its own.
+    """Events after a number, oldest first, each with its own number.
 
     Parameters
     ----------
     more:
-        Whether there are more behind these.
+        Whether more events follow.
     is_whole:
-        Whether none is missing between the number and these: else the oldest were deleted, or the number is of a time
-        that is forgotten.
+        Whether no event is missing between the number and these: ``False`` if the oldest were deleted, or the number is
+        higher than any in the log.
     """
 
     events: list[tuple[int, Event]]
@@ -46,18 +46,18 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 def read_on(tx: Transaction, numbers: Sequence[int]) -> list[Stretch]:
-    """Return what has happened since the event with each number."""
+    """Return the events after each number."""
     return [_stretch(tx, number) for number in numbers]
 
 
 def last_event(tx: Transaction, requests: Sequence[None]) -> list[int]:
-    """Return the number up to which all has happened already, for each request: where to begin to follow."""
+    """Return the number from which to follow the events, for each request: all later events have a higher one."""
     return [_last_of(tx.last_position()) for _ in requests]
 
 
-def note_follower(tx: Transaction, requests: Sequence[None]) -> list[None]:
-    """Note that somebody wants to know what happens: for a while all processes record it, not only servers."""
-    note(tx, FOLLOWED, tx.now + FOLLOWED_FOR)
+def record_follower(tx: Transaction, requests: Sequence[None]) -> list[None]:
+    """Record that a client follows the events: for a while all processes record them, not only servers."""
+    note(tx, FOLLOWED_UNTIL, tx.now + FOLLOW_PERIOD_US)
     tx.effects.configured = True
     return list(requests)
 
@@ -76,17 +76,17 @@ def select_events(tx: Transaction, filters: Sequence[EventFilter]) -> list[Event
 
 
 def _last_of(position: int) -> int:
-    return (position + 1) * EVENTS_IN_BATCH - 1
+    return (position + 1) * NUMBERS_PER_BATCH - 1
 
 
 def _stretch(tx: Transaction, after: int) -> Stretch:
-    position = after // EVENTS_IN_BATCH
-    rows = tx.event_batches(position, BATCHES_AT_ONCE)
+    position = after // NUMBERS_PER_BATCH
+    rows = tx.event_batches(position, MAX_BATCHES_PER_READ)
     events = [
         (number, event)
         for here, body in rows
-        for number, event in enumerate(decode_events(body), here * EVENTS_IN_BATCH)
+        for number, event in enumerate(decode_events(body), here * NUMBERS_PER_BATCH)
         if number > after
     ]
     is_whole = rows[0][0] <= position + 1 if rows else after <= _last_of(tx.last_position())
-    return Stretch(events, len(rows) == BATCHES_AT_ONCE, is_whole)
+    return Stretch(events, len(rows) == MAX_BATCHES_PER_READ, is_whole)

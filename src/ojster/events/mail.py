@@ -1,4 +1,4 @@
-"""How is an e-mail sent? Over SMTP, by the standard library, in a thread."""
+"""E-mail over SMTP, sent with the standard library in a thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 
 TIMEOUT: Final = 30.0
-"""How long the server may take for each step, in seconds."""
+"""Timeout of each SMTP step, in seconds."""
 
 
 class Smtp(msgspec.Struct, frozen=True):
-    """A server that takes e-mail.
+    """A mail server.
 
     Parameters
     ----------
     security:
-        ``tls`` from the beginning, ``starttls``, which is insisted on, or ``none``: for a server on this machine.
+        ``tls`` (from the start), ``starttls`` (required), or ``none`` (for a server on this machine).
     """
 
     host: str
@@ -35,14 +35,15 @@ class Smtp(msgspec.Struct, frozen=True):
 
 
 def read_smtp(url: str) -> Smtp:
-    """Return the server that a URL names: ``smtps://user:password@host:465``, ``smtp://host:587``.
+    """Parse the URL of a mail server: ``smtps://user:password@host:465``, ``smtp://host:587``.
 
-    ``smtp://`` insists on STARTTLS, but for a server on this machine, or with ``?security=none``.
+    ``smtp://`` requires STARTTLS, except for a server on this machine. ``?security=none`` disables encryption. The
+    default port is 465 for TLS, 587 for STARTTLS, and 25 without encryption.
 
     Raises
     ------
     InvalidRequest
-        It names none.
+        The URL does not name a mail server.
     """
     try:
         parts = urlsplit(url)
@@ -50,7 +51,7 @@ def read_smtp(url: str) -> Smtp:
     except ValueError:
         host = None
     if host is None or parts.scheme not in ("smtp", "smtps") or parts.query not in ("", "security=none"):
-        raise InvalidRequest("A server for e-mail is named like 'smtps://user:password@mail.example.com:465'.")
+        raise InvalidRequest("Invalid mail server. Use a URL like 'smtps://user:password@mail.example.com:465'.")
     security = "tls" if parts.scheme == "smtps" else "starttls"
     if parts.query or (security == "starttls" and host in ("localhost", "127.0.0.1", "::1")):
         security = "none"
@@ -73,12 +74,12 @@ def compose(sender: str, to: tuple[str, ...], cc: tuple[str, ...], subject: str,
 
 
 async def send(server: Smtp, message: EmailMessage) -> None:
-    """Hand an e-mail to a server.
+    """Send an e-mail through a mail server.
 
     Raises
     ------
     smtplib.SMTPException, OSError
-        It was not taken.
+        The server rejected the message or is unreachable.
     """
     await asyncio.to_thread(_send, server, message)
 
@@ -101,7 +102,7 @@ def _send(server: Smtp, message: EmailMessage) -> None:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether it makes no sense to try again: the server has refused the message, or its recipients, for good."""
+    """Whether a retry is pointless: the server rejected the message, or all its recipients, with status 5xx."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return all(500 <= code < 600 for code, _ in error.recipients.values())
     return isinstance(error, smtplib.SMTPResponseException) and 500 <= error.smtp_code < 600

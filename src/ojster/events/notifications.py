@@ -1,4 +1,4 @@
-"""How is somebody told what a job wants to tell? A job for each message, made by the reaction. (seed 003)
+"""Notifications of jobs to people and programs: one job for each message, pushed by a reaction.
 
 They wait in a queue of their own. Servers send them (``ojster.events.webhook_sender``), retry them like all jobs, and
 keep those that cannot be delivered as dead letters.
@@ -18,7 +18,7 @@ from ojster.core.job import Job
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, parse_reference
 from ojster.core.tenant import called, qualify
-from ojster.events.channel import LONGEST_SUBJECT, Channel, Message, Notify
+from ojster.events.channel import MAX_SUBJECT_LENGTH, Channel, Message, Notify
 from ojster.events.webhooks import RETRY
 from ojster.jobs.admission import admit
 from ojster.jobs.envelope import to_json
@@ -28,22 +28,22 @@ from ojster.storage.transaction import Transaction
 QUEUE: Final = "ojster.notifications"
 JOB_TYPE: Final = "ojster.notification"
 DEFAULT_SUBJECT: Final = "The job {job.type} {event}"
-_SAID: Final[dict[Event, str]] = {
-    "on_creation": "was made",
-    "on_unblock": "may run",
+_EVENT_PHRASES: Final[dict[Event, str]] = {
+    "on_creation": "was created",
+    "on_unblock": "is unblocked",
     "on_assignment": "has started",
     "on_success": "has succeeded",
     "on_failure": "has failed",
 }
 _FIELD: Final = re.compile(r"\{(job\.[^{}]+|event)\}")
 _SHOWN: Final = ("id", "type", "queue", "state", "attempt", "created_at", "completed_at", "error", "workflow_id")
-"""What messages tell of a job: its arguments and its result may be secret."""
+"""Attributes of a job that messages contain. Arguments and result are left out, because they may be secret."""
 
 _decode: Final = msgspec.json.Decoder(Channel).decode
 
 
 def put_channels(tx: Transaction, channels: Sequence[Channel]) -> list[bool]:
-    """Make or change channels; for each tell whether it is new."""
+    """Create or replace channels; return for each whether it is new."""
     results = []
     for one in channels:
         known = _find(tx, one.name)
@@ -59,18 +59,18 @@ def put_channels(tx: Transaction, channels: Sequence[Channel]) -> list[bool]:
 
 
 def find_channels(tx: Transaction, names: Sequence[str]) -> list[Channel | OjsterError]:
-    """Return the channel of each name, as it is kept, or that there is none."""
+    """Return each channel as stored, or ``NotFound``."""
     return [_find(tx, name) or no_channel(name) for name in names]
 
 
 def list_channels(tx: Transaction, requests: Sequence[None]) -> list[list[Channel]]:
-    """Return all channels by name, as they are kept, for each request."""
+    """Return all channels as stored, ordered by name, for each request."""
     found = [_decode(body) for (body,) in tx.execute("SELECT body FROM channels ORDER BY name")]
     return [found for _ in requests]
 
 
 def delete_channels(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
-    """Delete channels; what was to be told through them is dropped when its turn comes."""
+    """Delete channels. Messages that are still queued for them are dropped when their jobs run."""
     results: list[OjsterError | None] = []
     for name in names:
         rows = tx.execute("DELETE FROM channels WHERE name = :name RETURNING name", {"name": name})
@@ -80,12 +80,12 @@ def delete_channels(tx: Transaction, names: Sequence[str]) -> list[OjsterError |
 
 
 def notify(tx: Transaction, job: Job, event: Event, action: Notify) -> None:
-    """Push the job that tells somebody.
+    """Push the job that sends a notification.
 
     Raises
     ------
     NotFound
-        There is no such channel.
+        The channel does not exist.
     """
     key = qualify(job.tenant, action.channel)
     channel = _find(tx, key)
@@ -95,7 +95,7 @@ def notify(tx: Transaction, job: Job, event: Event, action: Notify) -> None:
     shown = {name: value for name, value in msgspec.json.decode(to_json(job)).items() if name in _SHOWN}
     message = Message(
         event,
-        _filled(subject, job, event)[:LONGEST_SUBJECT],
+        _filled(subject, job, event)[:MAX_SUBJECT_LENGTH],
         _filled(action.text or "", job, event),
         shown,
         action.to,
@@ -119,7 +119,7 @@ def push_message(tx: Transaction, key: str, message: Message, tenant: str) -> No
 
 
 def told(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
-    """Record how messages went: ``(event, channel, more)``."""
+    """Record the outcomes of deliveries: ``(event, channel, data)``."""
     for event, key, more in outcomes:
         tx.emit_about(event, key, QUEUE, channel=called(key), **more)
     return [None for _ in outcomes]
@@ -130,7 +130,7 @@ def _filled(template: str, job: Job, event: Event) -> str:
 
     def fill(field: re.Match[str]) -> str:
         if field[1] == "event":
-            return _SAID[event]
+            return _EVENT_PHRASES[event]
         try:
             value = msgspec.json.decode(see(parse_reference(field[1])))
         except Unresolvable:
@@ -147,5 +147,5 @@ def _find(tx: Transaction, name: str) -> Channel | None:
 
 
 def no_channel(key: str) -> NotFound:
-    """Return the refusal for a channel that there is not."""
+    """Return the error for a channel that does not exist."""
     return NotFound(f"There is no channel {called(key)!r}.", resource_type="channel", resource_id=called(key))

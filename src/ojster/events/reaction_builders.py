@@ -1,7 +1,7 @@
-"""In which words are reactions written? ``@app.job(reactions={"on_success": [enqueue(bill.s(OF_JOB["result"]))]})``.
+"""Reactions: actions that the server performs when an event happens to a job.
 
-(Seed 003, "Event reactions". The events: ``on_creation``, ``on_unblock``, ``on_assignment``, ``on_success``,
-``on_failure``.)
+Example: ``@app.job(reactions={"on_success": [enqueue(bill.s(OF_JOB["result"]))]})``. The events are ``on_creation``,
+``on_unblock``, ``on_assignment``, ``on_success``, ``on_failure`` and ``on_reminder``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ojster.core.values import to_json
 from ojster.workflow import Reference, Step, Workflow, chain, start_request
 
 OF_JOB: Final = Reference("job")
-"""Stands for the job that it is a reaction to: ``OF_JOB["id"]``, ``["args"][0]``, ``["result"]``, ``["error"]``."""
+"""The job that triggers the reaction: ``OF_JOB["id"]``, ``["args"][0]``, ``["result"]``, ``["error"]``."""
 
 
 def enqueue(step: Step) -> dict[str, Any]:
-    """Push a job, written as ``send.s(…)``; references in its arguments lead to the job that it is a reaction to."""
+    """Enqueue a job, written as ``send.s(…)``. References in its arguments resolve to the triggering job."""
     return {"action": "enqueue", "job": step.wire}
 
 
 def start(workflow: Step | str, **options: Any) -> dict[str, Any]:
-    """Start a workflow, or one of the definition of this name; the options are those of ``App.start``.
+    """Start a workflow, given as steps or as the name of a definition. The options are those of ``App.start``.
 
-    References in ``params``, ``properties`` and ``target`` may lead to the job that it is a reaction to.
+    References in ``params``, ``properties`` and ``target`` can resolve to the triggering job.
     """
     if isinstance(workflow, str):
         members = start_request(workflow, **options)
@@ -44,20 +44,22 @@ def collect(
     replace: bool = True,
     artifacts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Put data, or artifacts of the job, into a collection; ``internal`` is that of the job's workflow.
+    """Add data, or artifacts of the job, to a collection.
 
     Parameters
     ----------
     name:
-        The item's name; what stands in braces leads to the job, ``"build-{job.result.arch}"``, or the artifact,
+        The item's name. Placeholders in braces refer to the job, ``"build-{job.result.arch}"``, or to the artifact,
         ``"{artifact.name}"``.
+    collection:
+        The collection's name. ``internal`` is the collection of the job's workflow.
     data:
-        Any JSON, with references to the job; ``None``: the result of the job, or the data of the artifact.
+        Any JSON, with references to the job. ``None``: the result of the job, or the data of the artifact.
     replace:
-        Whether it takes the place of an item of that name; else the reaction fails if there is one.
+        Whether to replace an existing item of that name. If false, the reaction fails when the item exists.
     artifacts:
-        Which of the job's artifacts (``job.artifacts``) they are: ``name``, ``name_startswith``, ``name_endswith``,
-        ``name_contains``, ``category``, ``data``; ``{}``: all. ``None``: it is data.
+        Filter for the job's artifacts (``job.artifacts``): ``name``, ``name_startswith``, ``name_endswith``,
+        ``name_contains``, ``category``, ``data``. ``{}``: all artifacts. ``None``: add ``data`` instead.
     """
     action: dict[str, Any] = {"action": "collect", "name": name, "collection": collection, "replace": replace}
     if category is not None:
@@ -77,14 +79,14 @@ def notify(
     to: Sequence[str] = (),
     cc: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Tell somebody through a channel (``ojster channels``): by e-mail, or a signed call.
+    """Send a notification through a channel (``ojster channels``): an e-mail or a signed HTTP request.
 
     Parameters
     ----------
     subject, text:
-        What is said; what stands in braces leads to the job: ``"{job.type} has failed: {job.error.message}"``.
+        The message. Placeholders in braces refer to the job: ``"{job.type} has failed: {job.error.message}"``.
     to, cc:
-        Of e-mail, instead of those of the channel; who does not administer may not say them.
+        E-mail recipients that replace those of the channel. Only administrators may set them.
     """
     given = {"subject": subject, "text": text, "to": list(to) or None, "cc": list(cc) or None}
     action: dict[str, Any] = {"action": "notify", "channel": channel}
@@ -92,51 +94,53 @@ def notify(
 
 
 def record(subject: str = "", context: str = "") -> dict[str, Any]:
-    """Remember how the job has ended, by what it was about: for ``on_success`` and ``on_failure``.
+    """Record the job's outcome in the task history. For ``on_success`` and ``on_failure``.
 
     Parameters
     ----------
     subject, context:
-        What it was about, and where it ran; what stands in braces leads to the job: ``"{job.args.0}"``.
+        What the job worked on, and where it ran. Placeholders in braces refer to the job: ``"{job.args.0}"``.
     """
     return {"action": "record", "subject": subject, "context": context}
 
 
 def skip_if_unchanged(inputs: Any = None, *, subject: str = "", context: str = "") -> dict[str, Any]:
-    """Do not run if the inputs are those of the last success that was recorded: for ``on_assignment``.
+    """Skip the job if its inputs equal those of the last recorded success. For ``on_assignment``.
 
-    The job is then completed with the result and the artifacts of that.
+    A skipped job is completed with the result and the artifacts of that success.
 
     Parameters
     ----------
     inputs:
-        What is compared: any JSON, with references to the job (``OF_JOB["args"][0]``) and lookups (``found(…)``);
-        ``None``: its arguments.
+        The inputs to compare: any JSON, with references to the job (``OF_JOB["args"][0]``) and lookups
+        (``found(…)``). ``None``: the job's arguments.
     subject, context:
-        As ``record`` has them.
+        Same as for ``record``.
     """
     action: dict[str, Any] = {"action": "skip-if-unchanged", "subject": subject, "context": context}
     return action if inputs is None else action | {"inputs": msgspec.json.decode(to_json(inputs))}
 
 
 def skip_if_changed(lookup: str, item: int | None, *, provides: str | None = None) -> dict[str, Any]:
-    """Do not run if a lookup finds another item than it did, as somebody else was faster: for ``on_assignment``.
+    """Skip the job if a lookup finds a different item than before. For ``on_assignment``.
+
+    The item differs when another job has added or replaced it in the meantime.
 
     Parameters
     ----------
     lookup:
         ``"COLLECTION/NAME"``.
     item:
-        The ``id`` of the item that it found before; ``None``: there was none.
+        The ``id`` of the item found before. ``None``: there was no item.
     provides:
-        Under which name what is found now is put into the workflow's collection.
+        Name under which the item found now is added to the workflow's collection. ``None``: do not add it.
     """
     return {"action": "skip-if-changed", "lookup": lookup, "item": item, "provides": provides}
 
 
 def retry_after(*delays: str) -> dict[str, Any]:
-    """When all attempts have failed, try again after each of these delays: ``"30m"``, ``"12h"``, ``"1d"``, ``"2w"``.
+    """Retry after each of these delays once the job's retries are exhausted: ``"30m"``, ``"12h"``, ``"1d"``, ``"2w"``.
 
-    For ``on_failure``. Nobody hears of the failure before the last of them.
+    For ``on_failure``. The failure is reported only after the last of these attempts fails.
     """
     return {"action": "retry-with-delays", "delays": list(delays)}

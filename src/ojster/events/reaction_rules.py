@@ -1,7 +1,7 @@
-"""What is to happen when something happens to a job? Reactions: lists of actions, by event. (seed 003)
+"""Reactions of a job: lists of actions, by event.
 
-They are said with the job, checked when it is pushed, and carried out by ``ojster.events.reactions`` in the transaction
-of the event.
+They are attributes of the job, checked when it is pushed, and carried out by ``ojster.events.reactions`` in the
+transaction of the event.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ import msgspec
 from ojster.collections.items import INTERNAL, Matching, check_collection_name, check_item_name, read_lookup
 from ojster.core.durations import DAY, HOUR, MINUTE, WEEK
 from ojster.core.errors import InvalidRequest
-from ojster.core.reacts import BITS, COLLECTS, SKIPS, JobEvent
+from ojster.core.reacts import BITS, COLLECTS_BIT, SKIPS, JobEvent
 from ojster.events.channel import Notify
 from ojster.insight.task_values import Record, Skip, SkipIfChanged, SkipIfUnchanged
 
 ATTRIBUTE: Final = "event_reactions"
-"""The attribute of the job in which they stand."""
+"""The job attribute that holds its reactions."""
 
-MOST_ACTIONS: Final = 20
-"""How many actions an event may have."""
+MAX_ACTIONS: Final = 20
+"""Maximum number of actions for an event."""
 
 _DELAY: Final = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
 _UNITS: Final = {"m": MINUTE, "h": HOUR, "d": DAY, "w": WEEK}
 
 
 class Enqueue(msgspec.Struct, frozen=True, tag_field="action", tag="enqueue", forbid_unknown_fields=True):
-    """Push a job. References in its arguments and its ``meta`` lead to that which it is a reaction to: ``job.id``."""
+    """Push a job. References in its arguments and ``meta`` may lead to the job that has the reaction: ``job.id``."""
 
     job: dict[str, msgspec.Raw]
 
 
 class StartWorkflow(msgspec.Struct, frozen=True, tag_field="action", tag="start-workflow", forbid_unknown_fields=True):
-    """Start a workflow, or one of a definition. References in its ``params``, ``properties`` and ``target`` may lead
-    to the job that it is a reaction to.
+    """Start a workflow, which may come from a definition.
+
+    References in its ``params``, ``properties`` and ``target`` may lead to the job that has the reaction.
     """
 
     workflow: dict[str, msgspec.Raw]
 
 
 class Collect(msgspec.Struct, frozen=True, tag_field="action", tag="collect", forbid_unknown_fields=True):
-    """Put data, or artifacts, into a collection (``ojster.collections.items``), in the place of what has the same name.
+    """Put data or artifacts into a collection (``ojster.collections.items``).
 
     Parameters
     ----------
     name:
-        The item's name; what stands in braces leads to the job, ``build-{job.result.arch}``, or to the artifact,
-        ``{artifact.name}``.
+        The item's name. Braces refer to the job, ``build-{job.result.arch}``, or to the artifact, ``{artifact.name}``.
     collection:
-        Which; ``internal`` is that of the job's workflow.
+        Its name; ``internal`` (the default) is the collection of the job's workflow.
     data:
-        Any JSON, in which references may lead to the job, or the artifact; without, the result of the job, or the data
+        Any JSON, in which references may lead to the job or the artifact. Default: the result of the job, or the data
         of the artifact.
     replace:
-        Whether it takes the place of an item of that name; else the reaction fails if there is one.
+        Whether to replace an item of the same name; otherwise the reaction fails if there is one.
     artifacts:
-        Which artifacts of the job it is about, by what they must be like; without, data is put there.
+        Which artifacts of the job to put into the collection; ``None``: put ``data``.
     """
 
     name: str
@@ -74,9 +74,9 @@ class Collect(msgspec.Struct, frozen=True, tag_field="action", tag="collect", fo
 class RetryWithDelays(
     msgspec.Struct, frozen=True, tag_field="action", tag="retry-with-delays", forbid_unknown_fields=True
 ):
-    """Of ``on_failure``: when all attempts have failed, try again after each of these delays, such as ``30m``.
+    """For ``on_failure``: after all attempts have failed, retry after each of these delays, such as ``30m``.
 
-    Nobody hears of a failure before the last of them.
+    The failure is reported only after the last of these retries.
     """
 
     delays: tuple[str, ...]
@@ -89,7 +89,7 @@ _decode: Final = msgspec.json.Decoder(Reactions).decode
 
 
 def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
-    """Return the reactions that a job says; whether jobs and workflows can be made of them is not checked here.
+    """Return the reactions of a job. The jobs and workflows in them are not validated here.
 
     Raises
     ------
@@ -101,17 +101,17 @@ def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
 
 @lru_cache(maxsize=1024)
 def _read_reactions(raw: bytes) -> Reactions:
-    """Read reactions, or remember them: those of jobs of a type are mostly the same."""
+    """Parse reactions, with a cache: jobs of a type mostly have the same."""
     try:
         reactions = _decode(raw)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The reactions of the job are malformed: {error}.", field=ATTRIBUTE) from None
     for event, actions in reactions.items():
-        if len(actions) > MOST_ACTIONS:
-            raise InvalidRequest(f"{event!r} has more than {MOST_ACTIONS} actions.", field=f"{ATTRIBUTE}.{event}")
+        if len(actions) > MAX_ACTIONS:
+            raise InvalidRequest(f"{event!r} can have at most {MAX_ACTIONS} actions.", field=f"{ATTRIBUTE}.{event}")
         retries = [action for action in actions if isinstance(action, RetryWithDelays)]
         if len(retries) > (event == "on_failure"):
-            message = "'retry-with-delays' can stand once, in 'on_failure'."
+            message = "'retry-with-delays' is allowed once, in 'on_failure'."
             raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
         for retry in retries:
             delays_of(retry)
@@ -125,17 +125,17 @@ def _read_reactions(raw: bytes) -> Reactions:
 
 
 def _check_places(event: JobEvent, actions: Sequence[Action]) -> None:
-    """Refuse actions that make no sense when something happens."""
+    """Reject actions that the event does not allow."""
     if sum(isinstance(action, SkipIfUnchanged) for action in actions) > 1:
-        raise InvalidRequest("'skip-if-unchanged' can stand once.", field=f"{ATTRIBUTE}.{event}")
+        raise InvalidRequest("'skip-if-unchanged' is allowed once.", field=f"{ATTRIBUTE}.{event}")
     for action in actions:
         if isinstance(action, Record) and event not in ("on_success", "on_failure"):
-            message = "'record' can stand in 'on_success' and 'on_failure'."
+            message = f"'record' is allowed in 'on_success' and 'on_failure', not in {event!r}."
             raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
         if not isinstance(action, Skip):
             continue
         if event != "on_assignment":
-            message = "'skip-if-unchanged' and 'skip-if-changed' can stand in 'on_assignment'."
+            message = f"'skip-if-unchanged' and 'skip-if-changed' are allowed in 'on_assignment', not in {event!r}."
             raise InvalidRequest(message, field=f"{ATTRIBUTE}.{event}")
         if isinstance(action, SkipIfChanged):
             read_lookup(msgspec.json.encode(action.lookup))
@@ -151,27 +151,27 @@ _in_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 
 
 def reactions_of(envelope: bytes) -> Reactions:
-    """Return the reactions of a job that is stored; raises as ``read_reactions`` does."""
+    """Return the reactions of a stored job; raises the errors of ``read_reactions``."""
     return read_reactions(_in_envelope(envelope).event_reactions)
 
 
 def delays_of(retry: RetryWithDelays) -> list[int]:
-    """Return after what times, in microseconds, it is tried again.
+    """Return the delays before the retries, in microseconds.
 
     Raises
     ------
     InvalidRequest
-        One of them is no time, or there is none.
+        A delay is malformed, or there is none.
     """
     found = [_DELAY.fullmatch(delay) for delay in retry.delays]
     if not found or None in found:
-        raise InvalidRequest("Delays are a list such as ['30m', '12h', '1d', '2w'].", field=f"{ATTRIBUTE}.on_failure")
+        raise InvalidRequest("'delays' must be like ['30m', '12h', '1d', '2w'].", field=f"{ATTRIBUTE}.on_failure")
     return [int(match[1]) * _UNITS[match[2]] for match in found if match is not None]
 
 
 def bits_of(reactions: Mapping[JobEvent, Sequence[Any]]) -> int:
-    """Return how a job's row says to which events there are reactions."""
+    """Return the bits of ``reacts`` for these reactions."""
     bits = sum(bit for event, bit in BITS.items() if reactions.get(event))
     collects = any(isinstance(action, Collect) for action in reactions.get("on_success", ()))
     skips = any(isinstance(action, Skip) for action in reactions.get("on_assignment", ()))
-    return bits | COLLECTS * collects | SKIPS * skips
+    return bits | COLLECTS_BIT * collects | SKIPS * skips

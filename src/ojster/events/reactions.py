@@ -1,6 +1,6 @@
-"""How are reactions carried out? In the transaction of the event, one after the other. (seed 003, "Event reactions")
+"""Execution of reactions, one after the other, in the transaction of the event.
 
-A reaction that fails is noted in the history of its job, and never undoes the event.
+A failed reaction is recorded in the history of its job. It never undoes the event.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.collections.outputs import carry_out, collect_all, collect_outputs, finder, note_failure, seer, workflow_of
+from ojster.collections.outputs import (
+    collect_all,
+    collect_outputs,
+    finder,
+    note_failure,
+    run_reaction,
+    seer,
+    workflow_of,
+)
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.reacts import LOOKS_UP
+from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, resolve
 from ojster.core.tenant import qualify
@@ -32,20 +40,20 @@ from ojster.workflows.definitions import find
 from ojster.workflows.plan import read_workflow
 from ojster.workflows.workflows import create
 
-MOST_ROUNDS: Final = 8
-"""How often, in one transaction, reactions may follow from what reactions have done."""
+MAX_REACTION_ROUNDS: Final = 8
+"""Maximum number of rounds of reactions that trigger reactions, in one transaction."""
 
 _OF_JOB: Final = ("args", "meta")
 _OF_WORKFLOW: Final = ("params", "properties", "target")
-"""Where references are replaced; elsewhere they are those of the workflow itself."""
+"""Members in which references to the job are resolved; those in other members belong to the new workflow."""
 
 
 log = logging.getLogger("ojster")
 
 
 def react(tx: Transaction) -> None:
-    """Carry out the reactions to what has happened in this transaction."""
-    for _ in range(MOST_ROUNDS):
+    """Carry out the reactions to the events of this transaction."""
+    for _ in range(MAX_REACTION_ROUNDS):
         if not tx.effects.reactions:
             return
         collect_outputs(tx)
@@ -55,16 +63,18 @@ def react(tx: Transaction) -> None:
         _enqueue_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Enqueue)])
         record_all(tx, [(job, event, action) for job, event, action in wanted if isinstance(action, Record)])
         for job, event, action in wanted:
-            if isinstance(action, StartWorkflow | Notify):  # others were decided before
-                carry_out(tx, job, event, partial(_act, tx, job, event, action))
+            if isinstance(action, StartWorkflow | Notify):  # the other kinds are carried out elsewhere
+                run_reaction(tx, job, event, partial(_act, tx, job, event, action))
     for job, event in tx.effects.reactions:
-        note_failure(tx, job, event, f"More than {MOST_ROUNDS} reactions follow each other.")
+        note_failure(
+            tx, job, event, f"More than {MAX_REACTION_ROUNDS} reactions triggered each other. Shorten the chain."
+        )
     tx.effects.reactions.clear()
 
 
 def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tuple[Job, Event, Action]]:
-    """What is to be done, in the order of what has happened."""
-    fresh = tx.find_jobs([job.id for job, _ in fired if not job.seq])  # they were inserted just now
+    """Yield the actions to carry out, in the order of the events."""
+    fresh = tx.find_jobs([job.id for job, _ in fired if not job.seq])  # inserted in this transaction
     tx.envelopes([job for job, _ in fired if job.seq and job.envelope == b"{}"])
     for known, event in fired:
         job = fresh.get(known.id, known)
@@ -75,13 +85,13 @@ def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tu
 
 
 def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) -> None:
-    """Push jobs, all in one go; those that are refused are noted in the history of what they are a reaction to."""
+    """Push the jobs of ``enqueue`` reactions in one batch; record refusals in the history of the source job."""
     ready: list[tuple[Job, Event, NewJob]] = []
     for job, event, action in wanted:
         try:
             members = _resolved(tx, action.job, _OF_JOB, job)
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
-            new = msgspec.structs.replace(new, reacts=new.reacts & ~LOOKS_UP)  # they were resolved just now
+            new = msgspec.structs.replace(new, reacts=new.reacts & ~LOOKUP_BIT)  # lookups are already resolved
             ready.append((job, event, new))
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))
@@ -93,9 +103,9 @@ def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) 
     except TryAgain:
         raise
     except Exception:
-        log.exception("jobs that reactions push are pushed one by one")
+        log.exception("batch push of jobs by reactions failed; they are pushed one by one")
         for job, event, new in ready:
-            carry_out(tx, job, event, partial(_push, tx, new))
+            run_reaction(tx, job, event, partial(_push, tx, new))
         return
     for (job, event, _), result in zip(ready, results, strict=True):
         try:
@@ -136,7 +146,7 @@ def _start(tx: Transaction, job: Job, members: Members) -> None:
 
 
 def _accept(result: Any) -> None:
-    """Raise a refusal, so that what has led to it is undone."""
+    """Raise the error if the result is one, so that the changes that led to it are undone."""
     if isinstance(result, Later):
         raise TryAgain(result.message)
     if isinstance(result, OjsterError):
@@ -144,6 +154,6 @@ def _accept(result: Any) -> None:
 
 
 def _resolved(tx: Transaction, template: Members, names: tuple[str, ...], job: Job) -> Members:
-    """Return a request, with what its references to a job, and its lookups, lead to."""
+    """Return a request with its references to a job and its lookups resolved."""
     see, find = seer(job), finder(tx, job.tenant, workflow_of(job))
     return {name: msgspec.Raw(resolve(raw, see, find)) if name in names else raw for name, raw in template.items()}

@@ -1,4 +1,7 @@
-"""How is followed what happens, over HTTP? Server-sent events (ojs-realtime.md section 2)."""
+"""Endpoints for event streams over HTTP, as server-sent events.
+
+Spec: ojs-realtime 2
+"""
 
 from __future__ import annotations
 
@@ -10,45 +13,50 @@ from ojster.core.events import SOURCE
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
-from ojster.events.streams import ALL, Channel, Told, gap, id_to_number
+from ojster.events.streams import ALL, Channel, StreamEvent, gap, id_to_number
 from ojster.jobs.request import check_queue_name
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 HEARTBEAT: Final = 10.0
-"""After how many seconds without an event the connection is shown to be alive, …"""
+"""Minimum time without an event before a heartbeat is sent, in seconds."""
 
 PATIENCE: Final = 4.0
-"""… and how often that is looked at: together less than the fifteen seconds that section 2.4 allows."""
+"""Maximum wait for events before the heartbeat is checked, in seconds.
 
-RETRY: Final = 3_000
-"""After how many milliseconds a client should come back that was cut off."""
+``HEARTBEAT`` plus ``PATIENCE`` stays below the 15 seconds that the specification allows.
+
+Spec: ojs-realtime 2.4
+"""
+
+RECONNECT_MS: Final = 3_000
+"""Reconnection delay suggested to clients, in milliseconds."""
 
 GRACE_MS: Final = 5_000
-"""How soon connections are closed when the server stops, in milliseconds."""
+"""Grace period announced to clients before connections close at shutdown, in milliseconds."""
 
 
-async def follow_job(exchange: Exchange) -> Answer:
-    """Follow a job as server-sent events, until it is finished; ``event_types`` chooses some."""
+async def follow_job(exchange: HttpRequest) -> Answer:
+    """Stream the events of a job until it is finished, as server-sent events, optionally by ``event_types``."""
     after = await _begin(exchange)
     job = await exchange.engine.find(exchange.path["id"])
     return _stream(exchange, f"job:{job.id}", after, job)
 
 
-async def follow_queue(exchange: Exchange) -> Answer:
-    """Follow all that happens in a queue as server-sent events; ``event_types`` chooses some."""
+async def follow_queue(exchange: HttpRequest) -> Answer:
+    """Stream the events of a queue as server-sent events, optionally by ``event_types``."""
     name = check_queue_name(exchange.path["name"])
     await exchange.engine.queue_statistics(name)
     return _stream(exchange, f"queue:{name}", await _begin(exchange))
 
 
-async def follow_all(exchange: Exchange) -> Answer:
-    """Follow all that happens as server-sent events; ``event_types`` chooses some."""
+async def follow_all(exchange: HttpRequest) -> Answer:
+    """Stream all events as server-sent events, optionally by ``event_types``."""
     return _stream(exchange, ALL, await _begin(exchange))
 
 
-async def _begin(exchange: Exchange) -> tuple[int, bool]:
-    """Return after which event to begin, and whether those that the client wants are no longer known."""
+async def _begin(exchange: HttpRequest) -> tuple[int, bool]:
+    """Return the number of the event to start after, and whether the client's last event id is unknown."""
     last_id = exchange.header(b"last-event-id") or exchange.query.get("last_event_id")
     present = await exchange.engine.last_event()
     if not last_id:
@@ -57,7 +65,7 @@ async def _begin(exchange: Exchange) -> tuple[int, bool]:
     return (present, True) if number is None or number > present else (number, False)
 
 
-def _stream(exchange: Exchange, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
+def _stream(exchange: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
     exchange.feed.check(exchange.address)
     types = frozenset(filter(None, exchange.query.get("event_types", "").split(",")))
     followed = Channel(channel, types, exchange.engine.tenant)
@@ -66,12 +74,12 @@ def _stream(exchange: Exchange, channel: str, begin: tuple[int, bool], job: Job 
 
 
 async def _pieces(
-    exchange: Exchange, channel: Channel, begin: tuple[int, bool], job: Job | None
+    exchange: HttpRequest, channel: Channel, begin: tuple[int, bool], job: Job | None
 ) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     after, is_unknown = begin
     with exchange.feed.admit(exchange.address):
-        yield b"retry: %d\n\n" % RETRY
+        yield b"retry: %d\n\n" % RECONNECT_MS
         if is_unknown:
             yield _line(gap(channel.name, exchange.engine.database.clock()))
         if job is not None and job.state in FINISHED:
@@ -91,11 +99,11 @@ async def _pieces(
             if not lines and loop.time() >= quiet_since + HEARTBEAT:
                 yield b":heartbeat\n\n"
                 quiet_since = loop.time()
-        yield _line(Told("server.shutdown", {"reason": "the server stops", "grace_period_ms": GRACE_MS}))
+        yield _line(StreamEvent("server.shutdown", {"reason": "the server stops", "grace_period_ms": GRACE_MS}))
 
 
-async def _rest(exchange: Exchange, channel: Channel, after: int, job: Job) -> AsyncGenerator[Told, None]:
-    """What happened to a finished job since an event; if nothing, or nothing is known, how it stands."""
+async def _rest(exchange: HttpRequest, channel: Channel, after: int, job: Job) -> AsyncGenerator[StreamEvent, None]:
+    """Yield a finished job's events after an event; if its last event is not among them, also its final state."""
     ended = False
     while not ended:
         stretch = await exchange.engine.read_on(after)
@@ -109,10 +117,10 @@ async def _rest(exchange: Exchange, channel: Channel, after: int, job: Job) -> A
     if not ended:
         at = format_timestamp(job.finished_at or 0)
         data = {"job_id": job.id, "queue": job.queue, "type": job.type, "from": job.state, "to": job.state}
-        yield Told("job.state_changed", data | {"timestamp": at, "source": SOURCE})
+        yield StreamEvent("job.state_changed", data | {"timestamp": at, "source": SOURCE})
 
 
-def _line(told: Told) -> bytes:
+def _line(told: StreamEvent) -> bytes:
     id = b"id: %b\n" % told.id.encode() if told.id else b""
     return b"%bevent: %b\ndata: %b\n\n" % (id, told.name.encode(), encode(told.data))
 

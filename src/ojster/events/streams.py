@@ -1,9 +1,11 @@
-"""Who follows what happens, as it happens? Server-sent events and WebSocket (ojs-realtime.md).
+"""Live events for clients, over server-sent events and WebSocket.
 
-One task of the server reads the log of events on for all who follow, as long as somebody does, and keeps the last ones
-in memory. Each follower goes on at its own pace from the event that it has got last: nothing is buffered for it. Who
-falls behind what is in memory, or comes back after a cut, reads the log itself until it has caught up, and misses
-nothing that is still kept; who comes too late is told of the gap.
+While there are followers, one task of the server reads the event log for all of them and keeps the latest events in
+memory. Each follower continues at its own pace after the last event that it received; nothing is buffered for it. A
+follower that falls behind the events in memory, or reconnects, reads the log itself until it has caught up, and misses
+no event that is still kept. If events were already deleted, it receives a gap notice.
+
+Spec: ojs-realtime
 """
 
 from __future__ import annotations
@@ -21,44 +23,49 @@ import msgspec
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.events import Event
 from ojster.core.states import FINISHED
-from ojster.core.tenant import EVERYBODY, NOBODY
+from ojster.core.tenant import ALL_TENANTS, NOBODY
 from ojster.core.timestamps import format_timestamp
 from ojster.service import Engine
 from ojster.storage.wakeups import EVENTS
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN: Final = 0.5
-"""How often it is looked, in seconds, what other processes have done, while somebody follows."""
+POLL_INTERVAL_SECONDS: Final = 0.5
+"""Interval at which the log is polled for events of other processes while there are followers, in seconds."""
 
-IN_MEMORY: Final = 10_000
-"""How many events are kept in memory for those who follow."""
+MAX_EVENTS_IN_MEMORY: Final = 10_000
+"""Maximum number of events kept in memory for followers."""
 
-MOST_FOLLOWERS: Final = 100
-"""How many connections of one address may follow at the same time."""
+MAX_FOLLOWERS_PER_ADDRESS: Final = 100
+"""Maximum number of following connections per client address."""
 
-FAREWELL: Final = 2.0
-"""How many seconds those who follow have to take in that the server stops."""
+DISCONNECT_TIMEOUT_SECONDS: Final = 2.0
+"""Maximum wait for followers to disconnect when the server stops, in seconds."""
 
 ALL: Final = "all"
 
 
 class TooManyFollowers(OjsterError):
-    """The address follows too many things already (section 5.2)."""
+    """The client address has too many following connections.
+
+    Spec: ojs-realtime 5.2
+    """
 
     code = "rate_limited"
     status = 429
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a follower is told.
+class StreamEvent(msgspec.Struct, frozen=True):
+    """An event as a follower receives it.
 
     Parameters
     ----------
     name:
-        What has happened, in the words of ojs-realtime.md.
+        The event name defined by ojs-realtime.
     id:
-        Where to go on after it; ``None``: it is no event of the log.
+        The id to resume after; ``None``: it is not an event of the log.
+    at:
+        Time of the event, in microseconds since the epoch.
     """
 
     name: str
@@ -68,21 +75,21 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """What is followed: ``job:ID``, ``queue:NAME`` or ``all``, of one tenant or of all; only these types, if any."""
+    """A subscription to ``job:ID``, ``queue:NAME`` or ``all``, of one tenant or all; ``types`` limits it, if any."""
 
     name: str
     types: frozenset[str] = frozenset()
     tenant: str | None = None
 
-    def tell(self, number: int, event: Event) -> Told | None:
-        """Return what is told of an event, if it is one of the channel, and of a type that is wanted."""
+    def tell(self, number: int, event: Event) -> StreamEvent | None:
+        """Return an event as followers receive it; ``None`` if the channel does not include it."""
         if not self._has(event):
             return None
         told = tell(number, event)
         return told if not self.types or told.name in self.types else None
 
     def ends_with(self, event: Event) -> bool:
-        """Whether it is about a job, and this is its end."""
+        """Whether this is the channel of a job, and the event finishes that job."""
         return self.name.startswith("job:") and event[5].get("to") in FINISHED and self._has(event)
 
     def _has(self, event: Event) -> bool:
@@ -95,50 +102,55 @@ class Channel(msgspec.Struct, frozen=True):
         return kind != "queue" or queue == name
 
 
-class Piece(NamedTuple):
-    """Some events that follow each other, and whether all are there between those before and these."""
+class EventBatch(NamedTuple):
+    """Consecutive events, and whether none is missing between the previous ones and these."""
 
     events: list[tuple[int, Event]]
     is_whole: bool = True
 
 
-def tell(number: int, event: Event) -> Told:
-    """Return how an event is told (section 4): transitions of jobs under one name, all others under their own."""
+def tell(number: int, event: Event) -> StreamEvent:
+    """Return an event as followers receive it: job transitions share one name, other events keep their own.
+
+    Spec: ojs-realtime 4
+    """
     type, at, subject, queue, job_type, more, tenant = event
     id, moment = number_to_id(number), format_timestamp(at)
     data: dict[str, Any] = {"job_id": subject, "queue": queue, "type": job_type} if job_type is not None else {}
     if queue is not None:
         data["queue"] = queue
-    if tenant not in (NOBODY, EVERYBODY):
+    if tenant not in (NOBODY, ALL_TENANTS):
         data["tenant_id"] = tenant
     if "to" in more:
         moved = {"from": more.get("from"), "to": more["to"], "event_type": type, "timestamp": moment}
         extra = {name: value for name, value in more.items() if name not in ("from", "to")}
-        return Told("job.state_changed", data | moved | extra, id, at)
+        return StreamEvent("job.state_changed", data | moved | extra, id, at)
     if type == "job.progress":
         percent = round(100 * float(more.get("progress") or 0))
-        return Told(type, data | {"progress": percent, "message": more.get("message"), "timestamp": moment}, id, at)
-    return Told(type, data | {"subject": subject} | more | {"timestamp": moment}, id, at)
+        return StreamEvent(
+            type, data | {"progress": percent, "message": more.get("message"), "timestamp": moment}, id, at
+        )
+    return StreamEvent(type, data | {"subject": subject} | more | {"timestamp": moment}, id, at)
 
 
 def number_to_id(number: int) -> str:
-    """Return the id of the event with a number."""
+    """Return the id of the event with this number."""
     return f"evt_{number}"
 
 
 def id_to_number(id: str) -> int | None:
-    """Return the number of the event with an id; ``None`` if it is no id of an event."""
+    """Return the number of the event with this id; ``None`` if it is not an event id."""
     digits = id.removeprefix("evt_")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
 class Feed:
-    """Reads on for all who follow what happens in a database.
+    """Reads the event log for all followers of a server.
 
     Parameters
     ----------
     engine:
-        Whose log of events is read.
+        The engine with the event log.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -146,7 +158,7 @@ class Feed:
         self._numbers: list[int] = []
         self._events: list[Event] = []
         self._since = 0
-        """After which number all events up to ``_until`` are in memory."""
+        """Number after which all events up to ``_until`` are in memory."""
         self._until = 0
         self._followers = 0
         self._news = asyncio.Event()
@@ -155,19 +167,21 @@ class Feed:
         self._all_gone = asyncio.Event()
 
     def check(self, address: str) -> None:
-        """Refuse a connection of an address that has as many as it may have.
+        """Reject a connection from an address that already has the maximum number.
 
         Raises
         ------
         TooManyFollowers
-            It has.
+            The address has ``MAX_FOLLOWERS_PER_ADDRESS`` connections.
         """
-        if self._addresses[address] >= MOST_FOLLOWERS:
-            raise TooManyFollowers(f"{address} follows events on {MOST_FOLLOWERS} connections already.")
+        if self._addresses[address] >= MAX_FOLLOWERS_PER_ADDRESS:
+            raise TooManyFollowers(
+                f"{address} already follows events on {MAX_FOLLOWERS_PER_ADDRESS} connections. Close one first."
+            )
 
     @contextlib.contextmanager
     def admit(self, address: str) -> Iterator[None]:
-        """Count a connection of an address for as long as it lasts."""
+        """Count a connection of an address until the context ends."""
         self._addresses[address] += 1
         try:
             yield
@@ -179,19 +193,19 @@ class Feed:
                 self._all_gone.set()
 
     async def farewell(self) -> None:
-        """Return when all who follow have been told that the server stops, or do not listen."""
+        """Wait until all followers have disconnected, for at most ``DISCONNECT_TIMEOUT_SECONDS`` seconds."""
         if self._addresses:
             self._all_gone.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), FAREWELL)
+                await asyncio.wait_for(self._all_gone.wait(), DISCONNECT_TIMEOUT_SECONDS)
 
-    async def follow(self, after: int, patience: float) -> AsyncIterator[Piece]:
-        """Return what happens after the event with a number, some events at a time, until the server stops.
+    async def follow(self, after: int, patience: float) -> AsyncIterator[EventBatch]:
+        """Yield the events after the event with a number, in batches, until the server stops.
 
         Parameters
         ----------
         patience:
-            How many seconds to wait for an event; after that a piece without any is returned.
+            Maximum wait for an event, in seconds. After it, a piece without events is yielded.
         """
         self._followers += 1
         if self._task is None or self._task.done():
@@ -203,17 +217,17 @@ class Feed:
                 if after < self._since:
                     stretch = await self._engine.read_on(after)
                     after = stretch.events[-1][0] if stretch.events else self._since
-                    yield Piece(stretch.events, stretch.is_whole)
+                    yield EventBatch(stretch.events, stretch.is_whole)
                     continue
                 news = self._news
                 if some := self._remembered(after):
                     after = some[-1][0]
-                    yield Piece(some)
+                    yield EventBatch(some)
                     continue
                 try:
                     await asyncio.wait_for(news.wait(), patience)
                 except TimeoutError:
-                    yield Piece([])
+                    yield EventBatch([])
         finally:
             self._followers -= 1
             if not self._followers and self._task is not None:
@@ -231,20 +245,20 @@ class Feed:
                 try:
                     stretch = await self._engine.read_on(self._until)
                 except BackendUnavailable as error:
-                    log.warning("what happens cannot be followed now: %s", error)
-                    await asyncio.sleep(LOOK_AGAIN)
+                    log.warning("cannot read the event log, retrying: %s", error)
+                    await asyncio.sleep(POLL_INTERVAL_SECONDS)
                     continue
                 if stretch.events:
                     self._remember(stretch.events)
                 if not stretch.more:
-                    await waiter.wait(LOOK_AGAIN)
+                    await waiter.wait(POLL_INTERVAL_SECONDS)
         self._ring()
 
     def _remember(self, events: list[tuple[int, Event]]) -> None:
         self._numbers += [number for number, _ in events]
         self._events += [event for _, event in events]
         self._until = self._numbers[-1]
-        if (surplus := len(self._numbers) - IN_MEMORY) > 0:
+        if (surplus := len(self._numbers) - MAX_EVENTS_IN_MEMORY) > 0:
             self._since = self._numbers[surplus - 1]
             del self._numbers[:surplus], self._events[:surplus]
         self._ring()
@@ -254,7 +268,15 @@ class Feed:
         self._news = asyncio.Event()
 
 
-def gap(channel: str, at: int | None) -> Told:
-    """Return what is told when events are no longer kept (section 4.5); ``at`` is when those after them begin."""
+def gap(channel: str, at: int | None) -> StreamEvent:
+    """Return the notice that events are no longer kept.
+
+    Parameters
+    ----------
+    at:
+        Time of the first event after the gap, in microseconds since the epoch; ``None`` if unknown.
+
+    Spec: ojs-realtime 4.5
+    """
     end = None if at is None else format_timestamp(at)
-    return Told("system.gap", {"channel": channel, "gap_start": None, "gap_end": end})
+    return StreamEvent("system.gap", {"channel": channel, "gap_start": None, "gap_end": end})

@@ -12,16 +12,18 @@ from ojster.storage.transaction import Transaction
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """Who wants to be told of which events (ojs-webhooks.md section 5.1). Times are microseconds since the epoch.
+    """A webhook subscription to events. Times are microseconds since the epoch.
 
     Parameters
     ----------
     events:
-        Types of events; ``job.*`` stands for all that begin so, ``*`` for all.
+        Types of events; ``job.*`` matches all types with this prefix, ``*`` all types.
     queues, job_types:
-        Only events of these, if there are any.
+        Only events of these; empty: of all.
     former_secret, former_until:
-        The secret before the present one, and until when deliveries are signed with it too.
+        The previous secret, and until when deliveries are signed with it too.
+
+    Spec: ojs-webhooks 5.1
     """
 
     id: str
@@ -36,10 +38,10 @@ class Subscription(msgspec.Struct, frozen=True):
     former_secret: str | None = None
     former_until: int = 0
     tenant: str | None = None
-    """Whose events it hears of; ``None``: of all."""
+    """Tenant of the events; ``None``: all tenants."""
 
     def wants(self, type: str, queue: str | None, job_type: str | None, tenant: str = "") -> bool:
-        """Whether it wants to hear of an event."""
+        """Whether the subscription matches an event."""
         if self.tenant not in (None, tenant):
             return False
         if self.queues and queue not in self.queues:

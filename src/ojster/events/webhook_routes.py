@@ -1,4 +1,7 @@
-"""How do others subscribe to events, and what was delivered to them? (ojs-webhooks.md section 10)"""
+"""Endpoints for webhook subscriptions and their deliveries.
+
+Spec: ojs-webhooks 10
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from ojster.jobs import interventions
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 
-async def create_subscription(exchange: Exchange) -> Answer:
-    """Subscribe to events. The secret with which deliveries are signed is told here, and never again."""
+async def create_subscription(exchange: HttpRequest) -> Answer:
+    """Subscribe to events. Only this answer and rotations contain the secret that signs deliveries."""
     body = await exchange.read(wire.SUBSCRIPTION)
     await exchange.sender.check(body.url)
     chosen = body.filter or wire.EventFilterBody()
@@ -47,21 +50,21 @@ async def create_subscription(exchange: Exchange) -> Answer:
     return _answer(_shown(subscription) | {"secret": subscription.secret}, 201)
 
 
-async def list_subscriptions(exchange: Exchange) -> Answer:
-    """List the subscriptions, the oldest first."""
+async def list_subscriptions(exchange: HttpRequest) -> Answer:
+    """List the subscriptions, oldest first."""
     engine = exchange.engine
     found = await engine.look(webhooks.list_subscriptions, None)
     shown = [_shown(one) for one in found if engine.tenant in (None, one.tenant)]
     return Answer(encode({"subscriptions": shown}))
 
 
-async def show_subscription(exchange: Exchange) -> Answer:
+async def show_subscription(exchange: HttpRequest) -> Answer:
     """Show a subscription, without its secret."""
     return _answer(_shown(await _find(exchange)))
 
 
-async def change_subscription(exchange: Exchange) -> Answer:
-    """Change a subscription; what is not mentioned stays."""
+async def change_subscription(exchange: HttpRequest) -> Answer:
+    """Change a subscription. Omitted members keep their values."""
     body = await exchange.read(wire.SUBSCRIPTION_PATCH)
     await _find(exchange)
     members: dict[str, Any] = {}
@@ -81,14 +84,14 @@ async def change_subscription(exchange: Exchange) -> Answer:
     return _answer(_shown(changed))
 
 
-async def delete_subscription(exchange: Exchange) -> Answer:
-    """Delete a subscription; what is still to be delivered to it is dropped."""
+async def delete_subscription(exchange: HttpRequest) -> Answer:
+    """Delete a subscription and drop its pending deliveries."""
     await _find(exchange)
     gone = await exchange.engine.do(webhooks.unsubscribe, exchange.path["id"])
     return Answer(encode({"deleted": True, "id": gone.id}))
 
 
-async def rotate_secret(exchange: Exchange) -> Answer:
+async def rotate_secret(exchange: HttpRequest) -> Answer:
     """Give a subscription a new secret; for a day, deliveries are signed with both."""
     await _find(exchange)
     changed = await exchange.engine.do(webhooks.change_subscriptions, Change(exchange.path["id"], rotate=True))
@@ -96,8 +99,8 @@ async def rotate_secret(exchange: Exchange) -> Answer:
     return _answer(shown | {"former_secret_expires_at": format_timestamp(changed.former_until)})
 
 
-async def test_subscription(exchange: Exchange) -> Answer:
-    """Send the event ``webhook.test`` now, and tell what the endpoint answered."""
+async def test_subscription(exchange: HttpRequest) -> Answer:
+    """Send the event ``webhook.test`` now, and return the endpoint's answer."""
     engine = exchange.engine
     subscription = await _find(exchange)
     data = {"subscription_id": subscription.id}
@@ -116,7 +119,7 @@ async def test_subscription(exchange: Exchange) -> Answer:
     return Answer(encode(shown))
 
 
-async def _find(exchange: Exchange) -> Subscription:
+async def _find(exchange: HttpRequest) -> Subscription:
     id, engine = exchange.path["id"], exchange.engine
     found = await engine.look(webhooks.find_subscriptions, id)
     if engine.tenant not in (None, found.tenant):
@@ -124,12 +127,12 @@ async def _find(exchange: Exchange) -> Subscription:
     return found
 
 
-async def list_deliveries(exchange: Exchange) -> Answer:
-    """List deliveries, the newest first; with ``state`` only those that are pending, delivered or dead."""
+async def list_deliveries(exchange: HttpRequest) -> Answer:
+    """List deliveries, newest first; with ``state`` only those that are pending, delivered or dead."""
     page = numbered_page(exchange.query)
     state = exchange.query.get("state")
     if state is not None and state not in _STATES:
-        raise InvalidRequest(f"A delivery is {', '.join(_STATES)}, not {state[:40]!r}.", field="state")
+        raise InvalidRequest(f"Unknown state {state[:40]!r}. Use one of {', '.join(_STATES)}.", field="state")
     states = _STATES[state] if state else ()
     found = await exchange.engine.list_jobs(
         JobFilter(states=states, queue=webhooks.QUEUE), Page(page.size, page.offset)
@@ -138,20 +141,20 @@ async def list_deliveries(exchange: Exchange) -> Answer:
     return Answer(encode({"deliveries": items, "pagination": numbered_pagination(page, found.total)}))
 
 
-async def show_delivery(exchange: Exchange) -> Answer:
-    """Show a delivery: the event, and what each attempt came to."""
+async def show_delivery(exchange: HttpRequest) -> Answer:
+    """Show a delivery with its event and the errors of its attempts."""
     job = await _find_delivery(exchange)
     return Answer(encode(_delivery(job) | {"event": job.args[1], "errors": _decoded(job.errors) or []}))
 
 
-async def retry_delivery(exchange: Exchange) -> Answer:
-    """Make a delivery again that nobody took."""
+async def retry_delivery(exchange: HttpRequest) -> Answer:
+    """Retry a delivery that has failed or was cancelled."""
     job = await _find_delivery(exchange)
     again = await exchange.engine.do(interventions.revive, job.id)
     return Answer(encode({"id": f"del_{again.id}", "state": "pending"}))
 
 
-async def _find_delivery(exchange: Exchange) -> Job:
+async def _find_delivery(exchange: HttpRequest) -> Job:
     id = exchange.path["id"].removeprefix("del_")
     job = await exchange.engine.find(id)
     if job.queue != webhooks.QUEUE:
@@ -189,7 +192,7 @@ def _decoded(raw: bytes | None) -> Any:
 def _events(given: list[str]) -> tuple[str, ...]:
     for type in given:
         if "*" in type[:-1] or not type or (type.endswith("*") and type != "*" and not type.endswith(".*")):
-            raise InvalidRequest(f"{type[:60]!r} is no type of events, nor a prefix such as 'job.*'.", field="events")
+            raise InvalidRequest(f"Invalid event type {type[:60]!r}. Use a type or 'job.*'.", field="events")
     return tuple(dict.fromkeys(given))
 
 
@@ -208,7 +211,7 @@ def _shown(one: Subscription) -> dict[str, Any]:
 
 
 def _answer(shown: dict[str, Any], status: int = 200) -> Answer:
-    """Answer with a subscription as the specification does, and as its conformance suite expects it: in a wrapper."""
+    """Return a subscription bare, as in the specification, and also in a wrapper, as in its conformance suite."""
     return Answer(encode(shown | {"subscription": shown}), status)
 
 

@@ -1,6 +1,8 @@
-"""How do subscribers hear of events? A worker in the server, which signs, sends, and minds where it sends to.
+"""Webhook sender: a worker inside the server that signs and sends events, and checks the target addresses.
 
-(ojs-webhooks.md sections 5.3, 7 and 8)
+It also sends the notifications of jobs, by webhook or e-mail.
+
+Spec: ojs-webhooks 5.3, 7, 8
 """
 
 from __future__ import annotations
@@ -38,32 +40,32 @@ from ojster.version import __version__
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 20
-"""How many deliveries are under way at once."""
+MAX_CONCURRENT_DELIVERIES: Final = 20
+"""Maximum number of concurrent deliveries."""
 
 TIMEOUT: Final = 30.0
-"""How long an endpoint has to answer, in seconds (section 7.3)."""
+"""Timeout of each phase (connect, write, read) of a call to an endpoint, in seconds. Spec: ojs-webhooks 7.3"""
 
-MOST_REDIRECTS: Final = 3
-MOST_OF_ANSWER: Final = 1_000
-"""How many characters of an answer are kept."""
+MAX_REDIRECTS: Final = 3
+MAX_RESPONSE_CHARACTERS: Final = 1_000
+"""Maximum length of a stored response body, in characters."""
 
-LONGEST_LOOKUP: Final = 5.0
-"""How long it may take to find the address of a host, in seconds."""
+DNS_TIMEOUT_SECONDS: Final = 5.0
+"""DNS lookup timeout, in seconds."""
 
 GRACE: Final = 5.0
-"""How long deliveries that are under way have to finish when the server stops, in seconds."""
+"""Time deliveries in progress get to finish when the server stops, in seconds."""
 
 PAUSE: Final = 1.0
-"""How long to wait after the database was away, in seconds."""
+"""Delay before the next fetch after a failed one, in seconds."""
 
 
 class Refused(Exception):
-    """An endpoint that must not, or cannot, be called."""
+    """The endpoint must not, or cannot, be called."""
 
 
-class Answered(msgspec.Struct, frozen=True):
-    """What came of a call of an endpoint."""
+class EndpointResponse(msgspec.Struct, frozen=True):
+    """The response of an endpoint."""
 
     status: int
     seconds: float
@@ -71,22 +73,22 @@ class Answered(msgspec.Struct, frozen=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the endpoint has taken it."""
+        """Whether the endpoint accepted the delivery (status 2xx)."""
         return 200 <= self.status < 300
 
     @property
     def final(self) -> bool:
-        """Whether it makes no sense to try again."""
+        """Whether a retry is pointless: status 4xx, except 408 and 429."""
         return 400 <= self.status < 500 and self.status not in (408, 429)
 
 
-class Sender:
-    """Calls endpoints.
+class WebhookSender:
+    """Sends signed requests to endpoints.
 
     Parameters
     ----------
     trusting:
-        Whether plain HTTP, and addresses that are not public, are allowed: for development, and inside a network.
+        Whether plain HTTP and non-public addresses are allowed, for development or inside a private network.
     """
 
     def __init__(self, *, trusting: bool = False) -> None:
@@ -98,12 +100,12 @@ class Sender:
         await self._http.aclose()
 
     async def check(self, url: str) -> None:
-        """Refuse a URL that can never be called: see ``_addresses``; a host that is not known yet may be later.
+        """Reject a URL that can never be called (see ``_addresses``). A host that does not resolve now is accepted.
 
         Raises
         ------
         InvalidRequest
-            It is none, or not allowed.
+            The URL is malformed or not allowed.
         """
         try:
             parts = self._parts(url)
@@ -112,17 +114,17 @@ class Sender:
         except Refused as refusal:
             raise InvalidRequest(f"The URL cannot be used: {refusal}.", field="url") from None
         except OSError:
-            log.info("the host of the webhook %s is not known now", url)
+            log.info("cannot resolve the host of the webhook %s; accepting it anyway", url)
 
-    async def send(self, subscription: Subscription, event: dict[str, Any], delivery_id: str) -> Answered:
-        """Send an event, signed.
+    async def send(self, subscription: Subscription, event: dict[str, Any], delivery_id: str) -> EndpointResponse:
+        """Sign an event and send it.
 
         Raises
         ------
         Refused
-            The endpoint must not be called.
+            The endpoint must not be called, or it redirects too often.
         httpx.HTTPError, OSError
-            It did not answer.
+            The endpoint did not respond.
         """
         body = msgspec.json.encode(event)
         timestamp = str(int(time.time()))
@@ -137,18 +139,20 @@ class Sender:
         }
         started = time.perf_counter()
         url = subscription.url
-        for _ in range(MOST_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS + 1):
             response = await self._post(url, headers, body)
             location = response.headers.get("location")
             if not (300 <= response.status_code < 400 and location):
-                return Answered(response.status_code, time.perf_counter() - started, response.text[:MOST_OF_ANSWER])
+                return EndpointResponse(
+                    response.status_code, time.perf_counter() - started, response.text[:MAX_RESPONSE_CHARACTERS]
+                )
             url = urljoin(url, location)
-        raise Refused(f"it redirects more than {MOST_REDIRECTS} times")
+        raise Refused(f"it redirects more than {MAX_REDIRECTS} times")
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> httpx.Response:
-        """Call the first address of a host that can be reached.
+        """Send a request to the first reachable address of a host.
 
-        The addresses that were checked are those that are called: a second look-up might give others.
+        It calls only addresses that were checked: a second DNS lookup could return others.
         """
         parts = self._parts(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -161,24 +165,24 @@ class Sender:
                 return await self._http.post(target, headers=named, content=body, extensions={"sni_hostname": host})
             except httpx.ConnectError as error:
                 failure = error
-        raise failure or httpx.ConnectError(f"{host} has no address")
+        raise failure or httpx.ConnectError(f"the host {host} has no address")
 
     def _parts(self, url: str) -> Any:
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise Refused("it is no URL") from None
+            raise Refused("it is not a valid URL") from None
         allowed = ("https", "http") if self.trusting else ("https",)
         if parts.scheme not in allowed or not parts.hostname or port == 0:
             raise Refused(f"it must begin with {' or '.join(f'{scheme}://' for scheme in allowed)} and name a host")
         if parts.username or parts.password:
-            raise Refused("it must not hold a password")
+            raise Refused("it must not contain a user name or a password")
         return parts
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a host; unless all are trusted, none may be private, or of this machine."""
-        async with asyncio.timeout(LONGEST_LOOKUP):
+        """Return the addresses of a host. Raise ``Refused`` if one is not public, unless ``trusting`` is set."""
+        async with asyncio.timeout(DNS_TIMEOUT_SECONDS):
             found = await _look_up(host, port)
         addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
         for address in addresses:
@@ -188,7 +192,7 @@ class Sender:
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
-    """Return what ``getaddrinfo`` does, from a thread that nobody waits for: not the loop either, when it is closed."""
+    """Run ``getaddrinfo`` in a daemon thread, so that neither cancellation nor a closing event loop waits for it."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -200,7 +204,7 @@ async def _look_up(host: str, port: int) -> list[Any]:
         except OSError as refused:
             error = refused
         except UnicodeError:
-            error = socket.gaierror(f"{host[:60]!r} is no name of a host")
+            error = socket.gaierror(f"{host[:60]!r} is not a valid host name")
         with contextlib.suppress(RuntimeError):  # the loop may be closed
             loop.call_soon_threadsafe(tell, found, error)
 
@@ -217,7 +221,10 @@ async def _look_up(host: str, port: int) -> list[Any]:
 
 
 def sign(subscription: Subscription, timestamp: str, body: bytes) -> str:
-    """Return the signature of a delivery: one for each secret that is in use (sections 8.1 and 8.3)."""
+    """Return the signatures of a delivery, one for each active secret.
+
+    Spec: ojs-webhooks 8.1, 8.3
+    """
     keys = [subscription.secret]
     if subscription.former_secret is not None and int(timestamp) * SECOND < subscription.former_until:
         keys.append(subscription.former_secret)
@@ -233,18 +240,18 @@ class _Failed(Exception):
         self.failure = failure
 
 
-class Deliverer:
-    """Delivers events to subscribers, and messages through channels, until it is stopped.
+class WebhookWorker:
+    """Delivers events to webhook subscribers, and notifications through channels, until it is stopped.
 
-    Any number of servers may do so for one database.
+    Several servers may do so for one database.
 
     Parameters
     ----------
     smtp:
-        Who takes e-mail; ``None``: this server sends none, and leaves it to others, or to a later try.
+        The mail server. ``None``: this server sends no e-mail; the attempt fails, and is retried by any server.
     """
 
-    def __init__(self, engine: Engine, sender: Sender, smtp: Smtp | None = None) -> None:
+    def __init__(self, engine: Engine, sender: WebhookSender, smtp: Smtp | None = None) -> None:
         self._engine = engine
         self.sender = sender
         self._smtp = smtp
@@ -253,11 +260,11 @@ class Deliverer:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start delivering."""
         self._loop = asyncio.create_task(self._run(), name="ojster-webhooks")
 
     async def stop(self) -> None:
-        """Finish what is under way, if that does not take long, hand back the rest, and stop."""
+        """Wait up to ``GRACE`` seconds for deliveries in progress, hand back the rest, and close the connections."""
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
@@ -270,14 +277,14 @@ class Deliverer:
 
     async def _run(self) -> None:
         while not self._engine.draining:
-            room = AT_ONCE - len(self._under_way)
+            room = MAX_CONCURRENT_DELIVERIES - len(self._under_way)
             if not room:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 continue
             try:
                 jobs = await self._engine.fetch(Claim((webhooks.QUEUE, notifications.QUEUE), room, self._id), wait=30.0)
             except OjsterError as error:
-                log.warning("deliveries cannot be fetched, trying again: %s", error)
+                log.warning("cannot fetch deliveries, retrying: %s", error)
                 await asyncio.sleep(PAUSE)
                 continue
             for job in jobs:
@@ -286,14 +293,14 @@ class Deliverer:
                 task.add_done_callback(self._under_way.discard)
 
     async def deliver(self, job: Job) -> None:
-        """Make one delivery, and tell what came of it."""
+        """Make one delivery and report its outcome."""
         if job.type == notifications.JOB_TYPE:
-            await self._tell(job)
+            await self._deliver_notification(job)
         else:
             await self._deliver(job)
 
-    async def _tell(self, job: Job) -> None:
-        """Send one message, and tell what came of it."""
+    async def _deliver_notification(self, job: Job) -> None:
+        """Send one message and report its outcome."""
         engine, failure = self._engine, None
         key, shown = job.args
         message = msgspec.convert(shown, Message)
@@ -319,11 +326,11 @@ class Deliverer:
                 event = "notification.dead" if is_over else "notification.failed"
             await engine.do(notifications.told, (event, key, {"attempt": job.attempt}))
         except OjsterError as error:
-            log.warning("what came of the message %s cannot be noted; it is sent again: %s", job.id, error)
+            log.warning("cannot record the outcome of message %s; it will be sent again: %s", job.id, error)
 
     async def _mail(self, channel: Channel, message: Message) -> None:
         if self._smtp is None:
-            raise _Failed(Failure("NoMailServer", "This server was not told who takes e-mail: --smtp."))
+            raise _Failed(Failure("NoMailServer", "This server has no mail server. Start it with --smtp URL."))
         facts = "\n".join(
             f"{name}: {value if isinstance(value, str) else msgspec.json.encode(value).decode()}"
             for name, value in message.job.items()
@@ -392,11 +399,11 @@ class Deliverer:
                     details=result,
                 )
         try:
-            await self._conclude(job, subscription, result, failure)
+            await self._report_outcome(job, subscription, result, failure)
         except OjsterError as error:
-            log.warning("what came of the delivery %s cannot be noted; it is made again: %s", job.id, error)
+            log.warning("cannot record the outcome of delivery %s; it will be sent again: %s", job.id, error)
 
-    async def _conclude(
+    async def _report_outcome(
         self, job: Job, subscription: Subscription, result: dict[str, Any], failure: Failure | None
     ) -> None:
         engine = self._engine

@@ -1,8 +1,10 @@
-"""Who is told of what has happened? Subscriptions, and a job for each delivery. (ojs-webhooks.md)
+"""Webhook subscriptions, and one delivery job for each event and subscription.
 
-The jobs are pushed by the very transaction in which the event happens: what is committed is told, and nothing else.
-They wait in a queue of their own, are retried like all jobs, and end as dead letters if nobody answers. What happens to
-them is told to nobody, or there would be no end.
+The transaction that causes an event also pushes its delivery jobs, so exactly the committed events are delivered.
+Deliveries wait in their own queue, are retried like all jobs, and become dead letters when retries are exhausted.
+Events of delivery jobs are not delivered, which prevents an endless loop.
+
+Spec: ojs-webhooks
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ojster.jobs.request import NewJob, read_job
 from ojster.storage.transaction import Transaction
 
 QUEUE: Final = "ojster.webhooks"
-"""Where deliveries wait."""
+"""Queue of the delivery jobs."""
 
 JOB_TYPE: Final = "ojster.webhook"
 
@@ -34,16 +36,22 @@ RETRY: Final = {
     "max_interval": "PT24H",
     "on_exhaustion": "dead_letter",
 }
-"""After 30 seconds, 2½ minutes, a quarter of an hour, an hour, five hours, and a day twice (section 7.2)."""
+"""Retry policy of deliveries: after about 30 s, 2.5 min, 12.5 min, 1 h, 5 h, 24 h and 24 h.
 
-ROTATION: Final = DAY
-"""For how long deliveries are signed with the former secret too, in microseconds (section 8.3)."""
+Spec: ojs-webhooks 7.2
+"""
 
-_SILENT: Final = ("webhook.",)
-"""Events of which nobody is told."""
+SECRET_OVERLAP_US: Final = DAY
+"""Time after a rotation during which deliveries are also signed with the previous secret, in microseconds.
+
+Spec: ojs-webhooks 8.3
+"""
+
+_UNDELIVERED_PREFIXES: Final = ("webhook.",)
+"""Prefixes of event types that are never delivered."""
 
 
-def tell_subscribers(tx: Transaction) -> None:
+def push_deliveries(tx: Transaction) -> None:
     """Push a delivery for each event that a subscription wants; each event of the transaction once."""
     events, since = tx.effects.events, tx.effects.told
     if since == len(events):
@@ -52,7 +60,7 @@ def tell_subscribers(tx: Transaction) -> None:
         deliveries = [
             delivery(tx, subscription, describe_event(event, f"evt_{new_id()}", SOURCE))
             for event in events[since:]
-            if event[3] != QUEUE and not event[0].startswith(_SILENT)
+            if event[3] != QUEUE and not event[0].startswith(_UNDELIVERED_PREFIXES)
             for subscription in subscriptions
             if subscription.wants(event[0], event[3], event[4], event[6])
         ]
@@ -62,7 +70,7 @@ def tell_subscribers(tx: Transaction) -> None:
 
 
 def delivery(tx: Transaction, subscription: Subscription, event: dict[str, Any]) -> NewJob:
-    """Return the job that tells a subscriber of an event."""
+    """Return the job that delivers an event to a subscription."""
     members = {
         "type": JOB_TYPE,
         "args": [subscription.id, event],
@@ -74,7 +82,7 @@ def delivery(tx: Transaction, subscription: Subscription, event: dict[str, Any])
 
 
 def subscribe(tx: Transaction, subscriptions: Sequence[Subscription]) -> list[Subscription]:
-    """Note who wants to be told of events."""
+    """Create subscriptions and return them."""
     for one in subscriptions:
         _write(tx, one)
         tx.emit_about("webhook.subscription.created", one.id, tenant=one.tenant, subscription_id=one.id)
@@ -82,7 +90,7 @@ def subscribe(tx: Transaction, subscriptions: Sequence[Subscription]) -> list[Su
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What is to be changed of a subscription: the members that are given; or a new secret."""
+    """Changes to a subscription: new values of ``members``, and with ``rotate`` a new secret."""
 
     id: str
     members: dict[str, Any] = {}
@@ -90,7 +98,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def change_subscriptions(tx: Transaction, changes: Sequence[Change]) -> list[Subscription | OjsterError]:
-    """Change subscriptions; for each return it, or that there is none."""
+    """Change subscriptions; for each, return the changed subscription or a `NotFound`."""
     results: list[Subscription | OjsterError] = []
     for change in changes:
         known = _find(tx, change.id, tx.for_update)
@@ -102,7 +110,7 @@ def change_subscriptions(tx: Transaction, changes: Sequence[Change]) -> list[Sub
             members |= {
                 "secret": new_secret(),
                 "former_secret": known.secret,
-                "former_until": tx.now + ROTATION,
+                "former_until": tx.now + SECRET_OVERLAP_US,
             }
         changed = msgspec.structs.replace(known, **members)
         _write(tx, changed)
@@ -111,7 +119,7 @@ def change_subscriptions(tx: Transaction, changes: Sequence[Change]) -> list[Sub
 
 
 def unsubscribe(tx: Transaction, ids: Sequence[str]) -> list[Subscription | OjsterError]:
-    """Delete subscriptions; what is still to be delivered to them is dropped when its turn comes."""
+    """Delete subscriptions; for each, return it or a `NotFound`. Their pending deliveries are dropped when they run."""
     results: list[Subscription | OjsterError] = []
     for id in ids:
         known = _find(tx, id)
@@ -126,7 +134,7 @@ def unsubscribe(tx: Transaction, ids: Sequence[str]) -> list[Subscription | Ojst
 
 
 def find_subscriptions(tx: Transaction, ids: Sequence[str]) -> list[Subscription | OjsterError]:
-    """Return the subscription of each id, or that there is none."""
+    """Return the subscription with each id, or a `NotFound`."""
     return [_find(tx, id) or no_subscription(id) for id in ids]
 
 
@@ -142,12 +150,12 @@ def new_secret() -> str:
 
 
 def no_subscription(id: str) -> NotFound:
-    """Return the refusal for a subscription that there is not."""
+    """Return the error for an unknown subscription."""
     return NotFound(f"There is no subscription {id}.", resource_type="webhook_subscription", resource_id=id)
 
 
 def told(tx: Transaction, outcomes: Sequence[tuple[str, str, dict[str, Any]]]) -> list[None]:
-    """Record how deliveries went: ``(event, subscription, more)``."""
+    """Emit events about deliveries, each given as ``(event type, subscription id, event data)``."""
     for event, subscription_id, more in outcomes:
         tx.emit_about(event, subscription_id, QUEUE, subscription_id=subscription_id, **more)
     return [None for _ in outcomes]

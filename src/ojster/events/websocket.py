@@ -1,4 +1,7 @@
-"""How is followed what happens, over a WebSocket? (ojs-realtime.md section 3)"""
+"""Live events over WebSocket.
+
+Spec: ojs-realtime 3
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,27 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import format_timestamp
-from ojster.events.streams import ALL, Channel, Feed, Told, gap, id_to_number
+from ojster.events.streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
 from ojster.jobs.request import check_queue_name
 from ojster.server.request import Services
 from ojster.service import Engine
 from ojster.tenancy.access import Operation
 
 SUBPROTOCOL: Final = "ojs.v1"
-MOST_CHANNELS: Final = 100
-"""How many channels a connection may follow."""
+MAX_CHANNELS: Final = 100
+"""Maximum number of channels per connection."""
 
 GOING_AWAY: Final = 1001
 POLICY_VIOLATION: Final = 1008
 TRY_LATER: Final = 1013
 
-_QUIET: Final = 60.0
+_IDLE_SECONDS: Final = 60.0
 
 encode: Final = msgspec.json.Encoder().encode
 
 
-class _Order(msgspec.Struct):
-    """What a client wants."""
+class _Command(msgspec.Struct):
+    """A command from a client."""
 
     action: Literal["subscribe", "unsubscribe", "resume"]
     channel: str | None = None
@@ -41,19 +44,19 @@ class _Order(msgspec.Struct):
     last_event_id: str | None = None
 
 
-_read_order: Final = msgspec.json.Decoder(_Order).decode
+_read_order: Final = msgspec.json.Decoder(_Command).decode
 
 
-async def follow_by_socket(socket: WebSocket, engine: Engine, services: Services, origins: Sequence[str]) -> None:
-    """Serve a connection until the client, or the server, has gone.
+async def serve_websocket(socket: WebSocket, engine: Engine, services: Services, origins: Sequence[str]) -> None:
+    """Serve a WebSocket connection until the client disconnects or the server stops.
 
     Parameters
     ----------
     origins:
-        From which origins browsers may connect, beside the server's own.
+        Origins from which browsers may connect, beside the server's own.
     """
-    if not _comes_from_here(socket, origins):
-        await socket.close(POLICY_VIOLATION, "This origin may not connect.")
+    if not _origin_allowed(socket, origins):
+        await socket.close(POLICY_VIOLATION, "Origin not allowed. Add it to the CORS origins of the server.")
         return
     try:
         feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
@@ -72,8 +75,8 @@ async def follow_by_socket(socket: WebSocket, engine: Engine, services: Services
         await socket.close(POLICY_VIOLATION if error.status < 429 else TRY_LATER, error.message[:120])
 
 
-def _comes_from_here(socket: WebSocket, origins: Sequence[str]) -> bool:
-    """Whether no page of somebody else's has opened the connection."""
+def _origin_allowed(socket: WebSocket, origins: Sequence[str]) -> bool:
+    """Whether the connection has no ``Origin`` header, or an allowed one."""
     origin = socket.headers.get("origin")
     if origin is None or origin in origins or "*" in origins:
         return True
@@ -81,7 +84,7 @@ def _comes_from_here(socket: WebSocket, origins: Sequence[str]) -> bool:
 
 
 class _Connection:
-    """One client, and what it follows."""
+    """One client and the channels that it follows."""
 
     def __init__(self, socket: WebSocket, engine: Engine, feed: Feed) -> None:
         self._socket = socket
@@ -93,7 +96,7 @@ class _Connection:
         self._after = 0
 
     async def serve(self) -> None:
-        """Carry out what the client wants, and tell it what happens."""
+        """Process the commands of the client and send it events."""
         offered = self._socket.scope.get("subprotocols", [])
         await self._socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         try:
@@ -101,34 +104,36 @@ class _Connection:
                 message = await self._socket.receive()
                 if message["type"] == "websocket.disconnect":
                     return
-                await self._obey(message.get("text") or (message.get("bytes") or b"").decode(errors="replace"))
+                await self._execute_command(
+                    message.get("text") or (message.get("bytes") or b"").decode(errors="replace")
+                )
         finally:
             await self._stop()
 
-    async def _obey(self, text: str) -> None:
+    async def _execute_command(self, text: str) -> None:
         try:
             order = _read_order(text)
         except msgspec.DecodeError as error:
-            await self._complain("invalid_request", f"The message cannot be read: {error}.")
+            await self._send_error("invalid_request", f"The message is malformed: {error}.")
             return
         try:
             if order.action == "resume":
                 await self._resume(order.last_event_id or "")
             elif order.channel is None:
-                await self._complain("invalid_request", "Say which channel: job:ID, queue:NAME or all.")
+                await self._send_error("invalid_request", "'channel' is missing. Use job:ID, queue:NAME or all.")
             elif order.action == "unsubscribe":
                 self._channels.pop(order.channel, None)
                 await self._send({"type": "unsubscribed", "channel": order.channel})
             else:
                 await self._subscribe(order.channel, order.event_types)
         except OjsterError as error:
-            await self._complain(error.code, error.message, order.channel)
+            await self._send_error(error.code, error.message, order.channel)
 
     async def _subscribe(self, name: str, types: list[str] | None) -> None:
-        if len(self._channels) >= MOST_CHANNELS and name not in self._channels:
-            raise InvalidRequest(f"A connection follows at most {MOST_CHANNELS} channels.")
+        if len(self._channels) >= MAX_CHANNELS and name not in self._channels:
+            raise InvalidRequest(f"A connection can follow at most {MAX_CHANNELS} channels. Unsubscribe from one.")
         if self._following is None:
-            self._after = await self._engine.last_event()  # before it is looked at, so that nothing is missed
+            self._after = await self._engine.last_event()  # before the check, so that no event is missed
         await self._check(name)
         self._channels[name] = Channel(name, frozenset(types or ()), self._engine.tenant)
         answer: dict[str, Any] = {"type": "subscribed", "channel": name}
@@ -143,20 +148,20 @@ class _Connection:
         elif kind == "queue" and rest:
             await self._engine.queue_statistics(check_queue_name(rest))
         elif name != ALL:
-            raise NotFound(f"There is no channel {name[:80]!r}; there are job:ID, queue:NAME and all.")
+            raise NotFound(f"There is no channel {name[:80]!r}. Use job:ID, queue:NAME or all.")
 
     async def _resume(self, last_id: str) -> None:
-        """Tell again what has happened since an event, on the channels that are followed now."""
+        """Send again the events since an event, on the channels that are followed now."""
         number, present = id_to_number(last_id), await self._engine.last_event()
         if number is None or number > present:
-            await self._complain("unknown_event_id", "Event ID not found in buffer. Perform a full state sync.")
+            await self._send_error("unknown_event_id", "Event ID not found in buffer. Perform a full state sync.")
             return
         await self._stop()
         await self._send({"type": "resumed", "last_event_id": last_id, "channels": list(self._channels)})
         self._following = asyncio.create_task(self._follow(number))
 
     async def _follow(self, after: int) -> None:
-        async for piece in self._feed.follow(after, _QUIET):
+        async for piece in self._feed.follow(after, _IDLE_SECONDS):
             for channel in list(self._channels.values()):
                 if not piece.is_whole:
                     await self._tell(channel, gap(channel.name, piece.events[0][1][1] if piece.events else None))
@@ -167,13 +172,13 @@ class _Connection:
         await self._send({"type": "event", "event": "server.shutdown", "data": {"grace_period_ms": 5_000}})
         await self._socket.close(GOING_AWAY)
 
-    async def _tell(self, channel: Channel, told: Told) -> None:
+    async def _tell(self, channel: Channel, told: StreamEvent) -> None:
         message: dict[str, Any] = {"type": "event", "channel": channel.name, "event": told.name, "data": told.data}
         if told.id is not None:
             message |= {"id": told.id, "timestamp": format_timestamp(told.at)}
         await self._send(message)
 
-    async def _complain(self, code: str, message: str, channel: str | None = None) -> None:
+    async def _send_error(self, code: str, message: str, channel: str | None = None) -> None:
         shown = {"type": "error", "code": code, "message": message}
         await self._send(shown if channel is None else shown | {"channel": channel})
 

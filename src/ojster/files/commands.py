@@ -1,4 +1,4 @@
-"""How are files uploaded, downloaded and looked at from the command line?"""
+"""Commands that upload, download, list and delete files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ojster.files.transfer import download, upload
     )
 )
 def files() -> None:
-    """Upload and download files; artifacts in collections, and large results, refer to them."""
+    """Upload, download, list and delete files. Artifacts in collections and large results refer to files."""
 
 
 @files.command("put", epilog=examples("ojster files put app-2.0.tar.gz --content-type application/gzip"))
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--content-type", metavar="TYPE", help="What it is; by default as its name says.")
+@click.option("--content-type", metavar="TYPE", help="MIME type; by default guessed from the file name.")
 @with_url
 @with_json
 def put_file(path: Path, content_type: str | None, url: str, as_json: bool) -> None:
-    """Upload a file, unless it is there already; a cut connection is taken up again."""
+    """Upload a file unless it is already stored; an interrupted upload resumes."""
     file = ask(url, lambda client: upload(client, path, content_type=content_type), makes=True)
     done(f"{file.id}  {file.filename}  {file.size} bytes  sha256 {file.sha256}", as_json, {"file": file})
 
@@ -42,12 +42,12 @@ def put_file(path: Path, content_type: str | None, url: str, as_json: bool) -> N
     type=click.Path(path_type=Path),
     default=".",
     show_default=True,
-    help="Where to; in a directory, it is called as it was.",
+    help="Target file, or directory for a file with the original name.",
 )
 @with_url
 @with_json
 def get_file(id: str, target: Path, url: str, as_json: bool) -> None:
-    """Download a file, and verify it; called again after an interruption, it goes on."""
+    """Download a file and verify it; after an interruption, run it again to resume."""
 
     async def get(client: Client) -> Path:
         return await download(client, (await client.find_file(id)).ref, target)
@@ -61,7 +61,7 @@ def get_file(id: str, target: Path, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def list_files(limit: int, url: str, as_json: bool) -> None:
-    """List files, the latest first."""
+    """List files, newest first."""
     found = ask(url, lambda client: client.list_files(limit))
     if as_json:
         print_json({"files": found})
@@ -70,7 +70,7 @@ def list_files(limit: int, url: str, as_json: bool) -> None:
         (one.id, one.filename, one.content_type, f"{one.offset} of {one.size or '?'}", one.complete, one.created_at)
         for one in found
     ]
-    print_table(("id", "name", "type", "bytes", "complete", "since"), rows, "There are no files.")
+    print_table(("id", "name", "type", "bytes", "complete", "created"), rows, "There are no files.")
 
 
 @files.command("delete", epilog=examples("ojster files delete ID"))
@@ -78,6 +78,6 @@ def list_files(limit: int, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def delete_file(id: str, url: str, as_json: bool) -> None:
-    """Delete a file to which nobody refers; those that are forgotten go by themselves after a day."""
+    """Delete a file without references. The server deletes unreferenced files itself after one day."""
     ask(url, lambda client: client.delete_file(id))
     done(f"The file {id} is deleted.", as_json, {"id": id, "deleted": True})

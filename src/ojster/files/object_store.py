@@ -1,4 +1,4 @@
-"""How are the bytes of files kept in S3 and the like? By obstore, which signs, tries again, and knows them all."""
+"""File store in S3 and other object stores, through obstore, which signs and retries requests."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _CLIENT: Final[Any] = {"allow_http": True, "timeout": "30s", "connect_timeout": 
 
 
 class ObjectStore:
-    """A bucket, or what is under a prefix in it, such as ``s3://bucket/prefix``.
+    """A file store in a bucket, or under a prefix in it.
 
     Parameters
     ----------
     url:
-        Which; credentials, the region and another endpoint are taken from the environment.
+        URL of the bucket, such as ``s3://bucket/prefix``. Credentials, region and endpoint come from the environment.
 
     Raises
     ------
     InvalidRequest
-        The URL or what the environment says is malformed.
+        The URL, or the configuration in the environment, is invalid.
     """
 
     def __init__(self, url: str) -> None:
         try:
             self._store: Any = from_url(url, client_options=_CLIENT, retry_config=_RETRIES)
         except (BaseError, ValueError) as error:
-            raise InvalidRequest(f"The file store {url} cannot be used: {_brief(error)}") from None
+            raise InvalidRequest(f"The file store {url} cannot be opened: {_brief(error)}") from None
 
     async def put(self, name: str, piece: bytes) -> None:
-        """Keep a piece."""
+        """Store a piece."""
         try:
             await obstore.put_async(self._store, name, piece, use_multipart=False)
-        except (BaseError, FileNotFoundError) as error:  # there is no such bucket
+        except (BaseError, FileNotFoundError) as error:  # FileNotFoundError: the bucket does not exist
             raise _unavailable(error) from None
 
     async def get(self, name: str) -> bytes:
@@ -76,5 +76,5 @@ def _unavailable(error: Exception) -> BackendUnavailable:
 
 
 def _brief(error: Exception) -> str:
-    """Return what an error says, without what it says for those who debug the library, and on one line."""
+    """Return an error's message on one line, without obstore's debug output, at most 300 characters."""
     return " ".join(str(error).partition("Debug source")[0].split())[:300]

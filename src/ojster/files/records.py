@@ -1,7 +1,7 @@
-"""What is known of files? Their hashes, their pieces, and who refers to them. (seed 003: artifacts)
+"""Records of files: hashes, pieces, and references.
 
-The bytes are in the file store; ``ojster.files.streams`` brings the two together. Files of a workspace are kept once
-for each hash. What no item of a collection refers to any more is forgotten after a while.
+The bytes are in the file store; ``ojster.files.streams`` connects the two. A tenant has one file per hash. Files that
+no collection item refers to are deleted after ``GRACE``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ojster.jobs.queries import find_owners, no_job
 from ojster.storage.transaction import Row, Transaction
 
 GRACE: Final = DAY
-"""For how long a file is kept to which nobody refers, and what has come of an upload with which nobody goes on."""
+"""Time that an unreferenced file or an idle upload is kept, in microseconds."""
 
-AT_ONCE: Final = 100
-"""How many files are forgotten in one transaction."""
+DOOMED_PER_TRANSACTION: Final = 100
+"""Maximum number of files that one transaction marks as doomed."""
 
 _COLUMNS: Final = "tenant, state, id, stored, created_at, size, sha256, content_type, filename, created_by"
 
@@ -34,15 +34,15 @@ _FORGETTABLE: Final = (
 )
 
 
-class Known(msgspec.Struct, frozen=True):
-    """A file, and whose it is."""
+class OwnedFile(msgspec.Struct, frozen=True):
+    """A file and its tenant."""
 
     tenant: str
     file: File
 
 
 class Creation(msgspec.Struct, frozen=True):
-    """A file that somebody wants to upload; ``tenant`` is whose view it is (``None``: all)."""
+    """Request for an upload; ``tenant`` is the scope of the caller (``None``: all tenants)."""
 
     new: NewFile
     tenant: str | None = None
@@ -50,7 +50,7 @@ class Creation(msgspec.Struct, frozen=True):
 
 
 def create_files(tx: Transaction, creations: Sequence[Creation]) -> list[File | OjsterError]:
-    """Begin uploads; for each return the file, which is complete if it is there already, or why it was refused."""
+    """Begin uploads; return each file, which is complete if the tenant has its content already, or its refusal."""
     results: list[File | OjsterError] = []
     for one in creations:
         tenant = one.tenant or NOBODY
@@ -71,8 +71,8 @@ def _known_by_hash(tx: Transaction, tenant: str, new: NewFile) -> File | None:
     return None if known is None or new.size not in (None, known.file.offset) else known.file
 
 
-def _complete(tx: Transaction, tenant: str, sha256: str) -> Known | None:
-    """Return the complete file of a hash, if a workspace has one, which is of interest from now on."""
+def _complete(tx: Transaction, tenant: str, sha256: str) -> OwnedFile | None:
+    """Return a tenant's complete file with a hash, if it has one, and renew its grace period."""
     rows = tx.execute(
         f"UPDATE files SET touched_at = :now WHERE tenant = :tenant AND sha256 = :sha256 AND state = 'complete' "
         f"RETURNING {_COLUMNS}",
@@ -101,9 +101,9 @@ def _begin(tx: Transaction, tenant: str, one: Creation) -> File:
     return _known(row).file
 
 
-def find_files(tx: Transaction, ids: Sequence[str]) -> list[Known | OjsterError]:
-    """Return files, or that there is no such one."""
-    results: list[Known | OjsterError] = []
+def find_files(tx: Transaction, ids: Sequence[str]) -> list[OwnedFile | OjsterError]:
+    """Return each file with its tenant, or ``NotFound``."""
+    results: list[OwnedFile | OjsterError] = []
     for id in ids:
         rows = tx.execute(f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state <> 'doomed'", {"id": id})
         results.append(_known(rows[0]) if rows else no_file(id))
@@ -111,7 +111,7 @@ def find_files(tx: Transaction, ids: Sequence[str]) -> list[Known | OjsterError]
 
 
 class FilePage(msgspec.Struct, frozen=True):
-    """Which files somebody wants to see: those of a workspace (``None``: of all), begun before the one of an id."""
+    """Request for files of a tenant (``None``: all tenants) that were begun before the file with the id ``before``."""
 
     tenant: str | None
     limit: int
@@ -119,7 +119,7 @@ class FilePage(msgspec.Struct, frozen=True):
 
 
 def list_files(tx: Transaction, pages: Sequence[FilePage]) -> list[list[File]]:
-    """Return pages of files, the latest first."""
+    """Return pages of files, newest first."""
     results = []
     for page in pages:
         given = {"tenant": page.tenant, "before": page.before}
@@ -136,7 +136,7 @@ def list_files(tx: Transaction, pages: Sequence[FilePage]) -> list[list[File]]:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A piece of a file: where it begins, how many bytes it has, their hash, and what it is called in the store."""
+    """A piece of a file: first byte, size in bytes, SHA-256, and name in the file store."""
 
     file_id: str
     start: int
@@ -146,7 +146,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def add_pieces(tx: Transaction, pieces: Sequence[Piece]) -> list[File | OjsterError]:
-    """Note pieces that are in the store now; for each return the file, or that somebody else has gone on with it."""
+    """Record pieces that are in the store; return each file, or ``Conflict`` if another upload has changed it."""
     results: list[File | OjsterError] = []
     for piece in pieces:
         rows = tx.execute(
@@ -185,7 +185,7 @@ def list_pieces(tx: Transaction, ids: Sequence[str]) -> list[list[Piece]]:
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """All of a file has come: so many bytes, with this hash."""
+    """The end of an upload: size in bytes, and SHA-256."""
 
     file_id: str
     size: int
@@ -193,14 +193,14 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | OjsterError]:
-    """Complete files; for each return it, or the one with the same content that its workspace has already."""
+    """Complete files; return each, or the tenant's complete file with the same content."""
     results: list[File | OjsterError] = []
     for one in finished:
         rows = tx.execute(
             f"SELECT {_COLUMNS} FROM files WHERE id = :id AND state = 'uploading'{tx.for_update}", {"id": one.file_id}
         )
         if not rows:
-            (found,) = find_files(tx, [one.file_id])  # somebody else was faster
+            (found,) = find_files(tx, [one.file_id])  # another call has completed it
             results.append(found if isinstance(found, OjsterError) else found.file)
             continue
         if _known(rows[0]).file.offset != one.size:
@@ -220,8 +220,8 @@ def finish_files(tx: Transaction, finished: Sequence[Finish]) -> list[File | Ojs
     return results
 
 
-def start_over(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] | OjsterError]:
-    """Forget what has come of uploads whose hash is wrong; return the names of the pieces, which are to be deleted."""
+def reset_uploads(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] | OjsterError]:
+    """Reset uploads with a wrong hash; return the names of their pieces, which the caller deletes from the store."""
     results: list[list[str] | OjsterError] = []
     for one in refused:
         rows = tx.execute(
@@ -237,28 +237,28 @@ def start_over(tx: Transaction, refused: Sequence[Finish]) -> list[list[str] | O
 
 
 def distrust(tx: Transaction, ids: Sequence[str]) -> list[None]:
-    """Let nobody have damaged files in the place of what they would upload; what refers to them is not changed."""
+    """Mark files as damaged, so that no upload is answered with them; references to them stay."""
     for id in ids:
         tx.execute("UPDATE files SET state = 'damaged' WHERE id = :id AND state = 'complete'", {"id": id})
     return [None for _ in ids]
 
 
 def _gone_on(file_id: str) -> Conflict:
-    return Conflict(f"Somebody else has gone on with the upload of the file {file_id}.")
+    return Conflict(f"Another call has changed the upload of file {file_id}. Read its offset, and continue there.")
 
 
-# Who refers to them
+# References
 
 
 def refer(tx: Transaction, file_id: str, tenant: str) -> FileRef:
-    """Return a complete file, which somebody of a workspace is about to refer to, and keep it from being forgotten.
+    """Return the reference to a tenant's complete file, and renew its grace period.
 
     Raises
     ------
     NotFound
-        The workspace has none.
+        The tenant has no such file.
     Conflict
-        It is not complete.
+        The file is incomplete.
     """
     rows = tx.execute(
         "UPDATE files SET touched_at = :now WHERE id = :id AND tenant = :tenant AND state <> 'doomed' "
@@ -270,23 +270,23 @@ def refer(tx: Transaction, file_id: str, tenant: str) -> FileRef:
     return _known(rows[0]).file.ref
 
 
-def let_go(tx: Transaction, file_ids: Sequence[str]) -> None:
-    """Note that somebody no longer refers to files: if nobody does, they are kept for a while yet."""
+def renew_grace(tx: Transaction, file_ids: Sequence[str]) -> None:
+    """Renew the grace period of files that have lost a reference."""
     tx.execute_many("UPDATE files SET touched_at = ? WHERE id = ?", [(tx.now, id) for id in file_ids])
 
 
-# How they are forgotten
+# Deletion
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """A file that somebody wants to be deleted; ``tenant`` is whose view it is (``None``: all)."""
+    """Request to delete a file; ``tenant`` is the scope of the caller (``None``: all tenants)."""
 
     file_id: str
     tenant: str | None = None
 
 
 def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
-    """Let files go to which nobody refers; their pieces are to be deleted then."""
+    """Mark unreferenced files as doomed; the caller deletes their pieces."""
     results: list[OjsterError | None] = []
     for one in deletions:
         rows = tx.execute(
@@ -297,7 +297,7 @@ def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterE
         elif items := tx.execute(
             "SELECT name FROM collection_items WHERE file_id = :id AND removed_at IS NULL LIMIT 1", {"id": one.file_id}
         ):
-            message = f"An item of a collection, {items[0][0]!r}, refers to the file {one.file_id}."
+            message = f"The collection item {items[0][0]!r} refers to file {one.file_id}. Remove the item first."
             results.append(Conflict(message, item=items[0][0]))
         else:
             _doom(tx, one.file_id)
@@ -306,25 +306,30 @@ def delete_files(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterE
 
 
 def forget_files(tx: Transaction, requests: Sequence[None]) -> list[list[str]]:
-    """Let files go to which nobody has referred for a while; return those whose pieces are to be deleted."""
+    """Mark files as doomed that are unreferenced for ``GRACE``; return doomed files, with pieces to be deleted."""
     rows = tx.execute(
         f"SELECT id FROM files WHERE {_FORGETTABLE} LIMIT :most{tx.skip_locked}",
-        {"before": tx.now - GRACE, "most": AT_ONCE},
+        {"before": tx.now - GRACE, "most": DOOMED_PER_TRANSACTION},
     )
     for (id,) in rows:
         _doom(tx, id)
-    doomed = [id for (id,) in tx.execute("SELECT id FROM files WHERE state = 'doomed' LIMIT :most", {"most": AT_ONCE})]
+    doomed = [
+        id
+        for (id,) in tx.execute(
+            "SELECT id FROM files WHERE state = 'doomed' LIMIT :most", {"most": DOOMED_PER_TRANSACTION}
+        )
+    ]
     return [doomed for _ in requests]
 
 
 def count_forgettable_files(tx: Transaction, requests: Sequence[None]) -> list[int]:
-    """Return how many files nobody has referred to for a while."""
+    """Return the number of files that are unreferenced for ``GRACE``."""
     ((count,),) = tx.execute(f"SELECT count(*) FROM files WHERE {_FORGETTABLE}", {"before": tx.now - GRACE})
     return [int(count) for _ in requests]
 
 
 def erase_files(tx: Transaction, ids: Sequence[str]) -> list[None]:
-    """Know nothing more of files whose pieces are deleted."""
+    """Delete the records of files after their pieces."""
     for table, column in (("file_pieces", "file"), ("files", "id")):
         tx.execute_many(f"DELETE FROM {table} WHERE {column} = ?", [(id,) for id in ids])
     return [None for _ in ids]
@@ -335,18 +340,18 @@ def _doom(tx: Transaction, file_id: str) -> None:
 
 
 def no_file(file_id: str) -> NotFound:
-    """Return the refusal for a file that is not there."""
+    """Return the refusal for a missing file."""
     return NotFound(f"There is no file {file_id!r}.", resource_type="file", resource_id=file_id)
 
 
 def too_long(file: File, most: int) -> InvalidRequest:
-    """Return the refusal of bytes beyond the size of a file."""
-    return InvalidRequest(f"The file {file.id} has at most {most} bytes, and more have come.", field="size")
+    """Return the refusal for bytes beyond the size of a file."""
+    return InvalidRequest(f"File {file.id} is longer than {most} bytes. Upload at most that many bytes.", field="size")
 
 
-def _known(row: Row) -> Known:
+def _known(row: Row) -> OwnedFile:
     tenant, state, id, stored, created_at, size, sha256, content_type, filename, created_by = row
     created = format_timestamp(created_at)
     is_complete = state in ("complete", "damaged")
     file = File(id, stored, is_complete, created, size, sha256, content_type, filename, created_by)
-    return Known(tenant, file)
+    return OwnedFile(tenant, file)

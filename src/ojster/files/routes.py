@@ -1,6 +1,6 @@
-"""How do files come in and go out over HTTP? As streams that go on where they were cut. (seed 003: artifacts)
+"""Endpoints for files, with resumable uploads and downloads.
 
-``PATCH`` with ``Upload-Offset`` goes on with an upload; ``GET …/content`` understands ``Range``.
+``PATCH`` with ``Upload-Offset`` resumes an upload. ``GET …/content`` supports ``Range``.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Final
 from urllib.parse import quote
 
 from ojster.core.errors import InvalidRequest
-from ojster.files.file import OCTETS, File, NewFile
-from ojster.files.streams import CutOffError, range_of
+from ojster.files.file import OCTET_STREAM, File, NewFile
+from ojster.files.streams import UploadInterruptedError, range_of
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, Header, encode, whole
+from ojster.server.request import Answer, Header, HttpRequest, encode, whole
 from ojster.server.route import BASE, Route
 
 
 class RangeNotSatisfiable(InvalidRequest):
-    """The file has no such bytes."""
+    """The requested range is outside the file."""
 
     status = 416
 
     @property
     def headers(self) -> dict[str, str]:
-        """How many bytes it has."""
+        """The ``Content-Range`` header with the file's size, in bytes."""
         return {"Content-Range": f"bytes */{self.details['size']}"}
 
 
-async def create_file(exchange: Exchange) -> Answer:
-    """Begin to upload a file. If the workspace has one with that ``sha256``, it is returned, complete, with 200."""
+async def create_file(exchange: HttpRequest) -> Answer:
+    """Start an upload. If the workspace already has a file with that ``sha256`` and size, return it with 200."""
     body = await exchange.read(wire.FILE)
     file = await exchange.engine.create_file(
         NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id)
@@ -39,10 +39,10 @@ async def create_file(exchange: Exchange) -> Answer:
     return _answer(file, 200 if file.complete else 201)
 
 
-async def put_file(exchange: Exchange) -> Answer:
-    """Upload a file in one go: its bytes are the body, ``Content-Type`` is kept."""
+async def put_file(exchange: HttpRequest) -> Answer:
+    """Upload a file in one request: the body is its content, and ``Content-Type`` is stored."""
     query = exchange.query
-    content_type = exchange.content_type.decode("latin-1") or OCTETS
+    content_type = exchange.content_type.decode("latin-1") or OCTET_STREAM
     new = NewFile(None, query.get("sha256"), content_type, query.get("filename"), query.get("job_id"))
     file = await exchange.engine.create_file(new)
     if not file.complete:
@@ -51,33 +51,33 @@ async def put_file(exchange: Exchange) -> Answer:
     return _answer(file)
 
 
-async def write_file(exchange: Exchange) -> Answer:
-    """Go on with an upload: the body is what comes behind the ``Upload-Offset`` bytes that have come.
+async def write_file(exchange: HttpRequest) -> Answer:
+    """Resume an upload: the body is the content from byte ``Upload-Offset`` on.
 
-    If another offset is the right one, the answer is 409, and ``details.offset`` says it.
+    If the offset does not match, the answer is 409 with the right one in ``details.offset``.
     """
     await exchange.engine.find_file(exchange.path["id"])
     offset = exchange.header(b"upload-offset") or ""
     if not (offset.isascii() and offset.isdigit() and len(offset) < 16):
-        raise InvalidRequest("The header Upload-Offset must say how many bytes have come.", field="Upload-Offset")
+        raise InvalidRequest("The header Upload-Offset is no number. Send the current offset.", field="Upload-Offset")
     file = await exchange.engine.write_file(exchange.path["id"], int(offset), _pieces(exchange))
     return _answer(file)
 
 
-async def show_file(exchange: Exchange) -> Answer:
-    """Show a file, or how much of it has come; with ``job_id``, only one of the workspace of that job."""
+async def show_file(exchange: HttpRequest) -> Answer:
+    """Show a file or the progress of its upload; with ``job_id``, only if it belongs to that job's workspace."""
     return _answer(await exchange.engine.find_file(exchange.path["id"], exchange.query.get("job_id")))
 
 
-async def list_files(exchange: Exchange) -> Answer:
-    """List files, the latest first, at most 200; ``before``: only those that were begun before this one."""
+async def list_files(exchange: HttpRequest) -> Answer:
+    """List files, newest first, at most 200; with ``before``, only files created before that one."""
     query = exchange.query
     found = await exchange.engine.list_files(whole(query, "limit", 50, 1), query.get("before"))
     return Answer(encode({"files": found}))
 
 
-async def read_file(exchange: Exchange) -> Answer:
-    """Return the bytes of a file, or (``Range``) some of them. They are verified while they are read."""
+async def read_file(exchange: HttpRequest) -> Answer:
+    """Return the content of a file, or the part in ``Range``. The content is verified while it is read."""
     file = (await exchange.engine.find_file(exchange.path["id"])).ref
     tag = f'"{file.sha256}"'
     headers: list[Header] = [
@@ -104,16 +104,16 @@ async def read_file(exchange: Exchange) -> Answer:
     return Answer(b"", 200 if wanted is None else 206, headers, file.content_type.encode(), _closing(content))
 
 
-async def delete_file(exchange: Exchange) -> Answer:
-    """Delete a file to which nobody refers."""
+async def delete_file(exchange: HttpRequest) -> Answer:
+    """Delete a file that no collection item refers to."""
     await exchange.engine.delete_file(exchange.path["id"])
     return Answer(encode({"deleted": True, "id": exchange.path["id"]}))
 
 
-async def _pieces(exchange: Exchange) -> AsyncIterator[bytes]:
+async def _pieces(exchange: HttpRequest) -> AsyncIterator[bytes]:
     async for some in exchange.pieces():
         if some is None:
-            raise CutOffError
+            raise UploadInterruptedError
         yield some
 
 

@@ -1,8 +1,7 @@
-"""What must a place be able to do in which the bytes of files are kept? Little, so that many places will do.
+"""The file store interface, and its implementations in a directory and in memory.
 
-Files are stored in pieces of some megabytes, each of which is written once, as a whole, under a name of its own, and
-read as a whole. What is known of files and pieces, their hashes too, is in the database: see
-``ojster.files.streams``.
+Files are stored in pieces of some megabytes. Each piece has its own name, is written once as a whole, and is read as a
+whole. The database holds the metadata of files and pieces, including their hashes: see ``ojster.files.streams``.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from urllib.parse import unquote, urlsplit
 from ojster.core.errors import BackendError, BackendUnavailable, InvalidRequest
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-"""How the URLs of object stores begin."""
+"""URL schemes of object stores."""
 
 
 class FileStore(Protocol):
-    """A place for pieces of files. Names of pieces are ``FILE/PIECE``, both made by this program."""
+    """A store for pieces of files. The name of a piece is ``FILE/PIECE``; Ojster generates both parts."""
 
     async def put(self, name: str, piece: bytes) -> None:
-        """Keep a piece; when this returns it survives a crash.
+        """Store a piece durably: when this returns, it survives a crash.
 
         Raises
         ------
         BackendUnavailable
-            That failed.
+            The piece cannot be stored.
         """
 
     async def get(self, name: str) -> bytes:
@@ -40,32 +39,32 @@ class FileStore(Protocol):
         Raises
         ------
         BackendError
-            It is not there.
+            The piece is missing.
         BackendUnavailable
-            It cannot be read now.
+            The piece cannot be read now.
         """
 
     async def delete(self, name: str) -> None:
-        """Delete a piece, if it is there; raises as ``put`` does."""
+        """Delete a piece, if it exists; raises as ``put`` does."""
 
     async def delete_file(self, file_id: str) -> None:
-        """Delete all pieces of a file, those of which the database knows nothing too; raises as ``put`` does."""
+        """Delete all pieces of a file, including those missing from the database; raises as ``put`` does."""
 
 
 def missing(name: str) -> BackendError:
-    """Return the error for a piece that should be there, and is not."""
-    return BackendError(f"The piece {name} of a file is missing in the file store.")
+    """Return the error for a missing piece."""
+    return BackendError(f"The piece {name} of a file is missing in the file store. Restore the file store.")
 
 
 def open_store(where: str) -> FileStore:
-    """Return the store at a path, or of a URL: ``file:///srv/files``, ``s3://bucket/prefix``, ``gs://…``, ``az://…``.
+    """Return the store at a path or URL: ``file:///srv/files``, ``s3://bucket/prefix``, ``gs://…``, ``az://…``.
 
-    Credentials and the like come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …).
+    Credentials and endpoints come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …).
 
     Raises
     ------
     InvalidRequest
-        It is no such URL, or the extra ``files`` is not installed.
+        The URL is unsupported or invalid, or the extra ``files`` is not installed.
     """
     scheme, separator, _ = where.partition("://")
     if not separator:
@@ -75,22 +74,22 @@ def open_store(where: str) -> FileStore:
     if scheme == "memory":
         return MemoryStore()
     if scheme not in SCHEMES:
-        raise InvalidRequest(f"Files can be kept in a directory, or at {', '.join(SCHEMES)}, not at {scheme!r}.")
+        raise InvalidRequest(f"Unknown file store scheme {scheme!r}. Use a directory or one of {', '.join(SCHEMES)}.")
     try:
         from ojster.files.object_store import ObjectStore
     except ModuleNotFoundError:
-        raise InvalidRequest(f"For files at {scheme}:// install the extra: pip install 'ojster[files]'.") from None
+        raise InvalidRequest(f"File stores at {scheme}:// need an extra. Run: pip install 'ojster[files]'.") from None
     return ObjectStore(where)
 
 
 class DirectoryStore:
-    """A directory of this machine, which is made when the first file comes. All servers must see the same."""
+    """A file store in a directory, created with the first file. All servers must share the directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     async def put(self, name: str, piece: bytes) -> None:
-        """Keep a piece."""
+        """Store a piece."""
         await self._try(self._put, self._root / name, piece)
 
     async def get(self, name: str) -> bytes:
@@ -109,7 +108,7 @@ class DirectoryStore:
     async def delete_file(self, file_id: str) -> None:
         """Delete all pieces of a file."""
         directory = self._root / file_id
-        await self._try(partial(shutil.rmtree, directory, onerror=_unless_gone))
+        await self._try(partial(shutil.rmtree, directory, onerror=_ignore_missing))
 
     async def _try(self, action: Callable[..., object], *args: object) -> None:
         try:
@@ -119,7 +118,7 @@ class DirectoryStore:
 
     @staticmethod
     def _put(path: Path, piece: bytes) -> None:
-        """Write a file so that it is there as a whole or not at all, also after a crash."""
+        """Write a file atomically and durably."""
         if not path.parent.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             _sync(path.parent.parent)
@@ -132,14 +131,14 @@ class DirectoryStore:
         _sync(path.parent)
 
 
-def _unless_gone(function: object, path: str, found: Any) -> None:
-    """Go on with deleting if what is to be deleted is gone already: another server may be at it."""
+def _ignore_missing(function: object, path: str, found: Any) -> None:
+    """Ignore files that are already deleted: another server may delete the same directory."""
     if not isinstance(found[1], FileNotFoundError):
         raise found[1]
 
 
 def _sync(directory: Path) -> None:
-    """Let what was made in a directory survive a crash."""
+    """Flush the entries of a directory to disk, so that new files in it survive a crash."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -152,13 +151,13 @@ def _unavailable(error: OSError) -> BackendUnavailable:
 
 
 class MemoryStore:
-    """The memory of this process, for databases that are in it too."""
+    """A file store in the memory of this process, for in-memory databases."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, bytes] = {}
 
     async def put(self, name: str, piece: bytes) -> None:
-        """Keep a piece."""
+        """Store a piece."""
         self._pieces[name] = piece
 
     async def get(self, name: str) -> bytes:
@@ -177,21 +176,27 @@ class MemoryStore:
             del self._pieces[name]
 
 
-VARIABLE: Final = "OJSTER_FILES"
-"""Says where files are kept, if nothing else does."""
+FILES_VARIABLE: Final = "OJSTER_FILES"
+"""Environment variable with the default path or URL of the file store."""
 
 _SQLITE: Final = "sqlite:///"
 
 
 def store_for(database_url: str, where: str | None = None) -> FileStore | None:
-    """Return where the files of a database are kept: where somebody says, or beside it; ``None``: nowhere.
+    """Return the file store of a database, or ``None`` if it has none.
+
+    Parameters
+    ----------
+    where:
+        Path or URL of the store. The default is ``OJSTER_FILES``; without that, a SQLite database uses a directory
+        beside its file, or memory if it is in memory, and other databases have no store.
 
     Raises
     ------
     InvalidRequest
-        What is said is no such place.
+        ``where`` is not the path or URL of a store.
     """
-    where = where or os.environ.get(VARIABLE)
+    where = where or os.environ.get(FILES_VARIABLE)
     if where:
         return open_store(where)
     if not database_url.startswith(_SQLITE):

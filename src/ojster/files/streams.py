@@ -1,8 +1,8 @@
-"""How do files come in and go out? As streams, piece by piece, each of which is safe before the next one is taken.
+"""Upload, download and deletion of files, as streams of pieces.
 
-A piece is put into the file store, and then noted in the database. A machine that dies between the two leaves a piece
-of which nobody knows, and which goes with its file; whoever uploads goes on where the database says. Each piece has a
-hash, so that a file is verified while it is read, wherever one begins.
+Each piece is written to the file store first, and then recorded in the database. A crash between the two leaves an
+orphaned piece, which is deleted with its file; the client continues the upload at the recorded offset. Each piece has
+its own hash, so any range of a file can be verified while it is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.files import records
-from ojster.files.file import CHUNK, LARGEST_FILE, File, HashMismatch, NewFile
+from ojster.files.file import CHUNK_BYTES, LARGEST_FILE, File, HashMismatch, NewFile
 from ojster.files.store import FileStore
 from ojster.jobs.queries import find_owners
 
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ojster")
 
-LONGEST_PAGE: Final = 200
-"""How many files are listed at once."""
+MAX_FILES_PER_PAGE: Final = 200
+"""Maximum number of files in one page."""
 
 
 _NO_CONTENT: Final[tuple[bytes, ...]] = ()
 
 
-MOST_HASHES: Final = 1_000
-"""Of how many uploads a process remembers the hash."""
+MAX_REMEMBERED_HASHES: Final = 1_000
+"""Maximum number of uploads for which a process remembers the running hash."""
 
 
-class CutOffError(Exception):
-    """Who sends a file has gone before the end of it."""
+class UploadInterruptedError(Exception):
+    """The sender disconnected before the end of the file."""
 
 
 class Archive:
-    """The files of one view of an engine.
+    """The files in the tenant scope of a caller.
 
     Parameters
     ----------
     engine:
-        Whose workspace it is, and who uses it.
+        The engine, with the tenant and the caller.
     store:
-        Where the bytes are.
+        File store that holds the bytes.
     """
 
     def __init__(self, engine: View, store: FileStore) -> None:
@@ -57,30 +57,30 @@ class Archive:
         self._store = store
 
     async def create(self, new: NewFile) -> File:
-        """Begin an upload; a file with that hash and size that the workspace has already is returned, complete.
+        """Begin an upload, or return the tenant's complete file with the same hash and size.
 
         Raises
         ------
         InvalidRequest
-            Something of it is malformed.
+            A member of the request is malformed.
         NotFound
-            There is no such job.
+            The job does not exist.
         """
         creation = records.Creation(new.check(), self._engine.tenant, self._engine.who)
         return await self._engine.do(records.create_files, creation)
 
     async def find(self, file_id: str, job_id: str | None = None) -> File:
-        """Return a file, or as much of it as has come.
+        """Return a file, complete or partly uploaded.
 
         Parameters
         ----------
         job_id:
-            A job: the file must be of its workspace.
+            Job that must belong to the tenant of the file.
 
         Raises
         ------
         NotFound
-            There is none.
+            The file does not exist in this tenant, or the job is not of the file's tenant.
         """
         known = await self._engine.look(records.find_files, file_id)
         if not self._engine.sees(known.tenant):
@@ -92,38 +92,46 @@ class Archive:
         return known.file
 
     async def list(self, limit: int = 50, before: str | None = None) -> list[File]:
-        """Return the files of the workspace, the latest first, those that were begun before another one."""
-        page = records.FilePage(self._engine.tenant, min(limit, LONGEST_PAGE), before)
+        """Return a page of the tenant's files, newest first.
+
+        Parameters
+        ----------
+        limit:
+            Maximum number of files, at most ``MAX_FILES_PER_PAGE``.
+        before:
+            Id of a file; only files begun before it are returned.
+        """
+        page = records.FilePage(self._engine.tenant, min(limit, MAX_FILES_PER_PAGE), before)
         return await self._engine.look(records.list_files, page)
 
     async def write(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
-        """Go on with an upload; return the file, which is complete if that was all of it.
+        """Append bytes to an upload, and complete the file if they are its last.
 
         Parameters
         ----------
         offset:
-            Where the bytes belong: as many must have come before.
+            Position of the first byte: the number of bytes stored so far.
         source:
-            The bytes. If it raises ``CutOffError``, what has come is kept.
+            The bytes. If it raises ``UploadInterruptedError``, the bytes received so far are kept.
 
         Raises
         ------
         NotFound
-            There is no such file.
+            The file does not exist.
         Conflict
-            The file is complete, or ``offset`` is not where to go on: ``offset`` in the details is.
+            The file is complete, or ``offset`` is wrong; the details hold the right ``offset``.
         InvalidRequest
-            There are more bytes than the file has; what came before is kept.
+            The file would exceed its size; the pieces stored before are kept.
         HashMismatch
-            The file has not the hash that it was said to have; all of it was thrown away.
+            The content does not match the declared SHA-256; all of it is deleted.
         BackendUnavailable
-            The file store cannot be used now; what came before is kept.
+            The file store is unavailable; the pieces stored before are kept.
         """
         file = await self.find(file_id)
         if file.complete:
-            raise Conflict(f"The file {file_id} is complete.", offset=file.offset)
+            raise Conflict(f"File {file_id} is already complete. Upload new content as a new file.", offset=file.offset)
         if offset != file.offset:
-            message = f"Of the file {file_id} {file.offset} bytes have come; go on there, not at {offset}."
+            message = f"Offset {offset} is wrong for file {file_id}. Continue at offset {file.offset}."
             raise Conflict(message, offset=file.offset)
         whole = self._engine.hashes.take(file_id, offset)
         most = LARGEST_FILE if file.size is None else file.size
@@ -134,10 +142,10 @@ class Archive:
                 buffer += some
                 if file.offset + len(buffer) > most:
                     raise records.too_long(file, most)
-                while len(buffer) >= CHUNK:
-                    file = await self._append(file, bytes(buffer[:CHUNK]), whole)
-                    del buffer[:CHUNK]
-        except CutOffError:
+                while len(buffer) >= CHUNK_BYTES:
+                    file = await self._append(file, bytes(buffer[:CHUNK_BYTES]), whole)
+                    del buffer[:CHUNK_BYTES]
+        except UploadInterruptedError:
             is_cut = True
         if buffer:
             file = await self._append(file, bytes(buffer), whole)
@@ -148,25 +156,25 @@ class Archive:
         return file
 
     async def keep(self, content: bytes, new: NewFile) -> File:
-        """Keep something that is in memory already; raises as ``create`` and ``write`` do."""
+        """Store content that is in memory as a file; raises as ``create`` and ``write`` do."""
         sha256 = hashlib.sha256(content).hexdigest()
         given = NewFile(len(content), sha256, new.content_type, new.filename, new.job_id)
         file = await self.create(given)
         return file if file.complete else await self.write(file.id, 0, _once(content))
 
     async def read(self, file_id: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Return the bytes of a complete file from ``start`` up to ``end``, which is excluded, as they are read.
+        """Return the bytes of a complete file from ``start`` to ``end`` (excluded; ``None``: to the end), as a stream.
 
-        The first of them is read and verified before this returns.
+        The first piece is read and verified before this returns.
 
         Raises
         ------
         NotFound
-            There is no such file.
+            The file does not exist.
         Conflict
-            It is not complete.
+            The file is incomplete.
         BackendError, BackendUnavailable
-            It is damaged, or the file store cannot be used now; also from the iterator.
+            The file is damaged, or the file store is unavailable; the iterator can raise them too.
         """
         file = await self.find(file_id)
         _ = file.ref
@@ -178,25 +186,25 @@ class Archive:
         return _chained(first, content)
 
     async def delete(self, file_id: str) -> None:
-        """Delete a file to which nobody refers.
+        """Delete a file that no collection item refers to.
 
         Raises
         ------
         NotFound
-            There is none.
+            The file does not exist.
         Conflict
-            An item of a collection refers to it.
+            A collection item refers to it.
         """
         await self._engine.do(records.delete_files, records.Deletion(file_id, self._engine.tenant))
         await self._erase(file_id)
 
     async def prune(self) -> int:
-        """Delete files to which nobody has referred for a while; return how many.
+        """Delete unreferenced files and idle uploads after ``files.GRACE``; return their number.
 
         Raises
         ------
         BackendUnavailable
-            The file store cannot be used now.
+            The file store is unavailable.
         """
         deleted = 0
         while doomed := await self._engine.do(records.forget_files, None):
@@ -206,9 +214,11 @@ class Archive:
                     await self._erase(file_id)
                     erased += 1
                 except BackendUnavailable as error:
-                    log.warning("the file %s cannot be deleted now: %s", file_id, error)
+                    log.warning("file %s could not be deleted and is retried later: %s", file_id, error)
             if not erased:
-                raise BackendUnavailable("The file store lets nothing be deleted.")
+                raise BackendUnavailable(
+                    "The file store refuses all deletions. Check that it is reachable and permits deletion."
+                )
             deleted += erased
         return deleted
 
@@ -217,7 +227,7 @@ class Archive:
         await self._engine.do(records.erase_files, file_id)
 
     async def _append(self, file: File, content: bytes, whole: Any) -> File:
-        """Store a piece, and note that it is there."""
+        """Write a piece to the file store, then record it in the database."""
         name = new_id()
         digest, _ = await asyncio.gather(
             asyncio.to_thread(_digest, content, whole), self._store.put(f"{file.id}/{name}", content)
@@ -226,12 +236,12 @@ class Archive:
         try:
             return await self._engine.do(records.add_pieces, piece)
         except OjsterError as refusal:
-            if not refusal.retryable:  # it is certainly not noted
+            if not refusal.retryable:  # the piece is certainly not recorded
                 await self._store.delete(f"{file.id}/{piece.name}")
             raise
 
     async def _finish(self, file: File, whole: Any) -> File:
-        """Complete a file if its hash is right; of one that came in several calls, all of it is read for that."""
+        """Complete a file if its hash is right; read the whole file back if this process lost the running hash."""
         if whole is None:
             whole = hashlib.sha256()
             async for content in self._read(file, 0, file.offset):
@@ -239,13 +249,13 @@ class Archive:
         sha256: str = whole.hexdigest()
         finish = records.Finish(file.id, file.offset, sha256)
         if file.sha256 not in (None, sha256):
-            for piece in await self._engine.do(records.start_over, finish):
+            for piece in await self._engine.do(records.reset_uploads, finish):
                 await self._store.delete(f"{file.id}/{piece}")
-            message = f"The file {file.id} should have the SHA-256 {file.sha256}, and has {sha256}; send it again."
+            message = f"File {file.id} has the SHA-256 {sha256}, not the declared {file.sha256}. Upload it again."
             raise HashMismatch(message, expected=file.sha256, found=sha256)
         finished = await self._engine.do(records.finish_files, finish)
         if finished.id != file.id:
-            with contextlib.suppress(BackendUnavailable):  # it is doomed, and goes sooner or later
+            with contextlib.suppress(BackendUnavailable):  # it is marked as doomed, so `prune` deletes it later
                 await self._erase(file.id)
         return finished
 
@@ -259,39 +269,42 @@ class Archive:
             yield content[max(0, start - piece.start) : end - piece.start]
 
     async def _piece(self, file: File, piece: records.Piece) -> bytes:
-        """Return a piece of a file, verified."""
+        """Return a piece of a file after verifying its hash."""
         try:
             content = await self._store.get(f"{file.id}/{piece.name}")
             if await asyncio.to_thread(_digest, content) == piece.sha256:
                 return content
-            damage = BackendError(f"The file {file.id} is damaged in the file store.", file_id=file.id)
+            damage = BackendError(
+                f"File {file.id} is damaged in the file store. Restore it from a backup, or upload it again.",
+                file_id=file.id,
+            )
         except BackendUnavailable:
             raise
         except BackendError as missing:
             damage = missing
-        log.error("the piece %s of the file %s: %s", piece.name, file.id, damage)
+        log.error("piece %s of file %s cannot be read: %s", piece.name, file.id, damage)
         await self._engine.do(records.distrust, file.id)
         raise damage
 
 
 class Hashes:
-    """How far the hashes of uploads under way have come in this process, so that it need not begin anew each time."""
+    """Running hashes of this process's uploads, so that a next call need not read the file back."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, Any]] = {}
 
     def take(self, file_id: str, offset: int) -> Any:
-        """Return the hash of the first ``offset`` bytes of a file, if it is known here, and forget it."""
+        """Return and forget the running hash of the first ``offset`` bytes of a file; ``None``: not known here."""
         known = self._known.pop(file_id, None)
         if offset == 0:
             return hashlib.sha256()
         return known[1] if known is not None and known[0] == offset else None
 
     def keep(self, file_id: str, offset: int, whole: Any) -> None:
-        """Remember the hash of the first ``offset`` bytes of a file."""
+        """Remember the running hash of the first ``offset`` bytes of a file."""
         if whole is not None:
             self._known[file_id] = (offset, whole)
-            while len(self._known) > MOST_HASHES:
+            while len(self._known) > MAX_REMEMBERED_HASHES:
                 del self._known[next(iter(self._known))]
 
 
@@ -317,12 +330,12 @@ async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
 
 
 def range_of(text: str | None, size: int) -> tuple[int, int] | None:
-    """Return what a ``Range`` header asks for, the end excluded; ``None``: everything.
+    """Return the start and the end (excluded) that a ``Range`` header asks for; ``None``: the whole file.
 
     Raises
     ------
     InvalidRequest
-        Nothing is there that it asks for.
+        The range is outside the file.
     """
     unit, _, wanted = (text or "").partition("=")
     begin, dash, end = wanted.strip().partition("-")
@@ -339,5 +352,7 @@ def range_of(text: str | None, size: int) -> tuple[int, int] | None:
     else:
         first, last = int(begin), size if not end else min(int(end) + 1, size)
     if first >= size or first >= last:
-        raise InvalidRequest(f"There are no such bytes; the file has {size}.", size=size)
+        raise InvalidRequest(
+            f"The range {text!r:.80} is outside the file, which has {size} bytes. Request a range within it.", size=size
+        )
     return first, last

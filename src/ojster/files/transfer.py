@@ -1,6 +1,7 @@
-"""How do files get from here to the file store, and back? In pieces, going on where a cut connection left off.
+"""Resumable transfer of files to and from the file store.
 
-What comes back is verified against its SHA-256 before anybody sees it.
+Files are sent in pieces, and a transfer continues where a cut connection left off. A download is verified against its
+SHA-256 before it is returned.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import msgspec
 from ojster.client.interface import Client
 from ojster.core.errors import BackendUnavailable, Conflict, NotFound
 from ojster.files.file import (
-    CHUNK,
+    CHUNK_BYTES,
     JSON,
-    LARGEST_RESTORED,
-    OCTETS,
+    MAX_LOADED_RESULT_BYTES,
+    OCTET_STREAM,
     File,
     FileRef,
     HashMismatch,
@@ -31,15 +32,15 @@ from ojster.files.file import (
 )
 
 PATIENCE: Final = 8
-"""How often in a row a transfer is tried again that gets no further."""
+"""Maximum number of consecutive retries without progress."""
 
 LONGEST_PAUSE: Final = 5.0
-"""How long to wait at most before that, in seconds."""
+"""Maximum delay before a retry, in seconds."""
 
-READ_AT_ONCE: Final = 1 << 20
+READ_CHUNK_BYTES: Final = 1 << 20
 
-SENT_AT_ONCE: Final = 64 * 1024 * 1024
-"""How many bytes are sent before the server answers."""
+MAX_UPLOAD_REQUEST_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size of one upload request, in bytes."""
 
 
 async def upload(
@@ -50,38 +51,39 @@ async def upload(
     content_type: str | None = None,
     job_id: str | None = None,
 ) -> File:
-    """Upload a file, unless the workspace has it already; return it, complete.
+    """Upload a file, unless the workspace has it already; return the complete file.
 
     Parameters
     ----------
     source:
-        Where it is, or what is in it.
+        The path of the file, or its content.
     filename, content_type:
-        How it is called, and what it is; by default as the path says.
+        Name and media type. By default both are derived from the path; the last resort for the type is
+        ``application/octet-stream``.
     job_id:
-        The job whose it is.
+        The job that the file belongs to.
 
     Raises
     ------
     OSError
-        It cannot be read.
+        The file cannot be read.
     BackendUnavailable
-        The server or its file store cannot be reached for a long time.
+        The server or its file store is still unreachable after ``PATIENCE`` retries.
     HashMismatch
-        It changed meanwhile.
+        The file changed during the upload.
     """
     size, sha256 = await asyncio.to_thread(_measure, source)
     filename = filename or (source.name if isinstance(source, Path) else None)
-    kind = content_type or mimetypes.guess_type(filename or "")[0] or OCTETS
+    kind = content_type or mimetypes.guess_type(filename or "")[0] or OCTET_STREAM
     new = NewFile(size, sha256, kind, filename, job_id)
     file = await client.create_file(new)
     failures = 0
     while not file.complete:
         try:
             before = file.offset
-            file = await client.write_file(file.id, before, _pieces_of(source, before, SENT_AT_ONCE))
+            file = await client.write_file(file.id, before, _pieces_of(source, before, MAX_UPLOAD_REQUEST_BYTES))
             if not file.complete and file.offset == before:
-                raise HashMismatch("The file has become shorter while it was uploaded.", expected=sha256)
+                raise HashMismatch("The file became shorter during the upload. Upload it again.", expected=sha256)
         except (BackendUnavailable, Conflict):
             failures += 1
             if failures > PATIENCE:
@@ -93,32 +95,32 @@ async def upload(
 
 
 async def _found(client: Client, file: File, new: NewFile) -> File:
-    """Return how far an upload has come, if that can be known now; where it has vanished, it begins again."""
+    """Return the state of an upload, as last known if the server is unreachable; begin again if the file is gone."""
     try:
         return await client.find_file(file.id)
     except BackendUnavailable:
         return file
-    except NotFound:  # somebody has uploaded the same meanwhile
+    except NotFound:  # another client has uploaded the same content meanwhile
         return await client.create_file(new)
 
 
 async def download(client: Client, file: FileRef, target: Path) -> Path:
-    """Download a file to a path, in the place of what is there once all of it has come; return the path.
+    """Download a file to a path, replacing an existing file when the download is complete; return the path.
 
-    In a directory, it is called as it was.
+    If ``target`` is a directory, the file is stored in it under its own name, or its id if it has none.
 
-    What has come is in a hidden file beside it until then, from where another call goes on.
+    Until then, the content is in a hidden file beside the target, from which another call continues.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        The target cannot be written.
     NotFound
-        There is no such file any more.
+        The file no longer exists.
     HashMismatch
-        What has come is not what was uploaded; it was thrown away.
+        The content does not match the SHA-256; it was deleted.
     BackendUnavailable
-        The server or its file store cannot be reached for a long time.
+        The server or its file store is still unreachable after ``PATIENCE`` retries.
     """
     target = _in(target, file)
     part = target.with_name(f".{target.name}.{file.sha256[:16]}.part")
@@ -141,7 +143,7 @@ async def download(client: Client, file: FileRef, target: Path) -> Path:
     if (size, sha256) != (file.size, file.sha256):
         part.unlink()
         raise HashMismatch(
-            f"The file {file.id} should have the SHA-256 {file.sha256}, and what has come has {sha256}; try again.",
+            f"The file {file.id} has the SHA-256 {file.sha256}, but its download has {sha256}. Try again.",
             expected=file.sha256,
             found=sha256,
         )
@@ -153,12 +155,12 @@ def _in(target: Path, file: FileRef) -> Path:
 
 
 async def fetch(client: Client, file_id: str) -> bytes:
-    """Return what is in a file; raises as ``download`` does."""
+    """Return the content of a file. Raises as ``download`` does."""
     return await content_of(client, (await client.find_file(file_id)).ref)
 
 
 async def content_of(client: Client, file: FileRef) -> bytes:
-    """Return what is in a file that is known already; raises as ``download`` does."""
+    """Return the content of a file, given its reference. Raises as ``download`` does."""
     content, failures = bytearray(), 0
     while True:
         before = len(content)
@@ -173,18 +175,20 @@ async def content_of(client: Client, file: FileRef) -> bytes:
             await _pause(failures)
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
-        message = f"The file {file.id} should have the SHA-256 {file.sha256}, and what has come has {found}."
+        message = f"The file {file.id} has the SHA-256 {file.sha256}, but its download has {found}. Try again."
         raise HashMismatch(message, expected=file.sha256, found=found)
     return bytes(content)
 
 
 async def restore(client: Client, value: Any, job_id: str | None = None) -> Any:
-    """Return what JSON says, with the results in it that are files in the place of what refers to them.
+    """Return a JSON value with each reference to a result kept as a file replaced by that result.
+
+    A reference stays if its file is incomplete, is not JSON, or is larger than ``MAX_LOADED_RESULT_BYTES`` bytes.
 
     Parameters
     ----------
     job_id:
-        Whose JSON it is: files of other workspaces than that of this job stay what they are, references.
+        The job that the value belongs to. References to files of other workspaces stay references.
     """
     file_id = referred_file(value)
     if file_id is not None:
@@ -201,13 +205,13 @@ async def _restored(client: Client, file_id: str, job_id: str | None, reference:
         file = await client.find_file(file_id, job_id)
     except NotFound:
         return reference
-    if not file.complete or file.content_type != JSON or file.offset > LARGEST_RESTORED:
+    if not file.complete or file.content_type != JSON or file.offset > MAX_LOADED_RESULT_BYTES:
         return reference
     return _decoded(await content_of(client, file.ref))
 
 
 async def restore_json(client: Client, raw: bytes, job_id: str) -> bytes:
-    """Return JSON, with the results in it that are files in the place of what refers to them."""
+    """Return JSON text with each reference to a result kept as a file replaced by that result."""
     return msgspec.json.encode(await restore(client, _decoded(raw), job_id)) if may_refer(raw) else raw
 
 
@@ -215,7 +219,7 @@ def _decoded(raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw)
     except msgspec.ValidationError:
-        return json.loads(raw)  # a number beyond what a double holds
+        return json.loads(raw)  # a number outside the range of a double
 
 
 async def _pause(failures: int) -> None:
@@ -223,12 +227,12 @@ async def _pause(failures: int) -> None:
 
 
 async def _gathered(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Put small pieces together, and lose none if the content breaks off."""
+    """Join small chunks into larger ones, without losing any if the content breaks off."""
     buffer = bytearray()
     try:
         async for some in content:
             buffer += some
-            if len(buffer) >= READ_AT_ONCE:
+            if len(buffer) >= READ_CHUNK_BYTES:
                 yield bytes(buffer)
                 buffer.clear()
     except BackendUnavailable:
@@ -240,16 +244,16 @@ async def _gathered(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _pieces_of(source: Path | bytes, offset: int, most: int) -> AsyncIterator[bytes]:
-    """The next bytes of a file, so many at most: a refusal is heard of only when they are sent."""
+    """Yield at most ``most`` bytes of a file: a rejection arrives only after they are sent."""
     end = offset + most
     if isinstance(source, bytes):
-        for start in range(offset, min(end, len(source)), READ_AT_ONCE):
-            yield source[start : min(end, start + READ_AT_ONCE)]
+        for start in range(offset, min(end, len(source)), READ_CHUNK_BYTES):
+            yield source[start : min(end, start + READ_CHUNK_BYTES)]
         return
     with source.open("rb") as file:
         file.seek(offset)
         while left := end - file.tell():
-            some = await asyncio.to_thread(file.read, min(left, READ_AT_ONCE))
+            some = await asyncio.to_thread(file.read, min(left, READ_CHUNK_BYTES))
             if not some:
                 return
             yield some
@@ -265,10 +269,10 @@ def _measure(source: Path | bytes) -> tuple[int, str]:
 
 
 def _hash_of(file: BinaryIO) -> tuple[int, Any]:
-    """Return the size of a file, from its beginning to its end, and the hash of what is in it."""
+    """Return the size of a whole file in bytes, and the hash object of its content."""
     size, whole = 0, hashlib.sha256()
     file.seek(0)
-    while some := file.read(CHUNK):
+    while some := file.read(CHUNK_BYTES):
         size += len(some)
         whole.update(some)
     return size, whole

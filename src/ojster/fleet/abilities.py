@@ -15,20 +15,20 @@ from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction
 
 _NOT_HANDLED: Final = " AND NOT (j.type = ? AND j.version IS NOT NULL AND (j.version < ? OR j.version >= ?))"
-"""Leaves out versions of a job type that a worker does not handle."""
+"""Condition that excludes versions of a job type that a worker does not handle."""
 
 
 class Abilities(msgspec.Struct, frozen=True):
-    """What a worker has said of what it can do.
+    """Capabilities of a worker.
 
     Parameters
     ----------
     handled:
-        Of which types it handles only some versions.
+        Job types of which the worker handles only some versions.
     provided:
-        What it provides for jobs that need something.
+        Resources that the worker provides.
     types:
-        Jobs of which types it is given: that its operator says.
+        Job types that the operator lets the worker take.
     """
 
     handled: tuple[Handled, ...] = ()
@@ -42,7 +42,7 @@ class Abilities(msgspec.Struct, frozen=True):
         return _NOT_HANDLED * len(self.handled) + types, [*bounds, *patterns]
 
     def under(self, rule: WorkerRule | None) -> Abilities:
-        """Return them as operators correct them."""
+        """Return the capabilities with an operator's rule applied."""
         if rule is None:
             return self
         return msgspec.structs.replace(self, provided=rule.correct(self.provided), types=rule.types)

@@ -12,7 +12,7 @@ from ojster.fleet.abilities import PLAIN, abilities_by_worker, worker_rules_by_i
 from ojster.fleet.matching import Budget, Match
 from ojster.fleet.requirements import NOTHING
 from ojster.jobs.available import one_of_each, pass_over, select_available
-from ojster.jobs.claim import Nobody
+from ojster.jobs.claim import NoJobsAllowed
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Obstacles, Pipeline, Share
 from ojster.storage.transaction import WITH_NEEDS
 
@@ -46,7 +46,7 @@ class IdlePolicy(ClaimPolicy):
 
     def answer(self, request: Claim) -> list[Job] | None:
         """Return no jobs to such a worker."""
-        return Nobody() if request.worker_id in self._idle else None
+        return NoJobsAllowed() if request.worker_id in self._idle else None
 
 
 class AbilityPolicy(ClaimPolicy):
@@ -109,7 +109,7 @@ class MatchingPolicy(ClaimPolicy):
         return [key for key, _ in self.match(share).kinds(queue, tenant)]
 
     def fit(self, share: Share, queue: str, jobs: list[Job]) -> list[Job]:
-        """Leave out jobs for which those before them leave too little of the worker."""
+        """Leave out jobs that require more of the worker than the jobs before them leave."""
         match = self.match(share)
         chosen = [job for job in jobs if match.take(job)]
         pass_over(self.tx, queue, jobs, chosen)

@@ -1,4 +1,4 @@
-"""How are workers looked at and directed from the command line?"""
+"""Commands that list workers, send them directives, and manage worker rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, moment_json, print_json, print_table
+from ojster.cli.output import ago, print_json, print_table, timestamp_json
 from ojster.fleet.worker_rule import read_rule_members
 from ojster.workflows.commands import parameter
 
@@ -19,7 +19,7 @@ from ojster.workflows.commands import parameter
     )
 )
 def workers() -> None:
-    """List workers, tell them to be quiet, to resume or to stop, and say what stands over what they say."""
+    """List workers, direct them (quiet, running, terminate), and manage rules that override what they report."""
 
 
 @workers.command("list", epilog=examples("ojster workers list"))
@@ -31,13 +31,13 @@ def list_workers(url: str, as_json: bool) -> None:
     if as_json:
         shown = [
             msgspec.structs.asdict(worker)
-            | {"started_at": moment_json(worker.started_at), "last_seen_at": moment_json(worker.last_seen_at)}
+            | {"started_at": timestamp_json(worker.started_at), "last_seen_at": timestamp_json(worker.last_seen_at)}
             for worker in found
         ]
         print_json({"workers": shown})
         return
     print_table(
-        ("id", "state", "told", "host", "# pid", "queues", "# jobs", "provides", "started", "last seen"),
+        ("id", "state", "directive", "host", "# pid", "queues", "# jobs", "provides", "started", "last seen"),
         [
             (
                 worker.id,
@@ -61,15 +61,15 @@ def list_workers(url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def list_unrunnable(url: str, as_json: bool) -> None:
-    """List the jobs that wait and that no worker can run which is there, with the reasons."""
+    """List waiting jobs that none of the present workers can run, with the reasons."""
     found = ask(url, lambda client: client.unrunnable())
     if as_json:
         print_json({"unrunnable": found})
         return
     print_table(
-        ("queue", "type", "# jobs", "oldest", "why"),
+        ("queue", "type", "# jobs", "oldest", "reasons"),
         [(one.queue, one.type, one.jobs, one.job_id, "; ".join(one.reasons)) for one in found],
-        "Every job that waits has a worker that can run it.",
+        "Every waiting job has a worker that can run it.",
     )
 
 
@@ -81,19 +81,19 @@ def list_unrunnable(url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def tell_worker(worker_id: str, directive: str, url: str, as_json: bool) -> None:
-    """Tell a worker, with its next heartbeat, what to be."""
+    """Send a directive to a worker, with its next heartbeat."""
     ask(url, lambda client: client.direct(worker_id, directive))
-    done(f"{worker_id} will be told to be {directive}.", as_json, {"id": worker_id, "directive": directive})
+    done(f"{worker_id} will get the directive {directive}.", as_json, {"id": worker_id, "directive": directive})
 
 
 @workers.command("disable", epilog=examples("ojster workers disable builder-3 --reason 'its disk is full'"))
 @click.argument("worker_id")
-@click.option("--reason", help="For others to read.")
+@click.option("--reason", help="Reason, for operators.")
 @with_url
 @with_json
 def disable_worker(worker_id: str, reason: str | None, url: str, as_json: bool) -> None:
-    """Give a worker no jobs, and what it holds to others; whether it is there now or not."""
-    _change(url, worker_id, {"enabled": False, "reason": reason}, as_json, f"{worker_id} gets no jobs any more.")
+    """Disable a worker, present or not: it gets no jobs, and the jobs it holds go to other workers."""
+    _change(url, worker_id, {"enabled": False, "reason": reason}, as_json, f"{worker_id} is disabled.")
 
 
 @workers.command("enable", epilog=examples("ojster workers enable builder-3"))
@@ -101,8 +101,8 @@ def disable_worker(worker_id: str, reason: str | None, url: str, as_json: bool) 
 @with_url
 @with_json
 def enable_worker(worker_id: str, url: str, as_json: bool) -> None:
-    """Give a worker jobs again."""
-    _change(url, worker_id, {"enabled": True, "reason": None}, as_json, f"{worker_id} gets jobs again.")
+    """Enable a worker: it gets jobs again."""
+    _change(url, worker_id, {"enabled": True, "reason": None}, as_json, f"{worker_id} is enabled.")
 
 
 @workers.command(
@@ -113,11 +113,11 @@ def enable_worker(worker_id: str, url: str, as_json: bool) -> None:
     ),
 )
 @click.argument("worker_id")
-@click.option("--provide", "provided", multiple=True, metavar="NAME=VALUE", help="Whatever it says itself; repeatable.")
-@click.option("--lacks", multiple=True, metavar="NAME", help="That it does not provide, whatever it says; repeatable.")
+@click.option("--provide", "provided", multiple=True, metavar="NAME=VALUE", help="Set a capability; repeatable.")
+@click.option("--lacks", multiple=True, metavar="NAME", help="Remove a capability that it reports; repeatable.")
 @click.option("--allow", multiple=True, metavar="TYPE", help="Only jobs of this type, or 'mail.*'; repeatable.")
-@click.option("--deny", multiple=True, metavar="TYPE", help="No jobs of this type, unless it is allowed; repeatable.")
-@click.option("--reason", help="For others to read.")
+@click.option("--deny", multiple=True, metavar="TYPE", help="No jobs of this type; ignored with --allow; repeatable.")
+@click.option("--reason", help="Reason, for operators.")
 @with_url
 @with_json
 def configure_worker(
@@ -130,7 +130,7 @@ def configure_worker(
     url: str,
     as_json: bool,
 ) -> None:
-    """Say what a worker provides, and jobs of which types it is given. What is not mentioned stays as it is."""
+    """Override a worker's capabilities and its job types. Options that are not given stay unchanged."""
     given: dict[str, Any] = {}
     if provided or lacks:
         given["provides"] = dict(map(parameter, provided)) | dict.fromkeys(lacks)
@@ -141,15 +141,15 @@ def configure_worker(
     if reason is not None:
         given["reason"] = reason
     if not given:
-        raise click.UsageError("Say --provide, --lacks, --allow, --deny or --reason.")
-    _change(url, worker_id, read_rule_members(given), as_json, f"Said of {worker_id}.")
+        raise click.UsageError("Give at least one of --provide, --lacks, --allow, --deny or --reason.")
+    _change(url, worker_id, read_rule_members(given), as_json, f"The rule of {worker_id} is saved.")
 
 
 @workers.command("rules", epilog=examples("ojster workers rules"))
 @with_url
 @with_json
 def list_rules(url: str, as_json: bool) -> None:
-    """List what is said of workers, whether they are there or not."""
+    """List the worker rules, also of workers that are not present."""
     found = ask(url, lambda client: client.worker_rules())
     if as_json:
         print_json({"items": [rule.to_wire() for rule in found]})
@@ -170,7 +170,7 @@ def list_rules(url: str, as_json: bool) -> None:
             )
             for rule in found
         ],
-        "Nothing is said of any worker.",
+        "There are no worker rules.",
     )
 
 
@@ -179,9 +179,9 @@ def list_rules(url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def forget_rule(worker_id: str, url: str, as_json: bool) -> None:
-    """Say nothing of a worker any more: it gets jobs as it says itself."""
+    """Delete the rule of a worker; what the worker reports applies again."""
     ask(url, lambda client: client.forget_worker_rule(worker_id))
-    done(f"Nothing is said of {worker_id} any more.", as_json, {"id": worker_id, "deleted": True})
+    done(f"The rule of {worker_id} is deleted.", as_json, {"id": worker_id, "deleted": True})
 
 
 def _change(url: str, worker_id: str, members: dict[str, Any], as_json: bool, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Which types of jobs is a worker given? Lists of what it gets, or does not. (seed 003: allow and deny lists)"""
+"""Allow and deny lists: the job types that a worker accepts."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 
-MOST_PATTERNS: Final = 100
-"""How many patterns a list may have."""
+MAX_TYPE_PATTERNS: Final = 100
+"""Maximum number of patterns in a list."""
 
 _PATTERN: Final = re.compile(r"[a-zA-Z0-9_.\-:]{1,255}\*?|\*")
 
 
 class Types(msgspec.Struct, frozen=True):
-    """The types of jobs that a worker is given.
+    """The job types that a worker accepts.
 
     Parameters
     ----------
     allowed:
-        Only these, each a type or the beginning of some (``mail.*``); ``None``: all but ``denied``, which says nothing
-        where there is a list of what is allowed.
+        The only accepted types: each a type or a prefix with ``*`` (``mail.*``). ``None``: all types except ``denied``.
+    denied:
+        Types that are not accepted; ignored if ``allowed`` is set.
     """
 
     allowed: tuple[str, ...] | None = None
     denied: tuple[str, ...] = ()
 
     def accepts(self, type: str) -> bool:
-        """Whether jobs of a type are among them."""
+        """Whether jobs of a type are accepted."""
         if self.allowed is not None:
             return any(_matches(type, pattern) for pattern in self.allowed)
         return not any(_matches(type, pattern) for pattern in self.denied)
 
     def condition(self, column: str) -> tuple[str, list[str | int]]:
-        """Return what stands in a statement behind others to leave out all other types, and its parameters."""
+        """Return an SQL condition to append to others (`` AND …``) that selects these types, and its parameters."""
         patterns = self.denied if self.allowed is None else self.allowed
         tests, parameters = [], list[str | int]()
         for pattern in patterns:
@@ -59,16 +60,20 @@ def _matches(type: str, pattern: str) -> bool:
 
 
 def read_patterns(patterns: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return a list of types and beginnings of types, called ``name`` in errors.
+    """Return a list of types and prefixes without duplicates; ``name`` is its name in errors.
 
     Raises
     ------
     InvalidRequest
-        It is too long, or one is malformed.
+        The list is too long, or an entry is malformed.
     """
-    if len(patterns) > MOST_PATTERNS:
-        raise InvalidRequest(f"{name!r} has more than {MOST_PATTERNS} entries.", field=name)
+    if len(patterns) > MAX_TYPE_PATTERNS:
+        raise InvalidRequest(
+            f"{name!r} has {len(patterns)} entries; at most {MAX_TYPE_PATTERNS} are allowed.", field=name
+        )
     for pattern in patterns:
         if not _PATTERN.fullmatch(pattern):
-            raise InvalidRequest(f"{pattern[:80]!r} in {name!r} is no job type, nor the beginning of some.", field=name)
+            raise InvalidRequest(
+                f"{pattern[:80]!r} in {name!r} is not a job type or a prefix such as 'mail.*'.", field=name
+            )
     return tuple(dict.fromkeys(patterns))

@@ -1,10 +1,12 @@
-"""Which jobs can a worker run? What jobs need, what the worker provides, and what it is at. (ojs-ml-resources.md)
+"""Matching of jobs and workers: what jobs require, what a worker provides, and what it is running.
 
 Jobs with requirements wait by the key of their requirements (``ojster.fleet.requirements``). A claim looks at each key
 once, however many jobs share it, and finds jobs without requirements as if there were no others.
 
-What jobs take of a worker (GPUs, memory, …) is counted from the jobs that it holds, and what they take of the budget of
-a queue from those that are active, so neither can drift.
+What jobs use of a worker (GPUs, memory, …) is counted from the jobs that it holds, and what they use of the budget of
+a queue from the active jobs, so neither can drift.
+
+Spec: ojs-ml-resources
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ from ojster.jobs.request import read_members
 from ojster.storage.memory import Local
 from ojster.storage.transaction import Transaction, TryAgain
 
-MOST_KINDS: Final = 200
-"""At how many kinds of needs of one queue a claim looks at once."""
+MAX_KINDS_PER_READ: Final = 200
+"""Maximum number of kinds of requirements that a claim reads from one queue at a time."""
 
-MOST_WINDOWS: Final = 20
-"""How often it looks at some more of them, as long as it has found none that the worker can take now."""
+MAX_READS: Final = 20
+"""Maximum number of such reads in a claim. It stops at the first that has a job for the worker's free resources."""
 
-PATIENCE: Final = 60_000_000
-"""A job that has waited for so long, in microseconds, is no longer passed over for those that prefer a worker."""
+PREFERENCE_TIMEOUT_US: Final = 60_000_000
+"""Wait after which a job is no longer passed over for jobs that prefer the worker, in microseconds."""
 
-FULL_LIKING: Final = 1_000
+OVERDUE_PREFERENCE: Final = 1_000
+"""Preference score of a job that has waited for longer than ``PREFERENCE_TIMEOUT_US``."""
 
 _WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND needs"
 _KINDS: Final = (
@@ -41,7 +44,7 @@ _KINDS: Final = (
     f"UNION ALL SELECT (SELECT min(needs) {_WAITS} > kinds.name) FROM kinds WHERE kinds.name IS NOT NULL"
     ") SELECT name FROM kinds WHERE name IS NOT NULL LIMIT :most) AS kinds"
 )
-"""Each kind is looked up behind the one before it, so that the cost is that of the kinds, not of their jobs."""
+"""Looks up each kind after the one before it, so that the cost depends on the number of kinds, not of jobs."""
 
 _FIRST: Final = f"SELECT seq {_WAITS} = :needs LIMIT 1"
 _HELD: Final = (
@@ -52,12 +55,12 @@ _ACTIVE: Final = (
     "GROUP BY needs"
 )
 
-MOST_REMEMBERED: Final = 10_000
-"""How many kinds of needs a process remembers."""
+MAX_CACHED_REQUIREMENTS: Final = 10_000
+"""Maximum number of kinds of requirements that a process caches."""
 
 
 IMPOSSIBLE: Final = Needs(required=(Condition("nothing", "In"),))
-"""What no worker provides."""
+"""Requirements that no worker meets."""
 
 log = logging.getLogger("ojster")
 
@@ -67,28 +70,30 @@ known_requirements: Final = Local[dict[str, Needs]](dict)
 
 
 def find_needs(tx: Transaction, key: str, seq: int, envelope: bytes | None = None) -> Needs:
-    """Return the needs of a key, which the job with this number has."""
+    """Return the requirements of a key. If they are not cached, read them from the job with the number ``seq``."""
     known = known_requirements(tx)
     if key not in known:
         if envelope is None:
             rows = tx.execute("SELECT envelope FROM payloads WHERE seq = :seq", {"seq": seq})
             if not rows:
-                raise TryAgain("A job that was looked at was deleted meanwhile.")
+                raise TryAgain(f"Job number {seq} was deleted by another transaction. Run the transaction again.")
             ((envelope,),) = rows
-        if len(known) >= MOST_REMEMBERED:
+        if len(known) >= MAX_CACHED_REQUIREMENTS:
             known.clear()
         try:
             known[key] = read_resources(read_members(envelope, "The job")).needs or Needs()
-        except InvalidRequest as error:  # another version of the server has let it in
-            log.warning("jobs with the needs %s are given to nobody: %s", key, error.message)
+        except InvalidRequest as error:  # accepted by another version of the server
+            log.warning("no worker gets jobs with the requirements %s, which are invalid: %s", key, error.message)
             known[key] = IMPOSSIBLE
     return known[key]
 
 
 class Budget:
-    """How many more jobs with GPUs may run in a queue, and how many GPUs they may take (section 10.3).
+    """Remaining GPU jobs and GPUs of a queue.
 
-    Until the transaction ends, nobody else finds that out.
+    The row of the queue stays locked until the transaction ends.
+
+    Spec: ojs-ml-resources 10.3
     """
 
     def __init__(self, tx: Transaction, queue: str, limits: ResourceLimits) -> None:
@@ -102,23 +107,23 @@ class Budget:
             self.gpus = max(0, limits.max_total_gpus - sum(jobs * needs.gpus for needs, jobs in active))
 
     def room(self, needs: Needs) -> int:
-        """Return how many jobs with these needs may start."""
+        """Return the number of jobs with these requirements that may start."""
         return min(self.jobs, self.gpus // needs.gpus) if needs.gpus else UNLIMITED
 
     def take(self, needs: Needs) -> None:
-        """Note that a job with these needs starts."""
+        """Record that a job with these requirements starts."""
         if needs.gpus:
             self.jobs -= 1
             self.gpus -= needs.gpus
 
 
 class Match:
-    """Which jobs fit a worker, as it is now.
+    """Selects the jobs that fit a worker in its current state.
 
     Parameters
     ----------
     worker_id:
-        Which worker; ``None``: any that provides nothing.
+        The worker; ``None``: any worker without capabilities.
     """
 
     def __init__(self, tx: Transaction, worker_id: str | None, provided: Provided, budgets: dict[str, Budget]) -> None:
@@ -129,7 +134,7 @@ class Match:
         self._free: dict[str, float] = {name: provided.amount(name) for name in provided.facts}
         self._kinds: dict[tuple[str, str], list[tuple[str, Needs]]] = {}
         self._is_elsewhere = worker_id is not None and bool(tx.lock_keys({f"worker:{worker_id}"}))
-        """Whether another transaction finds jobs for the worker: what that leaves of it is not known yet."""
+        """Whether another transaction claims jobs for the worker, so that its free resources are unknown."""
         if worker_id is not None:
             for seq, type, queue, key in tx.execute(_HELD, {"worker_id": worker_id}):
                 self._hold(type, queue, None if key is None else find_needs(tx, key, seq))
@@ -140,7 +145,7 @@ class Match:
             self._free[name] = self._free.get(name, 0.0) - amount
 
     def kinds(self, queue: str, tenant: str) -> list[tuple[str, Needs]]:
-        """Return what the jobs that wait in a queue need, by key, as far as the worker provides it."""
+        """Return the requirements of waiting jobs in a queue that the worker's capabilities meet, with their keys."""
         here = (queue, tenant)
         if here not in self._kinds:
             self._kinds[here] = []
@@ -161,15 +166,15 @@ class Match:
         return known
 
     def _windows(self, queue: str, tenant: str) -> Iterator[list[str]]:
-        """The kinds of needs in a queue, some at a time; where there are many, from where the last claim ended."""
+        """Yield the kinds of requirements in a queue in windows; if there are many, from where the last claim ended."""
         tx = self._tx
         places, here = last_places(tx), ("needs", queue, tenant)
         start = after = places.pop(here, "")
         has_wrapped = not start
-        for _ in range(MOST_WINDOWS):
-            rows = tx.execute(_KINDS, {"queue": queue, "tenant": tenant, "after": after, "most": MOST_KINDS})
+        for _ in range(MAX_READS):
+            rows = tx.execute(_KINDS, {"queue": queue, "tenant": tenant, "after": after, "most": MAX_KINDS_PER_READ})
             some = [key for (key,) in rows]
-            is_last = len(some) < MOST_KINDS
+            is_last = len(some) < MAX_KINDS_PER_READ
             if not is_last:
                 places[here] = after = some[-1]
             yield some
@@ -182,7 +187,7 @@ class Match:
                 return
 
     def room(self, queue: str, needs: Needs) -> int:
-        """Return how many jobs of a queue with these needs may start beside those that the worker is at."""
+        """Return the number of jobs with these requirements that may start beside those that the worker holds."""
         if any(condition.holds((job[condition.key],)) for condition in needs.apart for job in self._held):
             return 0
         left = (self._free.get(name, 0.0) / amount for name, amount in needs.used)
@@ -191,7 +196,7 @@ class Match:
         return max(0, room if budget is None else min(room, budget.room(needs)))
 
     def take(self, job: Job) -> bool:
-        """Whether a job fits, beside those that were taken before; if it does, it is taken."""
+        """Take a job if it fits beside those that were taken before; return whether it does."""
         needs = self._needs(job)
         if needs is not None:
             if not self.room(job.queue, needs):
@@ -202,12 +207,12 @@ class Match:
         return True
 
     def turn(self, job: Job) -> tuple[int, int, int, int]:
-        """Return by what jobs are sorted: priority, class, how much each prefers this worker, and age."""
+        """Return the sort key of a job: priority, class, preference for this worker, age."""
         waited = self._tx.now - (job.enqueued_at or self._tx.now)
         rank = liking = 0
         if (needs := self._needs(job)) is not None:
             rank, liking = needs.rank_after(waited), self._provided.liking(needs)
-        return -job.priority, -rank, -(FULL_LIKING if waited > PATIENCE else liking), job.seq
+        return -job.priority, -rank, -(OVERDUE_PREFERENCE if waited > PREFERENCE_TIMEOUT_US else liking), job.seq
 
     def _needs(self, job: Job) -> Needs | None:
         return None if job.needs is None else find_needs(self._tx, job.needs, job.seq, job.envelope)

@@ -1,4 +1,7 @@
-"""What does a job say of the resources that it needs? The attributes ``ext_ml_*``. (ojs-ml-resources.md)"""
+"""Resource requirements of a job: the attributes ``ext_ml_*`` and ``requires``, and the limits of queues on them.
+
+Spec: ojs-ml-resources
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest, ResourcesRefused
 from ojster.core.parsing import read_value
-from ojster.fleet.requirements import ALIASES, COMPARISONS, LONGEST_TEXT, MOST_CONDITIONS, Condition, Needs, text_of
-from ojster.jobs.code import ATTRIBUTE, FACT
+from ojster.fleet.requirements import ALIASES, COMPARISONS, MAX_CONDITIONS, MAX_FACT_LENGTH, Condition, Needs, text_of
+from ojster.jobs.code import ATTRIBUTE, CODE_CAPABILITY
 
 PREFIX: Final = "ext_ml_"
 
-LIKED: Final = 50
-"""How much a job prefers a worker that has loaded its model, where it does not need it; see ``Needs.preferred``."""
+LOADED_MODEL_WEIGHT: Final = 50
+"""Weight (0 to 100) of the preference for workers that have loaded the job's model; see ``Needs.preferred``."""
 
 _TEXTS: Final = (
     "gpu_type",
@@ -49,7 +52,7 @@ _CHOICES: Final = {
     "escalation_target_class": ("spot", "on-demand", "reserved"),
 }
 _AMOUNTS: Final = ("gpu_memory_gb", "memory_gb", "storage_gb", "shm_size_gb")
-_COUNTS: Final = {  # and the least that each may be
+_COUNTS: Final = {  # with the minimum of each
     "gpu_count": 0,
     "tpu_chip_count": 1,
     "cpu_cores": 1,
@@ -65,7 +68,7 @@ _COUNTS: Final = {  # and the least that each may be
 _SWITCHES: Final = ("preemptible", "checkpoint_on_preempt", "priority_escalation", "checkpoint_enabled")
 
 _USED: Final = ("gpu_count", "tpu_chip_count", "cpu_cores", "memory_gb", "storage_gb", "shm_size_gb")
-"""What a job takes of its worker as long as it runs."""
+"""Resources of its worker that a job occupies while it runs."""
 
 _GPU: Final = ("gpu_type", "gpu_memory_gb", "gpu_compute_capability")
 _LARGEST: Final = 10**9
@@ -73,7 +76,10 @@ _LARGEST: Final = 10**9
 _RANKS: Final = {"spot": -1, "on-demand": 0, "reserved": 1}
 
 _CAPABILITY_FOR: Final = {"fp32": "7.0", "fp16": "7.0", "bf16": "8.0", "fp8": "8.9", "int8": "7.5", "int4": "7.5"}
-"""Which compute capability of NVIDIA's GPUs a precision needs at least (section 6)."""
+"""Minimum compute capability of NVIDIA GPUs for each precision.
+
+Spec: ojs-ml-resources 6
+"""
 
 _CAPABILITY: Final = re.compile(r"\d{1,3}\.\d{1,3}")
 _CHECKSUM: Final = re.compile(r"[a-z0-9_\-]+:[0-9a-f]+")
@@ -81,26 +87,26 @@ _STORAGE: Final = re.compile(r"(s3|gs|az|file)://[^\s?#]*/")
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What was read of a job's ``ext_ml_*`` attributes: its needs, if it has some, and its timeout in microseconds."""
+    """The contents of a job's resource attributes: its requirements, or ``None``, and its timeout in microseconds."""
 
     needs: Needs | None = None
     timeout: int | None = None
 
 
-def says_something(names: Mapping[str, Any]) -> bool:
-    """Whether a job with attributes of these names says what it needs."""
+def has_requirements(names: Mapping[str, Any]) -> bool:
+    """Whether a job with attributes of these names states requirements."""
     return any(name.startswith(PREFIX) or name in (ATTRIBUTE, REQUIRES) for name in names)
 
 
 def read_resources(members: Mapping[str, msgspec.Raw]) -> Resources:
-    """Return what a job needs that has these attributes.
+    """Return the requirements of a job with these attributes.
 
-    Attributes of the extension that are not known, and such as are ``null``, mean nothing.
+    Unknown attributes of the extension, and those that are ``null``, are ignored.
 
     Raises
     ------
     InvalidRequest
-        One of them is malformed, or contradicts another.
+        An attribute is malformed, or contradicts another.
     """
     given = {name: bytes(raw) for name, raw in members.items() if name.startswith(PREFIX) or name == REQUIRES}
     return _read(tuple(sorted(given.items())), ATTRIBUTE in members)
@@ -113,7 +119,7 @@ def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources
     _check(ml)
     required = [*_hardware(ml), *_model(ml)]
     if carries_code:
-        required.append(Condition(FACT, "Exists"))
+        required.append(Condition(CODE_CAPABILITY, "Exists"))
     required += _required(ml.pop(REQUIRES, None))
     if "reservation_id" in ml:
         required.append(Condition("reservation_id", "In", (ml["reservation_id"],)))
@@ -121,7 +127,7 @@ def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources
         required += _selected(ml["node_selector"])
     preferred: list[tuple[Condition, int]] = []
     if "model_id" in ml:
-        preferred.append((Condition("model_id", "In", (ml["model_id"],)), LIKED))
+        preferred.append((Condition("model_id", "In", (ml["model_id"],)), LOADED_MODEL_WEIGHT))
     for name in ("affinity", "node_affinity"):
         rules = _rules(ml, name)
         required += [condition for condition, _ in rules["required"]]
@@ -132,8 +138,8 @@ def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources
             apart.append(condition)
         else:
             required.append(msgspec.structs.replace(condition, negated=True))
-    if len(required) + len(preferred) + len(apart) > MOST_CONDITIONS:
-        raise InvalidRequest(f"A job can have at most {MOST_CONDITIONS} conditions on its worker.", field=PREFIX)
+    if len(required) + len(preferred) + len(apart) > MAX_CONDITIONS:
+        raise InvalidRequest(f"A job can have at most {MAX_CONDITIONS} conditions on its worker.", field=PREFIX)
     needs = Needs(
         required=tuple(required),
         used=tuple((name, float(amount)) for name in _USED if (amount := _amount(ml, name))),
@@ -152,21 +158,21 @@ def _read(given: tuple[tuple[str, bytes], ...], carries_code: bool) -> Resources
 
 
 REQUIRES: Final = "requires"
-"""What a job says, in plain words, that its worker must provide (seed 003): ``{"memory_mb": 4096, "region": "eu"}``."""
+"""The attribute with plain requirements on the worker: ``{"memory_mb": 4096, "region": "eu"}``."""
 
 
 def _required(requires: Any) -> Iterator[Condition]:
-    """What must hold for a worker: numbers are minima; of a list, one must be there; what is true must be so."""
+    """Yield the conditions of ``requires``: a number is a minimum, one value of a list is enough, others are equal."""
     if requires is None:
         return
-    if not isinstance(requires, dict) or len(requires) > MOST_CONDITIONS:
-        raise InvalidRequest(f"'requires' must be an object with at most {MOST_CONDITIONS} members.", field=REQUIRES)
+    if not isinstance(requires, dict) or len(requires) > MAX_CONDITIONS:
+        raise InvalidRequest(f"'requires' must be an object with at most {MAX_CONDITIONS} members.", field=REQUIRES)
     for key, value in requires.items():
         wanted = value if isinstance(value, list) else [value]
         if (
-            not 0 < len(key) <= LONGEST_TEXT
-            or not 0 < len(wanted) <= MOST_CONDITIONS
-            or not all(isinstance(one, str | int | float) and len(str(one)) <= LONGEST_TEXT for one in wanted)
+            not 0 < len(key) <= MAX_FACT_LENGTH
+            or not 0 < len(wanted) <= MAX_CONDITIONS
+            or not all(isinstance(one, str | int | float) and len(str(one)) <= MAX_FACT_LENGTH for one in wanted)
         ):
             raise InvalidRequest(
                 f"'requires.{key[:80]}' must be a number, a string, true or false, or a list of these.", field=REQUIRES
@@ -176,19 +182,22 @@ def _required(requires: Any) -> Iterator[Condition]:
 
 
 def _check(ml: Mapping[str, Any]) -> None:
-    """Refuse what is malformed (section 3)."""
+    """Reject malformed attributes.
+
+    Spec: ojs-ml-resources 3
+    """
     for name in _TEXTS:
-        if name in ml and not (isinstance(ml[name], str) and 0 < len(ml[name]) <= LONGEST_TEXT):
-            raise _wrong(name, f"a string of 1 to {LONGEST_TEXT} characters", ml[name])
+        if name in ml and not (isinstance(ml[name], str) and 0 < len(ml[name]) <= MAX_FACT_LENGTH):
+            raise _wrong(name, f"a string of 1 to {MAX_FACT_LENGTH} characters", ml[name])
     for name, choices in _CHOICES.items():
         if name in ml and ml[name] not in choices:
             raise _wrong(name, "one of " + ", ".join(choices), ml[name])
     for name, least in _COUNTS.items():
         if name in ml and not (type(ml[name]) is int and least <= ml[name] <= _LARGEST):
-            raise _wrong(name, f"an integer from {least} on", ml[name])
+            raise _wrong(name, f"an integer from {least} to {_LARGEST}", ml[name])
     for name in _AMOUNTS:
         if name in ml and not (type(ml[name]) in (int, float) and 0 <= ml[name] <= _LARGEST):
-            raise _wrong(name, "a number from 0 on", ml[name])
+            raise _wrong(name, f"a number from 0 to {_LARGEST}", ml[name])
     for name in _SWITCHES:
         if name in ml and not isinstance(ml[name], bool):
             raise _wrong(name, "true or false", ml[name])
@@ -203,7 +212,7 @@ def _check(ml: Mapping[str, Any]) -> None:
         raise _wrong("checkpoint_storage_uri", "a URI without '..'", ml["checkpoint_storage_uri"])
     if ml.get("gpu_count") == 0 and any(name in ml for name in _GPU):
         raise InvalidRequest(
-            f"'{PREFIX}gpu_count' is 0, but other attributes say which GPUs are needed.", field=PREFIX + "gpu_count"
+            f"'{PREFIX}gpu_count' is 0, but other attributes require GPUs.", field=PREFIX + "gpu_count"
         )
 
 
@@ -223,7 +232,10 @@ def _amount(ml: Mapping[str, Any], name: str) -> float:
 
 
 def _hardware(ml: Mapping[str, Any]) -> Iterator[Condition]:
-    """What a job needs of the hardware, beside how much of it (sections 3.1 to 3.3, and 11)."""
+    """Yield the conditions on the hardware, without amounts.
+
+    Spec: ojs-ml-resources 3.1 to 3.3, 11
+    """
     accelerator = ml.get("accelerator")
     if accelerator is None:
         wants_tpu = "tpu_type" in ml or "tpu_chip_count" in ml
@@ -246,7 +258,10 @@ def _hardware(ml: Mapping[str, Any]) -> Iterator[Condition]:
 
 
 def _model(ml: Mapping[str, Any]) -> Iterator[Condition]:
-    """A version of a model must be there, unless it is said where any worker can get it (sections 4 and 5)."""
+    """Yield the condition that a model version is present, unless a registry URI lets any worker fetch it.
+
+    Spec: ojs-ml-resources 4, 5
+    """
     if "model_id" in ml and "model_version" in ml and "model_registry_uri" not in ml:
         yield Condition("model", "In", (f"{ml['model_id']}@{ml['model_version']}",))
 
@@ -261,7 +276,10 @@ def _selected(selector: Any) -> list[Condition]:
 
 
 def _rules(ml: Mapping[str, Any], name: str) -> dict[str, list[tuple[Condition, int]]]:
-    """Return the rules of an affinity, each with its weight (section 7.2)."""
+    """Return the rules of an affinity, each with its weight.
+
+    Spec: ojs-ml-resources 7.2
+    """
     rules: dict[str, list[tuple[Condition, int]]] = {"required": [], "preferred": []}
     affinity = ml.get(name, {})
     if not isinstance(affinity, dict):
@@ -269,7 +287,7 @@ def _rules(ml: Mapping[str, Any], name: str) -> dict[str, list[tuple[Condition, 
     for kind, found in rules.items():
         given = affinity.get(kind, [])
         if not isinstance(given, list):
-            raise _wrong(name, f"an object whose '{kind}' is an array of rules", given)
+            raise _wrong(name, f"an object with an array of rules as '{kind}'", given)
         for rule in given:
             weight = rule.get("weight", 1) if isinstance(rule, dict) else 0
             if type(weight) is not int or not 0 <= weight <= 100:
@@ -285,26 +303,26 @@ def _rule(rule: Any, name: str) -> Condition:
     if operator not in ("In", "NotIn", "Exists", "DoesNotExist", *COMPARISONS):
         raise _wrong(name, "made of rules with an operator such as 'In' or 'Gte'", operator)
     if not isinstance(values, list) or (not values and operator not in ("Exists", "DoesNotExist")):
-        raise _wrong(name, "made of rules whose 'values' are an array that is not empty", values)
+        raise _wrong(name, "made of rules with a non-empty array of 'values'", values)
     return Condition(_name(rule.get("key"), name), operator, _values(values, name))
 
 
 def _name(key: Any, where: str) -> str:
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_TEXT:
-        raise _wrong(where, f"made of keys of 1 to {LONGEST_TEXT} characters", key)
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_FACT_LENGTH:
+        raise _wrong(where, f"made of keys of 1 to {MAX_FACT_LENGTH} characters", key)
     return ALIASES.get(key, key)
 
 
 def _values(values: Sequence[Any], where: str) -> tuple[str, ...]:
-    if len(values) > MOST_CONDITIONS:
-        raise InvalidRequest(f"A rule can have at most {MOST_CONDITIONS} values.", field=PREFIX + where)
+    if len(values) > MAX_CONDITIONS:
+        raise InvalidRequest(f"A rule can have at most {MAX_CONDITIONS} values.", field=PREFIX + where)
     for value in values:
-        if not isinstance(value, str | int | float) or len(str(value)) > LONGEST_TEXT:
-            raise _wrong(where, f"made of strings, numbers and booleans of at most {LONGEST_TEXT} characters", value)
+        if not isinstance(value, str | int | float) or len(str(value)) > MAX_FACT_LENGTH:
+            raise _wrong(where, f"made of strings, numbers and booleans of at most {MAX_FACT_LENGTH} characters", value)
     return tuple(map(text_of, values))
 
 
-# What a queue says
+# Limits of a queue
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -312,16 +330,18 @@ Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ResourceLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What jobs of a queue may need at most (sections 10.2 and 10.3); ``None``: anything.
+    """Limits on the resources of a queue's jobs; ``None`` means unlimited.
 
     Parameters
     ----------
     max_gpu_count, max_gpu_memory_gb, max_memory_gb, max_timeout_seconds:
-        Of one job.
+        Maximum for one job.
     allowed_gpu_types, allowed_priority_classes, allowed_models, allowed_checkpoint_prefixes:
-        What its attributes may be, if they are there; of the last, how they must begin (section 15).
+        Allowed values of attributes that are set; for checkpoint URIs, allowed prefixes.
     max_concurrent_gpu_jobs, max_total_gpus:
-        Of all active jobs of the queue together. Jobs for which there is too little wait.
+        Maximum for all active jobs of the queue together. Jobs over it wait.
+
+    Spec: ojs-ml-resources 10.2, 10.3, 15
     """
 
     max_gpu_count: Count | None = None
@@ -336,19 +356,19 @@ class ResourceLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_total_gpus: Count | None = None
 
     def check(self, members: Mapping[str, msgspec.Raw], queue: str) -> None:
-        """Refuse a job that needs more than is allowed.
+        """Reject a job that requires more than the queue allows.
 
         Raises
         ------
         ResourcesRefused
-            It does.
+            An attribute exceeds its limit.
         """
         for name in ("gpu_count", "gpu_memory_gb", "memory_gb", "timeout_seconds"):
             most, wanted = getattr(self, f"max_{name}"), _given(members, name)
             if name == "gpu_count" and wanted is None:
                 wanted = (needs := read_resources(members).needs) and needs.gpus
             if most is not None and wanted is not None and wanted > most:
-                raise _too_much(queue, name, f"{wanted}, and at most {most} is allowed", most)
+                raise _exceeds_limit(queue, name, f"{wanted}, but at most {most} is allowed", most)
         for name, allowed in (
             ("gpu_type", self.allowed_gpu_types),
             ("priority_class", self.allowed_priority_classes),
@@ -356,11 +376,13 @@ class ResourceLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             wanted = _given(members, name)
             if allowed is not None and wanted is not None and wanted not in allowed:
-                raise _too_much(queue, name, f"{wanted!r}, and allowed are: {', '.join(allowed)}", list(allowed))
+                raise _exceeds_limit(
+                    queue, name, f"{wanted!r}, but must be one of: {', '.join(allowed)}", list(allowed)
+                )
         uri, prefixes = _given(members, "checkpoint_storage_uri"), self.allowed_checkpoint_prefixes
         if prefixes is not None and uri is not None and not uri.startswith(prefixes):
-            shown = f"{uri!r}, and must begin with one of: {', '.join(prefixes)}"
-            raise _too_much(queue, "checkpoint_storage_uri", shown, list(prefixes))
+            shown = f"{uri!r}, but must begin with one of: {', '.join(prefixes)}"
+            raise _exceeds_limit(queue, "checkpoint_storage_uri", shown, list(prefixes))
 
 
 def _given(members: Mapping[str, msgspec.Raw], name: str) -> Any:
@@ -368,7 +390,7 @@ def _given(members: Mapping[str, msgspec.Raw], name: str) -> Any:
     return None if raw is None else read_value(raw, PREFIX + name)
 
 
-def _too_much(queue: str, name: str, words: str, allowed: Any) -> ResourcesRefused:
+def _exceeds_limit(queue: str, name: str, words: str, allowed: Any) -> ResourcesRefused:
     return ResourcesRefused(
         f"The '{PREFIX}{name}' attribute is {words} in queue {queue!r}.",
         field=PREFIX + name,
@@ -378,14 +400,16 @@ def _too_much(queue: str, name: str, words: str, allowed: Any) -> ResourcesRefus
 
 
 def check_defaults(defaults: Mapping[str, Any]) -> None:
-    """Refuse defaults of a queue that no job could have (section 10.1).
+    """Reject defaults of a queue that no job could have.
 
     Raises
     ------
     InvalidRequest
-        They are malformed, or no attributes of the extension.
+        A default is malformed, or is not an attribute of the extension.
+
+    Spec: ojs-ml-resources 10.1
     """
     for name in defaults:
         if not name.startswith(PREFIX):
-            raise InvalidRequest(f"{name[:80]!r} is no attribute that begins with '{PREFIX}'.", field="ml_defaults")
+            raise InvalidRequest(f"{name[:80]!r} is not an attribute that begins with '{PREFIX}'.", field="ml_defaults")
     read_resources({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in defaults.items()})

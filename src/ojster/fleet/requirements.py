@@ -1,7 +1,9 @@
-"""What does a job need of the worker that runs it, and what does a worker provide? (ojs-ml-resources.md)
+"""Requirements of a job on its worker, and the capabilities that a worker provides.
 
-What a job says becomes conditions on facts, what a worker says of itself becomes facts. The conditions of many jobs are
-the same, so they have a key, by which the jobs wait.
+A job's attributes become conditions on facts, and a worker's capabilities become facts. Many jobs have the same
+conditions, so each set of conditions has a key, by which waiting jobs are grouped.
+
+Spec: ojs-ml-resources
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest
 
-LONGEST_TEXT: Final = 256
-"""The most characters of the name of a fact, or of a value."""
+MAX_FACT_LENGTH: Final = 256
+"""Maximum length of the name or a value of a fact, in characters."""
 
-MOST_CONDITIONS: Final = 100
-"""How many conditions a job may have, and how many values one of them."""
+MAX_CONDITIONS: Final = 100
+"""Maximum number of conditions of a job, and of values in a condition."""
 
-MOST_FACTS: Final = 1_000
+MAX_FACTS: Final = 1_000
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Gte", "Lt", "Lte"]
 
@@ -36,16 +38,19 @@ COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """Something that must hold for a fact (section 7.2).
+    """A condition on a fact.
 
     Parameters
     ----------
     key, operator, values:
-        Of which fact what must hold; numbers, and versions such as ``8.0``, are compared as such.
+        The fact, the comparison, and the values to compare with. Numbers, and versions such as ``8.0``, compare as
+        such.
     lenient:
-        Whether it also holds if nothing is known of the fact.
+        Whether the condition also holds if the fact is unknown.
     negated:
-        Whether it holds where it would not otherwise.
+        Whether the result of the comparison is inverted.
+
+    Spec: ojs-ml-resources 7.2
     """
 
     key: str
@@ -55,7 +60,7 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
     negated: bool = False
 
     def holds(self, found: Sequence[str]) -> bool:
-        """Whether it holds where these are the values of the fact; none: nothing is known of it."""
+        """Whether the condition holds for these values of the fact; without values, the fact is unknown."""
         if not found and self.lenient:
             return True
         return self._is_true_of(found) != self.negated
@@ -76,22 +81,22 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What a job needs.
+    """The requirements of a job.
 
     Parameters
     ----------
     required:
-        What must hold for the worker.
+        Conditions that the worker must meet.
     used:
-        How much of which fact, a number, the job takes while it runs.
+        Names and amounts of numeric facts that the job occupies while it runs.
     apart:
-        What must not hold for the jobs that the worker is at: their ``job_type`` and ``queue``.
+        Conditions on ``job_type`` and ``queue`` that no other job on the worker may meet.
     preferred:
-        What should hold, and how much that counts, from 0 to 100.
+        Conditions that should hold, each with its weight from 0 to 100.
     rank:
-        Jobs of the same priority go first that have a greater one: 1 is ``reserved``, -1 ``spot``.
+        Order among jobs of the same priority, greater first: 1 is ``reserved``, 0 ``on-demand``, -1 ``spot``.
     escalated_rank, escalated_after:
-        Its rank once it has waited for so long, in microseconds.
+        The rank after a longer wait than ``escalated_after``, in microseconds (default: one hour); ``None``: no change.
     """
 
     required: tuple[Condition, ...] = ()
@@ -104,23 +109,26 @@ class Needs(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The same for equal needs, and for no others."""
+        """A hash of the requirements; only equal requirements have the same."""
         return hashlib.blake2b(_encode(self), digest_size=12).hexdigest()
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the job takes."""
+        """The number of GPUs that the job occupies."""
         return next((int(amount) for name, amount in self.used if name == "gpu_count"), 0)
 
     def rank_after(self, waited: int) -> int:
-        """Return its rank when it has waited for so long, in microseconds (section 8.4)."""
+        """Return the rank of a job that has waited this long, in microseconds.
+
+        Spec: ojs-ml-resources 8.4
+        """
         if self.escalated_rank is not None and waited > self.escalated_after:
             return max(self.rank, self.escalated_rank)
         return self.rank
 
 
 class Provided(msgspec.Struct, frozen=True):
-    """What a worker provides: facts by name, each with one value or several; numbers as they are written shortest."""
+    """The capabilities of a worker: facts by name, each with one or more values. Numbers are in their shortest form."""
 
     facts: dict[str, tuple[str, ...]] = {}
 
@@ -128,26 +136,26 @@ class Provided(msgspec.Struct, frozen=True):
         return hash(frozenset(self.facts.items()))
 
     def meets(self, needs: Needs) -> bool:
-        """Whether all that a job requires holds, as far as it does not depend on what the worker is at."""
+        """Whether the worker meets the requirements, apart from those that depend on its running jobs."""
         if (needs.used or needs.apart) and not self.facts:
             return False
         holds = all(condition.holds(self.facts.get(condition.key, ())) for condition in needs.required)
         return holds and all(self.amount(name) >= amount for name, amount in needs.used)
 
     def amount(self, name: str) -> float:
-        """How much there is of a fact that is a number."""
+        """Return the amount of a numeric fact, or 0.0; of several values, the largest."""
         numbers = [number for value in self.facts.get(name, ()) if (number := _number(value)) is not None]
         return max(numbers, default=0.0)
 
     def liking(self, needs: Needs) -> int:
-        """How much of what a job prefers holds."""
+        """Return the sum of the weights of the preferences that the worker meets."""
         return sum(
             weight for condition, weight in needs.preferred if condition.holds(self.facts.get(condition.key, ()))
         )
 
 
 NOTHING: Final = Provided()
-"""What a worker provides that says nothing of it."""
+"""The capabilities of a worker that reports none."""
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
@@ -164,7 +172,7 @@ _DOTTED: Final = re.compile(r"\d+(\.\d+)*")
 
 
 def _comparable(left: str, right: str) -> tuple[Any, Any] | None:
-    """Return two values as numbers, or as versions, if both are."""
+    """Return both values as numbers or as versions; ``None`` if they are not both one of these."""
     numbers = _number(left), _number(right)
     if None not in numbers:
         return numbers
@@ -174,7 +182,7 @@ def _comparable(left: str, right: str) -> tuple[Any, Any] | None:
 
 
 def text_of(value: str | float | bool) -> str:
-    """Return a value as facts and conditions have it: numbers as they are written shortest."""
+    """Return a value as text for facts and conditions; numbers in their shortest form."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -182,10 +190,13 @@ def text_of(value: str | float | bool) -> str:
     return str(value)
 
 
-# What a worker says
+# Capabilities that a worker reports
 
 ALIASES: Final = {"compute_capability": "gpu_compute_capability"}
-"""What is called otherwise in rules (section 7.2) than it is here."""
+"""Facts with another name in affinity rules, and their names here.
+
+Spec: ojs-ml-resources 7.2
+"""
 
 _DEVICES: Final = {
     "gpu": ("type", "count", "memory_gb", "compute_capability", "interconnect"),
@@ -195,20 +206,23 @@ _PLAIN: Final = ("cpu_cores", "memory_gb", "storage_gb", "shm_size_gb")
 
 
 def read_provided(capabilities: Mapping[str, Any]) -> Provided:
-    """Return what a worker provides that says so (section 11). What is not known of it, is left out.
+    """Return the capabilities that a worker reports. Facts that it does not report are left out.
 
-    Beside what the section has, ``models_available`` are models that the worker can load, and ``reservations`` the
-    reservations that it is of. What is there is said, not what of it is free: the server counts what jobs take.
+    In addition to the specification, ``models_available`` lists the models that the worker can load, and
+    ``reservations`` the reservations that it belongs to. Amounts are totals: the server itself subtracts what running
+    jobs occupy.
 
     Raises
     ------
     InvalidRequest
-        Something is malformed.
+        A capability is malformed.
+
+    Spec: ojs-ml-resources 11
     """
     facts: dict[str, tuple[str, ...]] = {}
     labels = capabilities.get("labels", {})
-    if not isinstance(labels, dict) or len(labels) > MOST_FACTS:
-        raise _no_capability("labels", f"an object with at most {MOST_FACTS} members")
+    if not isinstance(labels, dict) or len(labels) > MAX_FACTS:
+        raise _no_capability("labels", f"an object with at most {MAX_FACTS} members")
     for key, value in labels.items():
         facts[_label(key)] = (_scalar(value, f"labels.{key[:80]}"),)
     accelerators = {"cpu"}
@@ -260,20 +274,20 @@ def _add_models(facts: dict[str, tuple[str, ...]], capabilities: Mapping[str, An
 
 def _list(capabilities: Mapping[str, Any], name: str) -> list[Any]:
     values = capabilities.get(name, [])
-    if not isinstance(values, list) or len(values) > MOST_FACTS:
-        raise _no_capability(name, f"an array of at most {MOST_FACTS} elements")
+    if not isinstance(values, list) or len(values) > MAX_FACTS:
+        raise _no_capability(name, f"an array of at most {MAX_FACTS} elements")
     return values
 
 
 def _label(key: str) -> str:
-    if not 0 < len(key) <= LONGEST_TEXT:
-        raise _no_capability("labels", f"an object whose names have 1 to {LONGEST_TEXT} characters")
+    if not 0 < len(key) <= MAX_FACT_LENGTH:
+        raise _no_capability("labels", f"an object with names of 1 to {MAX_FACT_LENGTH} characters")
     return key
 
 
 def _scalar(value: Any, name: str) -> str:
-    if not isinstance(value, str | int | float) or len(str(value)) > LONGEST_TEXT:
-        raise _no_capability(name, f"a string, a number or a boolean of at most {LONGEST_TEXT} characters")
+    if not isinstance(value, str | int | float) or len(str(value)) > MAX_FACT_LENGTH:
+        raise _no_capability(name, f"a string, a number or a boolean of at most {MAX_FACT_LENGTH} characters")
     return text_of(value)
 
 

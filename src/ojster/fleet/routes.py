@@ -1,4 +1,4 @@
-"""What do operators say of workers? (seed 003: matching)"""
+"""Endpoints for worker rules: operators' settings for single workers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from msgspec import UNSET
 
 from ojster.fleet.worker_rule import read_rule_members
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 
-async def list_worker_rules(exchange: Exchange) -> Answer:
-    """List what is said of workers, present or not."""
+async def list_worker_rules(exchange: HttpRequest) -> Answer:
+    """List the worker rules, including those of absent workers."""
     return Answer(encode({"items": [rule.to_wire() for rule in await exchange.engine.worker_rules()]}))
 
 
-async def change_worker_rule(exchange: Exchange) -> Answer:
-    """Say of a worker whether it gets jobs, of which types, and what it provides; what is left out stays.
+async def change_worker_rule(exchange: HttpRequest) -> Answer:
+    """Set whether a worker gets jobs, of which types, and what it provides. Omitted members keep their values.
 
-    It stands over what the worker says of itself, and for the next worker of this id too. One that is disabled gives
-    back what it holds.
+    The rule overrides what the worker reports, and also applies to later workers with this id. A disabled worker gives
+    its jobs back.
     """
     body = await exchange.read(wire.WORKER_RULE)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
@@ -29,8 +29,8 @@ async def change_worker_rule(exchange: Exchange) -> Answer:
     return Answer(encode({"rule": rule.to_wire()}))
 
 
-async def forget_worker_rule(exchange: Exchange) -> Answer:
-    """Say nothing of a worker any more."""
+async def forget_worker_rule(exchange: HttpRequest) -> Answer:
+    """Delete the rule of a worker."""
     await exchange.engine.forget_worker_rule(exchange.path["id"])
     return Answer(encode({"deleted": True, "id": exchange.path["id"]}))
 

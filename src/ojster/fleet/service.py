@@ -1,4 +1,4 @@
-"""What do operators ask? Queues, workers, cron jobs, channels and tokens."""
+"""Calls for operators: queues, workers, cron jobs, channels and tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ojster.events.channel import Channel, check_channel
 from ojster.fleet import unrunnable, worker_rules, workers
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
-from ojster.fleet.workers import Heartbeat, Leave, Pulse, Worker
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Leave, Worker
 from ojster.jobs.request import check_queue_name, queue_of, read_job, read_members
 from ojster.queues import queues
 from ojster.queues.queues import Queue, QueueStatistics
@@ -32,50 +32,50 @@ class OperatorCalls(WorkflowCalls):
     # Queues
 
     async def queues(self) -> list[Queue]:
-        """Return all queues by name; a tenant's view has those in which it has had jobs."""
+        """Return all queues by name; for a tenant, only the queues that have had its jobs."""
         found = await self.database.read(queues.list_queues, None)
         if self.tenant is None:
             return found
         if self.tenant == NOBODY:
-            known = await self.database.read_many(queues.statistics_of_nobodys, [queue.name for queue in found])
+            known = await self.database.read_many(queues.statistics_without_tenant, [queue.name for queue in found])
             return [one.queue for one in known if one is not None]
         theirs = await self.count_jobs()
         return [queue for queue in found if queue.name in theirs]
 
     async def queue_statistics(self, name: str) -> QueueStatistics:
-        """Return how a queue does.
+        """Return the statistics of a queue.
 
         Raises
         ------
         NotFound
-            There is no such queue.
+            The queue does not exist.
         """
-        statistics = queues.statistics_of_nobodys if self.tenant == NOBODY else queues.statistics
+        statistics = queues.statistics_without_tenant if self.tenant == NOBODY else queues.statistics
         found = await self.database.read(statistics, self.named(name))
         if found is None:
             raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
         return found
 
     async def pause(self, name: str) -> Queue:
-        """Stop handing out jobs of a queue, whether there is one of that name yet or not.
+        """Pause a queue, so that none of its jobs is handed out. The queue need not exist.
 
         Raises
         ------
         InvalidRequest
-            It is no name of a queue.
+            The name is invalid.
         """
         self.for_all("Pausing a queue")
         return await self.database.run(queues.pause, check_queue_name(name))
 
     async def resume(self, name: str) -> Queue:
-        """Hand out jobs of a queue again."""
+        """Resume a paused queue."""
         self.for_all("Resuming a queue")
         return await self.database.run(queues.resume, check_queue_name(name))
 
     # Workers
 
-    async def beat(self, heartbeat: Heartbeat) -> Pulse:
-        """Note that a worker is alive, extend its leases, and tell it what is wanted of it (BEAT)."""
+    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        """Record a worker's heartbeat, extend its leases, and return its directive (BEAT)."""
         if self.tenant is not None:
             worker_id = self.named(heartbeat.worker_id)
             heartbeat = msgspec.structs.replace(heartbeat, worker_id=worker_id, tenant=self.tenant)
@@ -87,27 +87,28 @@ class OperatorCalls(WorkflowCalls):
         return pulse
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:
-        """Forget a worker that stopped; jobs that it still holds are given to others.
+        """Remove a stopped worker; jobs that it still holds go back to their queues.
 
         Parameters
         ----------
         lost:
-            It did not stop in good order: its attempts count, and workflows may be cancelled for it.
+            Whether the worker died instead of stopping in good order: its attempts count, and workflows may be
+            cancelled.
         """
         await self.database.run(workers.leave, Leave(self.named(worker_id), lost))
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
-        """Tell a worker, with its next heartbeat, to be ``running``, ``quiet`` or ``terminate``.
+        """Set the directive for a worker's next heartbeat: ``running``, ``quiet`` or ``terminate``.
 
         Raises
         ------
         NotFound
-            There is no such worker.
+            The worker does not exist.
         InvalidRequest
-            There is no such directive.
+            The directive is unknown.
         """
         if directive not in ("running", "quiet", "terminate"):
-            raise InvalidRequest(f"A worker can be told 'running', 'quiet' or 'terminate', not {directive!r}.")
+            raise InvalidRequest(f"Unknown directive {directive!r}. Use 'running', 'quiet' or 'terminate'.")
         return accepted(await self.database.run(workers.direct, (self.named(worker_id), directive)))
 
     async def find_worker(self, worker_id: str) -> Worker:
@@ -121,41 +122,41 @@ class OperatorCalls(WorkflowCalls):
         return accepted(await self.database.read(workers.find_workers, self.named(worker_id)))
 
     async def workers(self) -> list[Worker]:
-        """Return all workers, those seen last first."""
+        """Return all workers, most recently seen first."""
         found = await self.database.read(workers.list_workers, None)
         return [worker for worker in found if self.sees(split(worker.id)[0])]
 
     async def change_worker_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
-        """Say something of a worker that stands over what it says of itself (seed 003); return all that is said.
+        """Change the operator's rule for a worker, which overrides what the worker declares; return the whole rule.
 
         Parameters
         ----------
         members:
-            Members of ``WorkerRule``; those that are left out stay. One that is disabled gives back what it holds.
+            Members of ``WorkerRule`` to change; omitted members stay. Disabling a worker releases its jobs.
         """
         change = worker_rules.RuleChange(self.named(worker_id), dict(members))
         rule = await self.database.run(worker_rules.change_rules, change)
         return msgspec.structs.replace(rule, id=called(rule.id))
 
     async def forget_worker_rule(self, worker_id: str) -> None:
-        """Say nothing of a worker any more.
+        """Delete the rule for a worker.
 
         Raises
         ------
         NotFound
-            Nothing is said of it.
+            The worker has no rule.
         """
-        await self.do(worker_rules.forget_rules, self.named(worker_id))
+        await self.do(worker_rules.delete_rules, self.named(worker_id))
 
     async def worker_rules(self) -> list[WorkerRule]:
-        """Return what is said of workers, present or not."""
+        """Return the rules for workers, connected or not."""
         found = await self.database.read(worker_rules.list_rules, None)
         mine = [rule for rule in found if self.sees(split(rule.id)[0])]
         return [msgspec.structs.replace(rule, id=called(rule.id)) for rule in mine]
 
     async def unrunnable(self) -> list[Unrunnable]:
-        """Return which jobs wait that no worker can run which is there, and why."""
-        self.for_all("What no worker can run")
+        """Return the waiting jobs that no present worker can run, and the reasons."""
+        self.for_all("Listing unrunnable jobs")
         return await self.database.read(unrunnable.list_unrunnable, None)
 
     # Cron jobs
@@ -166,9 +167,9 @@ class OperatorCalls(WorkflowCalls):
         Raises
         ------
         InvalidRequest
-            Its template describes no job, or one that its queue does not allow.
+            The template describes no valid job, or its queue refuses the job.
         Forbidden
-            The caller is not for all queues.
+            The caller is limited to certain queues.
         """
         self._need_all_queues("A cron job")
         members = read_members(item.template, "The cron job's template")
@@ -218,12 +219,12 @@ class OperatorCalls(WorkflowCalls):
     # Channels
 
     async def put_channel(self, channel: Channel) -> bool:
-        """Make or change a channel through which jobs tell somebody something (seed 003); return whether it is new.
+        """Create or change a notification channel; return whether it is new.
 
         Raises
         ------
         InvalidRequest
-            It cannot be used.
+            The channel is invalid.
         """
         check_channel(channel)
         kept = msgspec.structs.replace(channel, name=self.named(channel.name))
@@ -241,7 +242,7 @@ class OperatorCalls(WorkflowCalls):
         Raises
         ------
         NotFound
-            There is none.
+            The channel does not exist.
         """
         await self.do(notifications.delete_channels, self.named(name))
 
@@ -250,37 +251,41 @@ class OperatorCalls(WorkflowCalls):
     async def create_token(
         self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
     ) -> tuple[Token, str]:
-        """Make a token (ojs-security.md section 12.3); return it, and what is shown of it only now.
+        """Create a token; return it with its text, which is shown only this once.
 
         Parameters
         ----------
         queues:
-            Only for jobs of these queues, whose names may end in ``*``.
+            Queues that the token is limited to, which may end in ``*``; empty: all queues.
         expires_at:
-            From when on it is worth nothing, in microseconds since the epoch.
+            Expiry of the token, in microseconds since the epoch; ``None``: no expiry.
 
         Raises
         ------
         InvalidRequest
-            It would let nobody do anything.
+            The token has no role, or its expiry has passed.
+
+        Spec: ojs-security 12.3
         """
-        self.for_all("Making a token")
+        self.for_all("Creating a token")
         if not grants:
-            raise InvalidRequest("A token without a role lets nobody do anything; give it one.", field="grants")
+            raise InvalidRequest("'grants' is empty. Give the token at least one role.", field="grants")
         if expires_at is not None and expires_at <= self.database.clock():
-            raise InvalidRequest("The token would have expired already.", field="expires_at")
+            raise InvalidRequest("'expires_at' is not in the future. Choose a later time.", field="expires_at")
         id, secret = new_id(), new_secret()
         hashed = await asyncio.to_thread(hash_secret, id, secret)
         new = Token(id, name, hashed, tuple(grants), 0, tuple(queues), expires_at)
         return await self.database.run(tokens.create_tokens, new), join_token(id, secret)
 
     async def rotate_token(self, token_id: str, grace: int) -> tuple[Token, str]:
-        """Give a token another secret; the present one is good for ``grace`` microseconds yet (section 6.4).
+        """Give a token a new secret; the present one stays valid for ``grace`` microseconds.
 
         Raises
         ------
         NotFound
-            There is no such token.
+            The token does not exist.
+
+        Spec: ojs-security 6.4
         """
         self.for_all("Rotating a token")
         secret = new_secret()
@@ -289,17 +294,17 @@ class OperatorCalls(WorkflowCalls):
         return token, join_token(token_id, secret)
 
     async def revoke_token(self, token_id: str) -> Token:
-        """Let a token be worth nothing from now on.
+        """Revoke a token from now on.
 
         Raises
         ------
         NotFound
-            There is no such token.
+            The token does not exist.
         """
         self.for_all("Revoking a token")
         return await self.do(tokens.revoke_tokens, token_id)
 
     async def tokens(self) -> list[Token]:
         """Return all tokens, the oldest first."""
-        self.for_all("The tokens")
+        self.for_all("Listing tokens")
         return await self.database.read(tokens.list_tokens, None)

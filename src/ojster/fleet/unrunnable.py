@@ -1,6 +1,8 @@
-"""Which jobs can no worker run that is there, and why not? (seed 003: matching; ojs-ml-resources.md section 11)
+"""Available jobs that no present worker can run, with the reasons.
 
-Workers that send no heartbeats are not known, and do not count.
+Workers that send no heartbeats are unknown and do not count.
+
+Spec: ojs-ml-resources 11
 """
 
 from __future__ import annotations
@@ -10,28 +12,28 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.tenant import ALL_NAMES
+from ojster.core.tenant import TENANT_NAMES_RANGE
 from ojster.fleet.abilities import PLAIN, Abilities, decode_abilities, worker_rules_by_id
 from ojster.fleet.matching import find_needs
 from ojster.fleet.requirements import Needs, Provided
 from ojster.jobs.versions import shown_version
 from ojster.storage.transaction import Transaction
 
-MOST_KINDS: Final = 1_000
-"""Of how many kinds of jobs it is told."""
+MAX_UNRUNNABLE_GROUPS: Final = 1_000
+"""Maximum number of entries returned. An entry groups the jobs of a queue by type, version and requirements."""
 
 
 class Unrunnable(msgspec.Struct, frozen=True):
-    """Jobs of a kind that wait in a queue, and that no worker can run that is there.
+    """A group of available jobs in a queue that no present worker can run.
 
     Parameters
     ----------
     jobs, job_id:
-        How many there are, and the oldest of them.
+        Number of jobs, and the id of the oldest.
     reasons:
-        What the worker lacks that lacks least; or that no worker takes jobs of the queue.
+        What the closest worker lacks, or that no worker takes jobs of the queue.
     type:
-        Their type; ``None``: of whatever type they are.
+        Their type; ``None``: any type.
     """
 
     queue: str
@@ -42,15 +44,15 @@ class Unrunnable(msgspec.Struct, frozen=True):
 
 
 def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unrunnable]]:
-    """Return, for each request, which jobs nobody can run."""
+    """Return the unrunnable jobs, for each request, ordered by queue and type."""
     present = _Present(tx)
     found = [*_with_needs(tx, present), *_without_needs(tx, present)]
     found.sort(key=lambda one: (one.queue, one.type or "", one.job_id))
-    return [found[:MOST_KINDS] for _ in requests]
+    return [found[:MAX_UNRUNNABLE_GROUPS] for _ in requests]
 
 
 class _Present:
-    """The workers that are there and get jobs, by their queues."""
+    """The capabilities of the known workers that are not disabled, by queue."""
 
     def __init__(self, tx: Transaction) -> None:
         rules = worker_rules_by_id(tx)
@@ -62,7 +64,7 @@ class _Present:
                 self._workers.append((set(msgspec.json.decode(queues, type=list[str])), abilities))
 
     def of(self, queue: str) -> list[Abilities]:
-        """What those can do who take jobs of a queue."""
+        """Return the capabilities of the workers that take jobs of a queue."""
         return [abilities for queues, abilities in self._workers if queue in queues]
 
 
@@ -70,7 +72,7 @@ def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     rows = tx.execute(
         "SELECT queue, needs, type, version, count(*), min(seq) FROM jobs WHERE state = 'available' "
         "AND needs IS NOT NULL GROUP BY queue, needs, type, version ORDER BY queue, needs, type, version LIMIT :most",
-        {"most": MOST_KINDS},
+        {"most": MAX_UNRUNNABLE_GROUPS},
     )
     found = []
     for queue, key, type, version, jobs, seq in rows:
@@ -81,7 +83,7 @@ def _with_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
 
 
 def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
-    first, end = ALL_NAMES
+    first, end = TENANT_NAMES_RANGE
     rows = tx.execute(
         "SELECT queue FROM job_counts WHERE state = 'available' AND jobs > 0 "
         "AND NOT (queue >= :first AND queue < :end) ORDER BY queue",
@@ -91,7 +93,7 @@ def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     for (queue,) in rows:
         workers = present.of(queue)
         if any(not one.handled and one.types == PLAIN.types for one in workers):
-            continue  # one of them takes everything, so nobody has to look at the jobs
+            continue  # one worker takes all jobs, so the jobs need not be read
         kinds = "type, version" if workers else "NULL, NULL"
         for type, version, jobs, seq in tx.execute(
             f"SELECT {kinds}, count(*), min(seq) FROM jobs WHERE queue = :queue AND state = 'available' "
@@ -112,18 +114,18 @@ def _unrunnable(tx: Transaction, queue: str, jobs: int, seq: int, reasons: list[
 def _reasons(
     workers: Sequence[Abilities], type: str | None, version: int | None, needs: Needs | None
 ) -> list[str] | None:
-    """Say why none of these workers can run a job, as far as it is known; ``None`` if one can."""
+    """Return why none of these workers can run a job; ``None`` if one can, or if the type is unknown."""
     if not workers:
         return ["no worker takes jobs of this queue"]
     if type is None:
         return None
-    lacks = [_lacks(one, type, version, needs) for one in workers]
+    lacks = [_unmet_requirements(one, type, version, needs) for one in workers]
     return min(lacks, key=len) if all(lacks) else None
 
 
-def _lacks(worker: Abilities, type: str, version: int | None, needs: Needs | None) -> list[str]:
-    """Say what keeps a worker from running a job."""
-    lacks = [] if worker.types.accepts(type) else [f"operators give it no jobs of the type {type!r}"]
+def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs: Needs | None) -> list[str]:
+    """Return what keeps a worker from running a job; empty if nothing does."""
+    lacks = [] if worker.types.accepts(type) else [f"a worker rule excludes the type {type!r}"]
     lacks += [
         f"it handles {one.versions} of {type!r}, not {shown_version(version)}"
         for one in worker.handled
@@ -133,15 +135,15 @@ def _lacks(worker: Abilities, type: str, version: int | None, needs: Needs | Non
 
 
 def _missing(provided: Provided, needs: Needs) -> list[str]:
-    """Say what a worker does not provide of what a job needs."""
+    """Return the requirements of a job that a worker does not meet."""
     lacks = []
     for condition in needs.required:
         found = provided.facts.get(condition.key, ())
         if not condition.holds(found):
             wanted = " ".join(filter(None, [condition.operator, ", ".join(condition.values)]))
-            has = ", ".join(found) if found else "nothing is known of it"
-            lacks.append(f"{condition.key}: {'not ' * condition.negated}{wanted} is needed; {has}")
+            has = ", ".join(found) if found else "none"
+            lacks.append(f"{condition.key}: {'not ' * condition.negated}{wanted} is required; the worker has {has}")
     for name, amount in needs.used:
         if provided.amount(name) < amount:
-            lacks.append(f"{name}: {amount:g} is needed; {provided.amount(name):g} is there")
-    return lacks or ["it provides nothing of what the job takes"]
+            lacks.append(f"{name}: {amount:g} is required; the worker provides {provided.amount(name):g}")
+    return lacks or ["the worker provides none of the required resources"]

@@ -1,4 +1,4 @@
-"""What do operators say of a worker, over what it says of itself? (seed 003: static metadata, allow and deny lists)"""
+"""Worker rules: what operators set for a worker, over what the worker reports itself."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.fleet.job_types import Types, read_patterns
-from ojster.fleet.requirements import LONGEST_TEXT, MOST_FACTS, Provided, text_of
+from ojster.fleet.requirements import MAX_FACT_LENGTH, MAX_FACTS, Provided, text_of
 
 _LISTS: Final = {"allowed_types": "allowed", "denied_types": "denied"}
 
 
 class WorkerRule(msgspec.Struct, frozen=True):
-    """What operators say of a worker. ``changed_at`` is in microseconds since the epoch.
+    """What operators set for a worker. ``changed_at`` is in microseconds since the epoch.
 
     Parameters
     ----------
     enabled:
-        Whether it is given jobs.
+        Whether the worker gets jobs.
     provides:
-        What it provides, by fact; ``None``: nothing of that kind, whatever it says.
+        Facts that replace those that it reports; ``None`` removes a fact.
     allowed, denied:
-        Jobs of which types it is given: see ``Types``.
+        The job types that it accepts: see ``Types``.
     reason:
-        Why, for people to read.
+        Explanation for people.
     """
 
     id: str
@@ -40,11 +40,11 @@ class WorkerRule(msgspec.Struct, frozen=True):
 
     @property
     def types(self) -> Types:
-        """Jobs of which types it is given."""
+        """The job types that the worker accepts."""
         return Types(self.allowed, self.denied)
 
     def correct(self, provided: Provided) -> Provided:
-        """Return what a worker provides that says this of itself."""
+        """Return a worker's reported capabilities, changed by the rule."""
         facts = dict(provided.facts)
         for name, value in self.provides.items():
             if value is None:
@@ -54,7 +54,7 @@ class WorkerRule(msgspec.Struct, frozen=True):
         return Provided(facts)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
+        """Return the rule as JSON shows it."""
         return {
             "id": self.id,
             "enabled": self.enabled,
@@ -67,18 +67,18 @@ class WorkerRule(msgspec.Struct, frozen=True):
 
 
 def read_rule(shown: Mapping[str, Any]) -> WorkerRule:
-    """Return a rule that JSON shows so; the inverse of ``WorkerRule.to_wire``."""
+    """Return the rule that JSON shows; the inverse of ``WorkerRule.to_wire``."""
     members = read_rule_members({name: value for name, value in shown.items() if name not in ("id", "changed_at")})
     return WorkerRule(id=shown["id"], changed_at=parse_timestamp(shown["changed_at"]), **members)
 
 
 def read_rule_members(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return members of a rule as a request says them.
+    """Return the members of a rule that a request sets.
 
     Raises
     ------
     InvalidRequest
-        One is malformed.
+        A member is malformed.
     """
     members: dict[str, Any] = {name: value for name, value in given.items() if name in ("enabled", "reason")}
     for name, member in _LISTS.items():
@@ -90,11 +90,14 @@ def read_rule_members(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_facts(given: Mapping[str, Any]) -> dict[str, str | None]:
-    if len(given) > MOST_FACTS:
-        raise InvalidRequest(f"'provides' has more than {MOST_FACTS} facts.", field="provides")
+    if len(given) > MAX_FACTS:
+        raise InvalidRequest(f"'provides' can have at most {MAX_FACTS} facts, not {len(given)}.", field="provides")
     facts = {name: None if value is None else text_of(value) for name, value in given.items()}
     for name, value in facts.items():
-        if not 0 < len(name) <= LONGEST_TEXT or (value is not None and len(value) > LONGEST_TEXT):
-            message = f"Names and values of 'provides' have 1 to {LONGEST_TEXT} characters, unlike {name[:40]!r}."
+        if not 0 < len(name) <= MAX_FACT_LENGTH or (value is not None and len(value) > MAX_FACT_LENGTH):
+            message = (
+                f"{name[:40]!r} in 'provides' is too long or empty: names have 1 to {MAX_FACT_LENGTH} characters, "
+                f"values at most {MAX_FACT_LENGTH}."
+            )
             raise InvalidRequest(message, field="provides")
     return facts

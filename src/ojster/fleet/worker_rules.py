@@ -1,4 +1,4 @@
-"""What do operators say of workers? Whether they get jobs, which, and what they provide. (seed 003: matching)"""
+"""Worker rules set by operators: whether a worker gets jobs, of which types, and its capabilities."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.core.tenant import called
 from ojster.fleet.abilities import decode_worker_rule
 from ojster.fleet.worker_rule import WorkerRule
-from ojster.fleet.workers import give_back_jobs
+from ojster.fleet.workers import release_jobs_of
 from ojster.jobs.extension import settle
 from ojster.storage.transaction import Transaction
 
 
 class RuleChange(msgspec.Struct, frozen=True):
-    """What is to be said of a worker: members of ``WorkerRule``; those that are left out stay as they are.
+    """Changes to the rule of a worker: members of ``WorkerRule``. Omitted members stay unchanged.
 
-    ``provides`` is added to what is said already.
+    ``provides`` is merged into the existing value.
     """
 
     id: str
@@ -27,7 +27,7 @@ class RuleChange(msgspec.Struct, frozen=True):
 
 
 def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerRule]:
-    """Say something of workers; for each return all that is said. Who is disabled gives back what he holds."""
+    """Change the rules of workers and return them. The jobs of disabled workers go back to their queues."""
     results = []
     for change in changes:
         rows = tx.execute("SELECT body FROM worker_rules WHERE id = :id" + tx.for_update, {"id": change.id})
@@ -45,33 +45,33 @@ def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerR
             event = "worker.enabled" if rule.enabled else "worker.disabled"
             tx.emit_about(event, rule.id, worker_id=rule.id, reason=rule.reason)
         if not rule.enabled:
-            give_back_jobs(tx, rule.id)
-        _tell(tx, rule.id)
+            release_jobs_of(tx, rule.id)
+        _reload_and_reopen(tx, rule.id)
         results.append(rule)
     settle(tx)
     return results
 
 
-def forget_rules(tx: Transaction, ids: Sequence[str]) -> list[OjsterError | None]:
-    """Say nothing of workers any more: they get jobs as they themselves say."""
+def delete_rules(tx: Transaction, ids: Sequence[str]) -> list[OjsterError | None]:
+    """Delete the rules of workers; for each, return ``None`` or a `NotFound`."""
     results: list[OjsterError | None] = []
     for id in ids:
         rows = tx.execute("DELETE FROM worker_rules WHERE id = :id RETURNING id", {"id": id})
         if rows:
-            _tell(tx, id)
-        nothing = NotFound(f"Nothing is said of the worker {called(id)}.", resource_type="worker")
+            _reload_and_reopen(tx, id)
+        nothing = NotFound(f"There is no rule for the worker {called(id)}.", resource_type="worker")
         results.append(None if rows else nothing)
     return results
 
 
 def list_rules(tx: Transaction, requests: Sequence[None]) -> list[list[WorkerRule]]:
-    """Return what is said of workers, by their ids, for each request."""
+    """Return all worker rules, ordered by worker id, for each request."""
     found = [decode_worker_rule(body) for (body,) in tx.execute("SELECT body FROM worker_rules ORDER BY id")]
     return [found for _ in requests]
 
 
-def _tell(tx: Transaction, worker_id: str) -> None:
-    """Let all processes know, and those look again who may get jobs now."""
+def _reload_and_reopen(tx: Transaction, worker_id: str) -> None:
+    """Make all processes reload the configuration, and reopen the queues of a worker."""
     tx.effects.configured = True
     for (queues,) in tx.execute("SELECT queues FROM workers WHERE id = :id", {"id": worker_id}):
         tx.effects.opened.update(msgspec.json.decode(queues, type=list[str]))

@@ -1,4 +1,7 @@
-"""Who works? Heartbeats, leases, directives, and workers that fell silent. (BEAT, ojs-worker-protocol.md)"""
+"""Workers: heartbeats, lease extension, directives, and workers that stop sending heartbeats.
+
+Spec: ojs-worker-protocol (BEAT)
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ from ojster.fleet.requirements import read_provided
 from ojster.jobs.claim import lease_end
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
-from ojster.jobs.transitions import lose_attempt, make_available
+from ojster.jobs.transitions import fail_lost_attempt, make_available
 from ojster.jobs.versions import Handled
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What a worker says of itself, and which jobs it is at. ``lease`` is the extension that it asks for."""
+    """A worker's report on itself and its active jobs.
+
+    ``lease`` is the requested lease extension in microseconds; ``None``: the server's default.
+    """
 
     worker_id: str
     active_jobs: tuple[str, ...] = ()
@@ -34,18 +40,27 @@ class Heartbeat(msgspec.Struct, frozen=True):
     concurrency: int | None = None
     pool: str | None = None
     handlers: tuple[Handled, ...] = ()
-    """Of which types it handles only some versions."""
+    """Job types of which it handles only some versions."""
     capabilities: dict[str, Any] = {}
-    """What it provides for jobs that need something (ojs-ml-resources.md section 11)."""
+    """Capabilities of the worker, for jobs with requirements.
+
+    Spec: ojs-ml-resources 11
+    """
     tenant: str | None = None
-    """Whose jobs only it may be at; ``None``: anybody's."""
+    """The only tenant whose jobs it may run; ``None``: all tenants."""
 
 
-class Pulse(msgspec.Struct):
-    """The answer to a heartbeat.
+class HeartbeatResponse(msgspec.Struct):
+    """The response to a heartbeat.
 
-    ``extended`` are the jobs whose leases are longer now; ``cancelled`` those that were cancelled meanwhile; ``lost``
-    those that the worker does not hold (any more). The last two are to be stopped.
+    Attributes
+    ----------
+    extended:
+        Ids of jobs with an extended lease.
+    cancelled:
+        Ids of cancelled jobs. The worker must stop them.
+    lost:
+        Ids of jobs that the worker does not hold. The worker must stop them.
     """
 
     directive: str
@@ -70,9 +85,9 @@ class Worker(msgspec.Struct, frozen=True):
     last_seen_at: int
     pool: str | None = None
     provides: dict[str, list[str]] = {}
-    """What it provides for jobs that need something, by fact, as it says and operators do."""
+    """Its capabilities, by name: its own report, corrected by its worker rule."""
     enabled: bool = True
-    """Whether operators let it have jobs."""
+    """Whether its worker rule lets it have jobs."""
 
 
 _WORKER_COLUMNS: Final = (
@@ -80,12 +95,12 @@ _WORKER_COLUMNS: Final = (
 )
 
 
-def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[Pulse]:
-    """Note that workers are alive, extend the leases of their jobs, and tell them what is wanted of them."""
+def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[HeartbeatResponse]:
+    """Record heartbeats, extend the leases of the workers' jobs, and return a ``HeartbeatResponse`` for each."""
     return [_beat(tx, one) for one in beats]
 
 
-def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
+def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     now = tx.now
     abilities = Abilities(one.handlers, read_provided(one.capabilities))
     _note_abilities(tx, one, abilities)
@@ -118,7 +133,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
     rule = worker_rules_by_id(tx).get(one.worker_id)
     if rule is not None and not rule.enabled and directive in (None, "running"):
         directive = "quiet"
-    pulse = Pulse(directive or "running", [], [], [])
+    pulse = HeartbeatResponse(directive or "running", [], [], [])
     rows = []
     for id in one.active_jobs:
         job = jobs.get(id)
@@ -139,7 +154,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> Pulse:
 
 
 def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
-    """Let all processes know if a worker can do other things than it could."""
+    """If the capabilities of a worker have changed, make all processes reload them, and reopen its queues."""
     abilities = abilities.under(worker_rules_by_id(tx).get(one.worker_id))
     if abilities_by_worker(tx).get(one.worker_id, PLAIN) != abilities:
         tx.effects.configured = True
@@ -147,7 +162,10 @@ def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> No
 
 
 def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | OjsterError]:
-    """Tell workers, with their next heartbeat, to be ``running``, ``quiet`` or ``terminate``."""
+    """Set the directive for workers' next heartbeats: ``running``, ``quiet`` or ``terminate``.
+
+    For each, return the worker or a `NotFound`.
+    """
     results: list[Worker | OjsterError] = []
     for worker_id, directive in orders:
         rows = tx.execute(
@@ -172,7 +190,7 @@ def held_jobs(tx: Transaction, worker_ids: Sequence[str]) -> list[list[Job]]:
 
 
 def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError | None]:
-    """Forget workers that have missed their heartbeats; what they held is given to others, and counts as lost."""
+    """Delete workers that have missed their heartbeats. The attempts of their jobs count as lost."""
     results: list[OjsterError | None] = []
     for worker_id in worker_ids:
         rows = tx.execute("SELECT last_seen_at FROM workers WHERE id = :id" + tx.for_update, {"id": worker_id})
@@ -181,32 +199,32 @@ def deregister(tx: Transaction, worker_ids: Sequence[str]) -> list[OjsterError |
         elif rows[0][0] > tx.now - tx.settings.heartbeat_timeout:
             results.append(
                 Conflict(
-                    f"The worker {called(worker_id)} was heard of lately; only one that has missed its heartbeats can "
-                    "be deregistered. Quiet it instead.",
+                    f"The worker {called(worker_id)} is alive. Only a worker that has sent no heartbeat for "
+                    f"{tx.settings.heartbeat_timeout / 1e6:g} seconds can be deregistered; quiet it instead.",
                     worker_id=worker_id,
                 )
             )
         else:
-            _lose(tx, worker_id)
+            _lose_worker(tx, worker_id)
             results.append(None)
     return results
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """A worker is not there any more; ``lost``: it did not stop in good order, and its attempts count."""
+    """The end of a worker. ``lost``: it did not stop gracefully, so the attempts of its jobs count."""
 
     worker_id: str
     lost: bool = False
 
 
 def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
-    """Forget workers; what they still hold goes back, without counting the attempt if they stopped in good order."""
+    """Delete workers and release their jobs. Attempts do not count, unless the worker is lost."""
     for one in leaves:
         worker_id = one.worker_id
         if one.lost:
-            _lose(tx, worker_id)
+            _lose_worker(tx, worker_id)
             continue
-        give_back_jobs(tx, worker_id)
+        release_jobs_of(tx, worker_id)
         _forget(tx, worker_id, "stopped")
     settle(tx)
     return [None for _ in leaves]
@@ -220,7 +238,7 @@ def list_workers(tx: Transaction, requests: Sequence[None]) -> list[list[Worker]
 
 
 def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterError]:
-    """Return the worker of each id, or that there is none."""
+    """Return the worker with each id, or a `NotFound`."""
     results: list[Worker | OjsterError] = []
     for id in ids:
         rows = tx.execute(f"SELECT {_WORKER_COLUMNS}, abilities FROM workers WHERE id = :id", {"id": id})
@@ -229,23 +247,23 @@ def find_workers(tx: Transaction, ids: Sequence[str]) -> list[Worker | OjsterErr
 
 
 def reap_silent_workers(tx: Transaction) -> int | None:
-    """Give the jobs of workers that fell silent to others; return when the next one would be silent for too long."""
+    """Release the jobs of workers with overdue heartbeats; return when the next worker becomes overdue, if any."""
     deadline = tx.now - tx.settings.heartbeat_timeout
     for (worker_id,) in tx.execute(
         "SELECT id FROM workers WHERE last_seen_at <= :deadline" + tx.skip_locked, {"deadline": deadline}
     ):
-        _lose(tx, worker_id)
+        _lose_worker(tx, worker_id)
     ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
     return None if oldest is None else oldest + tx.settings.heartbeat_timeout
 
 
-def _lose(tx: Transaction, worker_id: str) -> None:
-    """Forget a worker that fell silent, and give its jobs to others."""
-    failure = Failure("worker_death", f"The worker {called(worker_id)} held the job and fell silent.")
+def _lose_worker(tx: Transaction, worker_id: str) -> None:
+    """Delete a worker whose heartbeats stopped, and count the attempts of its jobs as lost."""
+    failure = Failure("worker_death", f"The worker {called(worker_id)} stopped sending heartbeats.")
     held = _jobs_held_by(tx, worker_id)
     lock_with(tx, held)
     for job in held:
-        lose_attempt(tx, job, failure)
+        fail_lost_attempt(tx, job, failure)
     settle(tx)
     _forget(tx, worker_id, "silent")
 
@@ -255,8 +273,8 @@ def _forget(tx: Transaction, worker_id: str, reason: str) -> None:
         tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
 
 
-def give_back_jobs(tx: Transaction, worker_id: str) -> None:
-    """Give what a worker holds to others; its attempts do not count. Workflows are left to ``advance``."""
+def release_jobs_of(tx: Transaction, worker_id: str) -> None:
+    """Release the jobs of a worker without counting their attempts. The caller must then call ``advance``."""
     held = _jobs_held_by(tx, worker_id)
     for job in held:
         job.attempt -= 1

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.collections.outputs import give_found
+from ojster.collections.outputs import resolve_lookups
 from ojster.core.job import Job
-from ojster.core.reacts import LOOKS_UP, SKIPS
+from ojster.core.reacts import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
 from ojster.jobs.extension import settle
 from ojster.workflows.beginning import begin_workflows
 from ojster.workflows.node import NUMBER_BITS
-from ojster.workflows.stopping import given_up_nodes
+from ojster.workflows.stopping import stopped_nodes
 
 MAX_SKIPPED: Final = 100
 """Maximum number of jobs that need not run which a claim completes; the next claim completes those behind them."""
 
-_LOOKS_AROUND: Final = SKIPS | LOOKS_UP
+_LOOKS_AROUND: Final = SKIPS | LOOKUP_BIT
 
 
 class SkipPolicy(ClaimPolicy):
@@ -53,16 +53,16 @@ class SkipPolicy(ClaimPolicy):
                 skip(self.tx, job, adopted)
                 self._skipped += 1
                 return False
-        if job.reacts & LOOKS_UP and not give_found(self.tx, job):
+        if job.reacts & LOOKUP_BIT and not resolve_lookups(self.tx, job):
             self._skipped += 1
             return False
         return True
 
     def _is_free(self, job: Job) -> bool:
-        """Whether the workflow of a job, if it has one, can be changed now, and lets it run."""
+        """Whether a job has no workflow, or one that can be locked now, is not held, and has not given up the job."""
         if job.node is None:
             return True
         rows = self.tx.execute(
             f"SELECT held_at FROM workflows WHERE seq = :seq{self.tx.skip_locked}", {"seq": job.node >> NUMBER_BITS}
         )
-        return bool(rows) and rows[0][0] is None and not given_up_nodes(self.tx, [job.node])
+        return bool(rows) and rows[0][0] is None and not stopped_nodes(self.tx, [job.node])

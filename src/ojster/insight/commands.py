@@ -1,4 +1,4 @@
-"""How have tasks done before? Seen from the command line."""
+"""Commands for the recorded history of tasks."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ojster.insight.task_values import TaskFilter
     )
 )
 def tasks() -> None:
-    """See how jobs have done that are recorded, by what they were about: the reaction `record`."""
+    """Show the recorded runs of tasks: jobs with the reaction `record`, by type, subject and context."""
 
 
 def _with_filter(command: Command) -> Command:
     result: Command = command
     options: list[Callable[[Command], Any]] = [
         click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True),
-        click.option("--context", help="Only where they ran there."),
-        click.option("--subject", help="Only what was about this."),
-        click.option("--type", help="Only of this type of jobs."),
+        click.option("--context", help="Only runs in this context."),
+        click.option("--subject", help="Only runs about this subject."),
+        click.option("--type", help="Only runs of this job type."),
     ]
     for option in options:
         result = option(result)
@@ -39,7 +39,7 @@ def _with_filter(command: Command) -> Command:
 
 @tasks.command("runs", epilog=examples("ojster tasks runs --type package.test --outcome failure"))
 @_with_filter
-@click.option("--outcome", type=click.Choice([one.value for one in Outcome]), help="Only those that ended so.")
+@click.option("--outcome", type=click.Choice([one.value for one in Outcome]), help="Only runs with this outcome.")
 @with_url
 @with_json
 def list_runs(
@@ -51,7 +51,7 @@ def list_runs(
     url: str,
     as_json: bool,
 ) -> None:
-    """List the last runs, the latest first: of each task the last success, the last failure, and five."""
+    """List recorded runs, latest first: the last success, the last failure and the last five runs of each task."""
     chosen = TaskFilter(type, subject, context, None if outcome is None else Outcome(outcome), limit)
     found = ask(url, lambda client: client.task_runs(chosen))
     if as_json:
@@ -71,7 +71,7 @@ def list_runs(
         for one in found
     ]
     head = ("type", "subject", "context", "outcome", "ended", "ran", "# attempts", "job")
-    print_table(head, rows, "Nothing is recorded.")
+    print_table(head, rows, "There are no recorded runs.")
 
 
 @tasks.command("statistics", epilog=examples("ojster tasks statistics --type package.test"))
@@ -81,7 +81,7 @@ def list_runs(
 def list_statistics(
     type: str | None, subject: str | None, context: str | None, limit: int, url: str, as_json: bool
 ) -> None:
-    """List how often tasks have succeeded and failed, and how long they took."""
+    """List how often tasks succeeded and failed, and their durations."""
     found = ask(url, lambda client: client.task_statistics(TaskFilter(type, subject, context, None, limit)))
     if as_json:
         print_json({"statistics": found})
@@ -102,5 +102,5 @@ def list_statistics(
         )
         for one in found
     ]
-    head = ("type", "subject", "context", "# runs", "good", "# failures", "# errors", "# skipped", "average", "longest")
-    print_table((*head, "last failure"), rows, "Nothing is recorded.")
+    head = ("type", "subject", "context", "# runs", "rate", "# failures", "# errors", "# skipped", "average", "longest")
+    print_table((*head, "last failure"), rows, "There are no recorded runs.")

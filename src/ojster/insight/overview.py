@@ -1,4 +1,7 @@
-"""How does everything stand, at a glance? Queues, and the whole system, in numbers (ojs-admin-api.md)."""
+"""Overview of queues, dead letters and extensions, in numbers.
+
+Spec: ojs-admin-api
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from ojster.queues.pools import list_pools
 from ojster.queues.queues import Queue, find_queue, list_queues
 from ojster.storage.transaction import Transaction
 
-RECENT: Final = 5
-"""Over how many minutes throughput is averaged."""
+THROUGHPUT_MINUTES: Final = 5
+"""Window over which throughput is averaged, in minutes."""
 
-HOUR: Final = 60
-"""Of how many minutes percentiles of latency are made."""
+LATENCY_MINUTES: Final = 60
+"""Window over which latency percentiles are computed, in minutes."""
 
 
 class QueueOverview(msgspec.Struct, frozen=True):
-    """A queue: its jobs by state, what it did lately, and in the last hour."""
+    """A queue: its jobs by state, and its work in the last ``THROUGHPUT_MINUTES`` minutes and in the last hour."""
 
     queue: Queue
     counts: dict[str, int]
@@ -32,23 +35,23 @@ class QueueOverview(msgspec.Struct, frozen=True):
     hour: Work
 
     def throughput(self) -> dict[str, float]:
-        """Return how many attempts ended in a minute."""
+        """Return the processed, failed and enqueued jobs per minute."""
         return throughput(self.recent)
 
 
 def throughput(recent: Work) -> dict[str, float]:
-    """Return how many attempts ended in a minute, of what ``RECENT`` minutes amounted to."""
+    """Return the processed, failed and enqueued jobs per minute, from the totals of ``THROUGHPUT_MINUTES`` minutes."""
     return {
-        "processed_per_minute": round(recent.processed / RECENT, 2),
-        "failed_per_minute": round(recent.failed / RECENT, 2),
-        "enqueued_per_minute": round(recent.enqueued / RECENT, 2),
+        "processed_per_minute": round(recent.processed / THROUGHPUT_MINUTES, 2),
+        "failed_per_minute": round(recent.failed / THROUGHPUT_MINUTES, 2),
+        "enqueued_per_minute": round(recent.enqueued / THROUGHPUT_MINUTES, 2),
     }
 
 
 def list_overviews(tx: Transaction, requests: Sequence[None]) -> list[list[QueueOverview]]:
-    """Return how all queues do, by name, for each request."""
+    """Return the overview of all queues, ordered by name, for each request."""
     (counts,) = count_jobs(tx, (None,))
-    recent, hour = work_by_queue(tx, RECENT), work_by_queue(tx, HOUR)
+    recent, hour = work_by_queue(tx, THROUGHPUT_MINUTES), work_by_queue(tx, LATENCY_MINUTES)
     (queues,) = list_queues(tx, (None,))
     found = [
         QueueOverview(queue, counts.get(queue.name, {}), recent.get(queue.name, Work()), hour.get(queue.name, Work()))
@@ -58,7 +61,10 @@ def list_overviews(tx: Transaction, requests: Sequence[None]) -> list[list[Queue
 
 
 class QueueDetail(msgspec.Struct, frozen=True):
-    """All about a queue. ``oldest_at`` is since when the next job in it has been available."""
+    """Overview and configuration of a queue.
+
+    ``oldest_at`` is the time since which its next job has been available, in microseconds since the epoch.
+    """
 
     overview: QueueOverview
     config: QueueConfig
@@ -66,7 +72,7 @@ class QueueDetail(msgspec.Struct, frozen=True):
 
 
 def show_queues(tx: Transaction, names: Sequence[str]) -> list[QueueDetail | None]:
-    """Return all about each queue; ``None`` if there is no such queue."""
+    """Return the details of each queue; ``None``: the queue does not exist."""
     results: list[QueueDetail | None] = []
     for name in names:
         queue = find_queue(tx, name)
@@ -74,14 +80,14 @@ def show_queues(tx: Transaction, names: Sequence[str]) -> list[QueueDetail | Non
             results.append(None)
             continue
         (counts,) = count_jobs(tx, (name,))
-        recent, hour = work_by_queue(tx, RECENT, name), work_by_queue(tx, HOUR, name)
+        recent, hour = work_by_queue(tx, THROUGHPUT_MINUTES, name), work_by_queue(tx, LATENCY_MINUTES, name)
         overview = QueueOverview(queue, counts.get(name, {}), recent.get(name, Work()), hour.get(name, Work()))
         results.append(QueueDetail(overview, read_config(tx, name), oldest_waiting(tx, name)))
     return results
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
-    """The dead letters in numbers; the moments are when the first and the last came."""
+    """Counts of dead letters, and when the oldest and the newest were discarded, in microseconds since the epoch."""
 
     total: int
     by_queue: dict[str, int]
@@ -91,7 +97,10 @@ class DeadLetters(msgspec.Struct, frozen=True):
 
 
 def count_dead_letters(tx: Transaction, tenants: Sequence[str | None]) -> list[DeadLetters]:
-    """Return the dead letters of each tenant, or (``None``) of all, in numbers (ojs-dead-letter.md section 10.1)."""
+    """Return the dead letter counts of each tenant, or of all tenants (``None``).
+
+    Spec: ojs-dead-letter 10.1
+    """
     return [_count_dead_letters(tx, tenant) for tenant in tenants]
 
 
@@ -116,18 +125,18 @@ def _count_dead_letters(tx: Transaction, tenant: str | None) -> DeadLetters:
     )
 
 
-class StateOfExtensions(msgspec.Struct, frozen=True):
-    """What extensions tell in numbers: dead letters by queue, how far pools are used, how many hear of events."""
+class ExtensionMetrics(msgspec.Struct, frozen=True):
+    """Dead letters by queue, utilization of pools (1.0: full), and the number of active webhook subscriptions."""
 
     dead_letters: dict[str, int]
     pools: dict[str, float]
     subscriptions: int
 
 
-def state_of_extensions(tx: Transaction, requests: Sequence[None]) -> list[StateOfExtensions]:
-    """Return how it stands with dead letters, pools and webhooks, for each request."""
+def state_of_extensions(tx: Transaction, requests: Sequence[None]) -> list[ExtensionMetrics]:
+    """Return the metrics of dead letters, pools and webhooks, for each request."""
     dead = _count_dead_letters(tx, None).by_queue
     (pools,) = list_pools(tx, (None,))
     used = {one.pool.name: one.active_jobs / one.pool.concurrency for one in pools if one.pool.concurrency}
-    found = StateOfExtensions(dead, used, len(active_subscriptions(tx)))
+    found = ExtensionMetrics(dead, used, len(active_subscriptions(tx)))
     return [found for _ in requests]

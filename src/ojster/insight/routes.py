@@ -1,6 +1,9 @@
-"""What do operators see, and what can they do? (ojs-admin-api.md)
+"""Endpoints for operators.
 
-All of it is under one path, so that a proxy can keep it from others.
+All paths are under ``/ojs/v1/admin``, so that a proxy can restrict access. Some dead-letter paths are also served under
+``/ojs/v1``.
+
+Spec: ojs-admin-api
 """
 
 from __future__ import annotations
@@ -38,36 +41,36 @@ from ojster.queues.configuration import Configuration, QueueConfig
 from ojster.queues.rate_limit import Limits, parse_limits
 from ojster.queues.rules import Bound
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.storage import system
 from ojster.storage.system import Maintenance
 
 ADMIN: Final = f"{BASE}/admin"
 
-FILTER: Final = ("queue", "state", "type", "error_type", "since", "until")
-"""The parameters by which jobs are searched."""
+JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "since", "until")
+"""Query parameters of the job search."""
 
 _SORTS: Final = ("created_at", "scheduled_at", "priority")
 _SHOWN_STATES: Final = tuple(state.value for state in JobState)
 _PERIODS: Final = {"1m": 1, "5m": 5, "1h": 60, "1d": 1440}
-_LONGEST_HISTORY: Final = 10_000
-"""How many steps a history has at most."""
+_MAX_HISTORY_STEPS: Final = 10_000
+"""Maximum number of steps in the statistics history."""
 
 
 # Queues
 
 
-async def list_admin_queues(exchange: Exchange) -> Answer:
-    """List the queues with their jobs by state, what they do in a minute, and how long jobs wait."""
+async def list_admin_queues(exchange: HttpRequest) -> Answer:
+    """List the queues with their job counts by state, throughput and latency."""
     page = numbered_page(exchange.query)
     found = await exchange.engine.look(overview.list_overviews, None)
     items = [_queue(one) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode({"items": items, "pagination": numbered_pagination(page, len(found))}))
 
 
-async def show_admin_queue(exchange: Exchange) -> Answer:
-    """Show all about a queue, its configuration too."""
+async def show_admin_queue(exchange: HttpRequest) -> Answer:
+    """Show a queue with its counts, throughput, latency and configuration."""
     name = check_queue_name(exchange.path["name"])
     found = await exchange.engine.look(overview.show_queues, name)
     if found is None:
@@ -92,46 +95,46 @@ def _queue(one: QueueOverview) -> dict[str, Any]:
     }
 
 
-async def list_unrunnable(exchange: Exchange) -> Answer:
-    """List the jobs that wait and that no worker can run which is there, with the reasons."""
+async def list_unrunnable(exchange: HttpRequest) -> Answer:
+    """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
     return Answer(encode({"unrunnable": await exchange.engine.unrunnable()}))
 
 
-async def pause_admin_queue(exchange: Exchange) -> Answer:
-    """Stop handing out the jobs of a queue. Jobs can still be enqueued."""
+async def pause_admin_queue(exchange: HttpRequest) -> Answer:
+    """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
     queue = await exchange.engine.pause(exchange.path["name"])
     return Answer(encode({"name": queue.name, "paused": True, "paused_at": _moment(queue.paused_at)}))
 
 
-async def resume_admin_queue(exchange: Exchange) -> Answer:
-    """Hand out the jobs of a queue again."""
+async def resume_admin_queue(exchange: HttpRequest) -> Answer:
+    """Resume a paused queue, so that workers can claim its jobs."""
     queue = await exchange.engine.resume(exchange.path["name"])
     return Answer(encode({"name": queue.name, "paused": False}))
 
 
-async def show_queue_config(exchange: Exchange) -> Answer:
-    """Show what is set for a queue."""
+async def show_queue_config(exchange: HttpRequest) -> Answer:
+    """Show the configuration of a queue."""
     return Answer(encode(await _config_of(exchange, check_queue_name(exchange.path["name"]))))
 
 
-async def configure_queue(exchange: Exchange) -> Answer:
-    """Change what is set for a queue, whether there is one of that name yet or not. What is not mentioned stays."""
+async def configure_queue(exchange: HttpRequest) -> Answer:
+    """Change the configuration of a queue, which need not exist. Omitted members keep their values."""
     name = check_queue_name(exchange.path["name"])
     body = await exchange.read(wire.QUEUE_CONFIG)
-    change = Configuration(name, _limits(body), _kept(body), _rules(body))
+    change = Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body))
     await exchange.engine.do(configuration.configure, change)
     return Answer(encode(await _config_of(exchange, name)))
 
 
-async def limit_admin_queue(exchange: Exchange) -> Answer:
-    """Limit how many jobs of a queue run and start; without any member, nothing is limited."""
+async def limit_admin_queue(exchange: HttpRequest) -> Answer:
+    """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
     name = check_queue_name(exchange.path["name"])
     limits = parse_limits(msgspec.to_builtins(await exchange.read(wire.QUEUE_LIMIT)), "rate_limit")
     await exchange.engine.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
     return Answer(encode(await _config_of(exchange, name)))
 
 
-async def _config_of(exchange: Exchange, name: str) -> dict[str, Any]:
+async def _config_of(exchange: HttpRequest, name: str) -> dict[str, Any]:
     found = await exchange.engine.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
@@ -177,13 +180,15 @@ def _limits(body: wire.QueueConfigBody) -> dict[str, Any]:
     return changes
 
 
-def _kept(body: wire.QueueConfigBody) -> dict[str, int | None]:
+def _retention_changes(body: wire.QueueConfigBody) -> dict[str, int | None]:
     changes: dict[str, int | None] = {}
     if body.retention is not UNSET:
         given = dict.fromkeys(_FINISHED) if body.retention is None else body.retention
         for name, age in given.items():
             if name not in _FINISHED:
-                raise InvalidRequest(f"There is no retention of {name!r:.40}.", field="retention")
+                raise InvalidRequest(
+                    f"Unknown retention {name!r:.40}. Use one of {', '.join(_FINISHED)}.", field="retention"
+                )
             changes[name] = None if age is None else parse_duration(age)
     if body.dead_letter is not UNSET:
         kept = wire.DeadLetterRetentionBody() if body.dead_letter is None else body.dead_letter.retention
@@ -197,7 +202,7 @@ def _kept(body: wire.QueueConfigBody) -> dict[str, int | None]:
 _FINISHED: Final = ("completed", "cancelled", "discarded")
 
 
-def _rules(body: wire.QueueConfigBody) -> dict[str, Any]:
+def _policy_changes(body: wire.QueueConfigBody) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if body.backpressure is not UNSET:
         changes["backpressure"] = None if body.backpressure is None else _bound(body.backpressure)
@@ -211,17 +216,17 @@ def _rules(body: wire.QueueConfigBody) -> dict[str, Any]:
 
 def _bound(body: wire.BackpressureBody) -> Bound | None:
     if body.max_size_bytes:
-        raise Unsupported("The size of a queue cannot be bounded, only its depth: leave out 'max_size_bytes'.")
+        raise Unsupported("'max_size_bytes' is not supported. Bound the queue with 'max_depth' instead.")
     return Bound(body.max_depth, body.strategy, body.warning_threshold) if body.max_depth else None
 
 
-async def purge_queue(exchange: Exchange) -> Answer:
-    """Delete finished jobs of a queue, in some states, those that finished before ``older_than``."""
+async def purge_queue(exchange: HttpRequest) -> Answer:
+    """Delete finished jobs of a queue in some ``states``; with ``older_than`` only those finished before it."""
     name = check_queue_name(exchange.path["name"])
     body = await exchange.read(wire.PURGE)
-    _confirmed(body.confirm)
+    _check_confirmed(body.confirm)
     if not body.states:
-        raise InvalidRequest("Say in which states: 'states' must not be empty.", field="states")
+        raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
     chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
     found = await exchange.engine.sweep(Action.DELETE, chosen)
     return Answer(encode({"purged_count": found.succeeded, "skipped": found.failed, "states": list(body.states)}))
@@ -230,18 +235,18 @@ async def purge_queue(exchange: Exchange) -> Answer:
 # Jobs
 
 
-async def search_jobs(exchange: Exchange) -> Answer:
-    """Search jobs: by ``queue``, ``state``, ``type``, ``error_type``, ``since`` and ``until``, in any order."""
+async def search_jobs(exchange: HttpRequest) -> Answer:
+    """Search jobs by ``queue``, ``state``, ``type``, ``error_type``, ``since`` and ``until``, sorted by ``sort``."""
     return await _job_list(exchange, {})
 
 
-async def _job_list(exchange: Exchange, more: Mapping[str, Any]) -> Answer:
+async def _job_list(exchange: HttpRequest, more: Mapping[str, Any]) -> Answer:
     query = exchange.query
     page = numbered_page(query)
     sort, order = query.get("sort", "created_at"), query.get("order", "desc")
     if sort not in _SORTS or order not in ("asc", "desc"):
-        raise InvalidRequest(f"Jobs are sorted by {', '.join(_SORTS)}, 'asc' or 'desc'.", field="sort")
-    chosen = filter_of({name: query.get(name) for name in FILTER})
+        raise InvalidRequest(f"Invalid sort: use {', '.join(_SORTS)} and 'asc' or 'desc'.", field="sort")
+    chosen = filter_of({name: query.get(name) for name in JOB_FILTER_PARAMETERS})
     if more:
         chosen = msgspec.structs.replace(chosen, **more)
     wanted = Page(page.size, page.offset, sort=sort, ascending=order == "asc")
@@ -267,8 +272,8 @@ def _summary(job: Job) -> dict[str, msgspec.Raw]:
     return {name: value for name, value in _members(job).items() if name in _SUMMARY}
 
 
-async def inspect_job(exchange: Exchange) -> Answer:
-    """Show all of a job: its envelope, its errors, and when what happened."""
+async def inspect_job(exchange: HttpRequest) -> Answer:
+    """Show a job with its envelope, errors and timestamps."""
     return Answer(encode(_detail(await exchange.engine.find(exchange.path["id"]))))
 
 
@@ -291,32 +296,32 @@ def _detail(job: Job) -> dict[str, Any]:
     return shown
 
 
-async def cancel_admin_job(exchange: Exchange) -> Answer:
-    """Cancel a job that is not finished."""
+async def cancel_admin_job(exchange: HttpRequest) -> Answer:
+    """Cancel an unfinished job."""
     steered = await exchange.engine.cancel(exchange.path["id"])
     return Answer(encode({"id": steered.job.id, "state": steered.job.state, "previous_state": steered.before}))
 
 
-async def retry_admin_job(exchange: Exchange) -> Answer:
-    """Run a job again that was discarded or cancelled, as if it were new."""
+async def retry_admin_job(exchange: HttpRequest) -> Answer:
+    """Run a discarded or cancelled job again, with attempts and errors reset."""
     job = await exchange.engine.do(interventions.revive, exchange.path["id"])
     return Answer(encode({"id": job.id, "state": job.state, "attempt": job.attempt}))
 
 
-def _sweeping(action: Action, doc: str) -> Any:
-    async def sweep(exchange: Exchange) -> Answer:
+def _sweep_endpoint(action: Action, doc: str) -> Any:
+    async def sweep(exchange: HttpRequest) -> Answer:
         body = await exchange.read(wire.CONFIRMED_FILTER)
-        _confirmed(body.confirm)
+        _check_confirmed(body.confirm)
         if not body.filter:
-            raise InvalidRequest("The filter is empty, and would choose all jobs there are.", field="filter")
-        return Answer(encode(_swept(await exchange.engine.sweep(action, filter_of(body.filter)))))
+            raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
+        return Answer(encode(_sweep_result(await exchange.engine.sweep(action, filter_of(body.filter)))))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
     return sweep
 
 
-def _swept(found: Sweep) -> dict[str, Any]:
+def _sweep_result(found: Sweep) -> dict[str, Any]:
     errors = [{"job_id": job_id, "error": refusal.message} for job_id, refusal in found.items if refusal is not None]
     return {
         "action": found.action,
@@ -327,16 +332,16 @@ def _swept(found: Sweep) -> dict[str, Any]:
     }
 
 
-def _confirmed(confirm: bool) -> None:
+def _check_confirmed(confirm: bool) -> None:
     if confirm is not True:
-        raise InvalidRequest('This cannot be undone: say "confirm": true if it is meant.', field="confirm")
+        raise InvalidRequest('"confirm" is not true. Send "confirm": true, as this cannot be undone.', field="confirm")
 
 
 # Workers
 
 
-async def list_admin_workers(exchange: Exchange) -> Answer:
-    """List the workers, those seen last first, and how many are in which state."""
+async def list_admin_workers(exchange: HttpRequest) -> Answer:
+    """List the workers, most recently seen first, with counts by state."""
     page = numbered_page(exchange.query)
     found = await exchange.engine.workers()
     shown = [_worker(worker, _is_stale(exchange, worker)) for worker in found]
@@ -348,7 +353,7 @@ async def list_admin_workers(exchange: Exchange) -> Answer:
     return Answer(encode({"items": items, "summary": summary, "pagination": numbered_pagination(page, len(found))}))
 
 
-def _is_stale(exchange: Exchange, worker: Worker) -> bool:
+def _is_stale(exchange: HttpRequest, worker: Worker) -> bool:
     database = exchange.engine.database
     return database.clock() - worker.last_seen_at > database.settings.heartbeat_timeout
 
@@ -361,22 +366,22 @@ def _worker(worker: Worker, stale: bool) -> dict[str, Any]:
     return shown
 
 
-async def show_admin_worker(exchange: Exchange) -> Answer:
-    """Show a worker, and the jobs that it holds."""
+async def show_admin_worker(exchange: HttpRequest) -> Answer:
+    """Show a worker and the jobs that it runs."""
     worker = await exchange.engine.find_worker(exchange.path["id"])
     held = await exchange.engine.look(workers.held_jobs, worker.id)
     shown = _worker(worker, _is_stale(exchange, worker))
     return Answer(encode(shown | {"jobs": [_summary(job) for job in held]}))
 
 
-async def quiet_worker(exchange: Exchange) -> Answer:
-    """Give a worker no more jobs; it hears of it with its next heartbeat, and finishes those that it has."""
+async def quiet_worker(exchange: HttpRequest) -> Answer:
+    """Quiet a worker: after its next heartbeat it claims no more jobs, and finishes those that it has."""
     worker = await exchange.engine.direct(exchange.path["id"], "quiet")
     return Answer(encode(_worker(worker, _is_stale(exchange, worker))))
 
 
-async def deregister_worker(exchange: Exchange) -> Answer:
-    """Forget a worker that has missed its heartbeats, and give its jobs to others."""
+async def deregister_worker(exchange: HttpRequest) -> Answer:
+    """Remove a worker that has missed its heartbeats, and make its jobs available again."""
     await exchange.engine.do(workers.deregister, exchange.path["id"])
     return Answer(encode({"deregistered": True, "id": exchange.path["id"]}))
 
@@ -384,15 +389,15 @@ async def deregister_worker(exchange: Exchange) -> Answer:
 # Statistics
 
 
-async def show_stats(exchange: Exchange) -> Answer:
-    """Show the whole system in numbers."""
+async def show_stats(exchange: HttpRequest) -> Answer:
+    """Show system totals: queues, workers, jobs by state, throughput and uptime."""
     engine = exchange.engine
     queues = await engine.look(overview.list_overviews, None)
     jobs = dict.fromkeys(_SHOWN_STATES, 0)
     for one in queues:
         for state, number in one.counts.items():
             jobs[state] += number
-    recent = await engine.look(statistics.recent_work, overview.RECENT)
+    recent = await engine.look(statistics.recent_work, overview.THROUGHPUT_MINUTES)
     shown = {
         "queues": len(queues),
         "workers": len(await engine.workers()),
@@ -403,8 +408,8 @@ async def show_stats(exchange: Exchange) -> Answer:
     return Answer(encode(shown))
 
 
-async def show_history(exchange: Exchange) -> Answer:
-    """Show what was done, in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue`` or all."""
+async def show_history(exchange: HttpRequest) -> Answer:
+    """Show the statistics history in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue`` or of all."""
     query, now = exchange.query, exchange.engine.database.clock()
     period = query.get("period", "5m")
     if period not in _PERIODS:
@@ -412,8 +417,8 @@ async def show_history(exchange: Exchange) -> Answer:
     until = parse_timestamp(query["until"]) if "until" in query else now
     since = parse_timestamp(query["since"]) if "since" in query else until - HOUR
     step = _PERIODS[period]
-    if (until - since) // (step * MINUTE) > _LONGEST_HISTORY:
-        raise InvalidRequest(f"That are more than {_LONGEST_HISTORY} steps; choose a longer 'period'.", field="since")
+    if (until - since) // (step * MINUTE) > _MAX_HISTORY_STEPS:
+        raise InvalidRequest(f"The range has over {_MAX_HISTORY_STEPS} steps. Use a longer 'period'.", field="since")
     queue = check_queue_name(query["queue"]) if "queue" in query else None
     steps = await exchange.engine.look(statistics.history, Span(since, until, step, queue))
     data = [
@@ -435,21 +440,21 @@ async def show_history(exchange: Exchange) -> Answer:
 # Dead letters
 
 
-async def list_admin_dead_letters(exchange: Exchange) -> Answer:
-    """List the dead letters, searched as jobs are."""
+async def list_admin_dead_letters(exchange: HttpRequest) -> Answer:
+    """List the dead letters, with the same filters as the job search."""
     return await _job_list(exchange, {"dead": True})
 
 
-async def show_dead_letter(exchange: Exchange) -> Answer:
-    """Show all of a dead letter: its envelope, and all its errors."""
+async def show_dead_letter(exchange: HttpRequest) -> Answer:
+    """Show a dead letter with its envelope and errors."""
     job = await exchange.engine.find(exchange.path["id"])
     if not job.dead:
-        raise NotFound(f"There is no dead letter {job.id}.", resource_type="dead_letter_job", resource_id=job.id)
+        raise NotFound(f"Job {job.id} is not a dead letter.", resource_type="dead_letter_job", resource_id=job.id)
     return Answer(encode(_detail(job)))
 
 
-async def count_dead_letters(exchange: Exchange) -> Answer:
-    """Show the dead letters in numbers."""
+async def count_dead_letters(exchange: HttpRequest) -> Answer:
+    """Show dead letter counts, by queue and error type, and their retention."""
     found = await exchange.engine.look(overview.count_dead_letters, exchange.engine.tenant)
     retention = exchange.engine.database.settings.retention
     shown = {
@@ -466,20 +471,20 @@ async def count_dead_letters(exchange: Exchange) -> Answer:
     return Answer(encode(shown))
 
 
-async def retry_dead_letters(exchange: Exchange) -> Answer:
-    """Run all dead letters again that a filter chooses, as if they were new."""
-    return Answer(encode(_swept(await exchange.engine.sweep(Action.RETRY, await _dead_letters(exchange)))))
+async def retry_dead_letters(exchange: HttpRequest) -> Answer:
+    """Run all dead letters that match a filter again, with attempts and errors reset."""
+    return Answer(encode(_sweep_result(await exchange.engine.sweep(Action.RETRY, await _dead_letters(exchange)))))
 
 
-async def purge_dead_letters(exchange: Exchange) -> Answer:
-    """Delete dead letters for good: all, those of a ``filter``, or those that are ``older_than`` a time."""
+async def purge_dead_letters(exchange: HttpRequest) -> Answer:
+    """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
     found = await exchange.engine.sweep(Action.DELETE, await _dead_letters(exchange))
-    return Answer(encode(_swept(found) | {"purged_count": found.succeeded}))
+    return Answer(encode(_sweep_result(found) | {"purged_count": found.succeeded}))
 
 
-async def _dead_letters(exchange: Exchange) -> JobFilter:
+async def _dead_letters(exchange: HttpRequest) -> JobFilter:
     body = await exchange.read(wire.DEAD_LETTERS)
-    _confirmed(body.confirm)
+    _check_confirmed(body.confirm)
     given = dict(body.filter or {})
     if body.older_than is not None:
         given["older_than"] = body.older_than
@@ -487,14 +492,14 @@ async def _dead_letters(exchange: Exchange) -> JobFilter:
     return msgspec.structs.replace(chosen, dead=True, states=(JobState.DISCARDED.value,))
 
 
-async def delete_admin_dead_letter(exchange: Exchange) -> Answer:
-    """Delete a discarded job for good."""
+async def delete_admin_dead_letter(exchange: HttpRequest) -> Answer:
+    """Delete a discarded job permanently."""
     await exchange.engine.delete_dead(exchange.path["id"])
     return Answer(b"", 204)
 
 
-async def retry_admin_dead_letter(exchange: Exchange) -> Answer:
-    """Run a discarded job again, as if it were new."""
+async def retry_admin_dead_letter(exchange: HttpRequest) -> Answer:
+    """Run a discarded job again, with attempts and errors reset."""
     job = await revive(exchange)
     return Answer(encode(_detail(job)))
 
@@ -502,8 +507,8 @@ async def retry_admin_dead_letter(exchange: Exchange) -> Answer:
 # The system
 
 
-async def maintain(exchange: Exchange) -> Answer:
-    """Let the whole system stand still, or go on: nothing is handed out, and nothing made by the clock."""
+async def maintain(exchange: HttpRequest) -> Answer:
+    """Enable or disable maintenance mode, in which workers claim no jobs and schedules create none."""
     body = await exchange.read(wire.MAINTENANCE)
     now = exchange.engine.database.clock()
     duration = None if body.estimated_duration is None else parse_duration(body.estimated_duration)
@@ -511,16 +516,16 @@ async def maintain(exchange: Exchange) -> Answer:
     return _maintenance(await exchange.engine.do(system.maintain, wish))
 
 
-async def prune(exchange: Exchange) -> Answer:
-    """Delete now all that was kept long enough; the servers do so all the time. ``dry_run``: only count it."""
+async def prune(exchange: HttpRequest) -> Answer:
+    """Delete all data past its retention now, instead of with the next maintenance task. ``dry_run``: only count it."""
     raw = await exchange.optional_body()
     body = exchange.decode(raw, wire.PRUNE) if raw else wire.PruneBody()
     done = await exchange.engine.prune(dry_run=body.dry_run)
     return Answer(encode({"pruned": done, "dry_run": body.dry_run}))
 
 
-async def show_maintenance(exchange: Exchange) -> Answer:
-    """Tell whether the system stands still."""
+async def show_maintenance(exchange: HttpRequest) -> Answer:
+    """Show whether maintenance mode is enabled."""
     return _maintenance(await exchange.engine.look(system.find_maintenance, None))
 
 
@@ -536,8 +541,8 @@ def _maintenance(found: Maintenance | None) -> Answer:
     return Answer(encode(shown))
 
 
-async def show_system_config(exchange: Exchange) -> Answer:
-    """Show the settings of the server that answers."""
+async def show_system_config(exchange: HttpRequest) -> Answer:
+    """Show the settings of this server."""
     database = exchange.engine.database
     settings = database.settings
     retention = {
@@ -562,12 +567,12 @@ def _moment(at: int | None) -> str | None:
     return None if at is None else format_timestamp(at)
 
 
-_RETRY_ALL: Final = _sweeping(
-    Action.RETRY, "Run all jobs again that a filter chooses: discarded, or waiting for a retry."
+_RETRY_ALL: Final = _sweep_endpoint(
+    Action.RETRY, "Run all jobs that match a filter again: discarded, or waiting for a retry."
 )
-_CANCEL_ALL: Final = _sweeping(Action.CANCEL, "Cancel all jobs that a filter chooses.")
-_DELETE_ALL: Final = _sweeping(Action.DELETE, "Delete all finished jobs that a filter chooses, for good.")
-_SEARCH: Final = (*FILTER, "sort", "order", *NUMBERED_PAGE)
+_CANCEL_ALL: Final = _sweep_endpoint(Action.CANCEL, "Cancel all jobs that match a filter.")
+_DELETE_ALL: Final = _sweep_endpoint(Action.DELETE, "Delete all finished jobs that match a filter permanently.")
+_SEARCH: Final = (*JOB_FILTER_PARAMETERS, "sort", "order", *NUMBERED_PAGE)
 _TAG: Final = "Operators"
 
 ROUTES: Final = (

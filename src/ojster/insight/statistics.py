@@ -1,7 +1,9 @@
-"""How much was done, how fast, minute by minute? (ojs-admin-api.md section 10)
+"""Statistics of throughput and latency, per minute.
 
-Each transaction adds what it did to the row of its queue and minute. How long jobs waited is counted in a few buckets,
-of which percentiles are made. Minutes are kept for two days and then summed up to hours.
+Each transaction adds its work to the row of its queue and minute. Wait times are counted in a few buckets, from which
+percentiles are estimated. After two days, minutes are summed up to hours.
+
+Spec: ojs-admin-api 10
 """
 
 from __future__ import annotations
@@ -11,27 +13,27 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.tenant import BEYOND, NOBODYS
-from ojster.storage.transaction import SUMS, WAITS, Transaction
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START
+from ojster.storage.transaction import SUMS, WAIT_BUCKETS_US, Transaction
 
 MINUTES_KEPT: Final = 2 * 24 * 60
-"""How long the statistics of each minute are kept, in minutes."""
+"""Retention of statistics per minute, in minutes."""
 
 HOURS_KEPT: Final = 60 * 24
-"""How long those of each hour are kept, in hours: sixty days."""
+"""Retention of statistics per hour, in hours."""
 
-MICROS_A_MINUTE: Final = 60_000_000
+MICROSECONDS_PER_MINUTE: Final = 60_000_000
 
-_OF_QUEUES: Final = f"queue >= '{NOBODYS}' AND "
-"""Leaves out what is counted for tenants: it is counted for their queues too."""
+_OF_QUEUES: Final = f"queue >= '{NO_TENANT_START}' AND "
+"""Leaves out the counts of tenants, which are included in those of the queues."""
 
 _ADDED: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in SUMS)
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What some time of work amounted to. Durations are sums, in microseconds.
+    """Totals of a period of work. Durations are sums, in microseconds.
 
-    ``waits`` counts the jobs that started by how long they had waited: up to each of ``WAITS``, and beyond.
+    ``waits`` is a histogram of the wait times of started jobs: up to each of ``WAIT_BUCKETS_US``, and longer.
     """
 
     enqueued: int = 0
@@ -39,7 +41,7 @@ class Work(msgspec.Struct, frozen=True):
     failed: int = 0
     waited: int = 0
     ran: int = 0
-    waits: tuple[int, ...] = (0,) * (len(WAITS) + 1)
+    waits: tuple[int, ...] = (0,) * (len(WAIT_BUCKETS_US) + 1)
 
     def __add__(self, other: Work) -> Work:
         return self._with(other, 1)
@@ -59,19 +61,19 @@ class Work(msgspec.Struct, frozen=True):
 
     @property
     def processed(self) -> int:
-        """How many attempts have ended."""
+        """Number of attempts that have completed or failed."""
         return self.completed + self.failed
 
     @property
     def started(self) -> int:
-        """How many attempts have begun."""
+        """Number of attempts that have started."""
         return sum(self.waits)
 
     def percentile(self, share: float) -> float:
-        """Return how long at most this share of the jobs had waited, in milliseconds, as far as the buckets tell."""
+        """Return the percentile of the wait time at ``share`` (0 to 1), in milliseconds, estimated from the buckets."""
         left = share * self.started
         below = 0
-        for number, bound in zip(self.waits, (*WAITS, 4 * WAITS[-1]), strict=True):
+        for number, bound in zip(self.waits, (*WAIT_BUCKETS_US, 4 * WAIT_BUCKETS_US[-1]), strict=True):
             if number and left <= number:
                 return round((below + (bound - below) * left / number) / 1000, 1)
             left -= number
@@ -85,27 +87,30 @@ def _work(row: Sequence[Any]) -> Work:
 
 
 def work_by_queue(tx: Transaction, minutes: int, queue: str | None = None) -> dict[str, Work]:
-    """Return what the last minutes amounted to in each queue, or in one; the one that is under way is included."""
-    return work_of_names(tx, minutes, (NOBODYS, BEYOND) if queue is None else (queue, f"{queue}\x01"))
+    """Return the totals of the last minutes, the current one included, for each queue or for one."""
+    return work_of_names(tx, minutes, (NO_TENANT_START, NO_TENANT_END) if queue is None else (queue, f"{queue}\x01"))
 
 
 def work_of_names(tx: Transaction, minutes: int, names: tuple[str, str]) -> dict[str, Work]:
-    """Return what the last minutes amounted to under each of the names between two, the end excluded."""
+    """Return the totals of the last minutes for each name in a range; its end is excluded."""
     rows = tx.execute(
         f"SELECT queue, {_ADDED} FROM queue_minutes WHERE queue >= :first AND queue < :end AND minute > :after "
         "GROUP BY queue",
-        {"first": names[0], "end": names[1], "after": tx.now // MICROS_A_MINUTE - minutes},
+        {"first": names[0], "end": names[1], "after": tx.now // MICROSECONDS_PER_MINUTE - minutes},
     )
     return {name: _work(sums) for name, *sums in rows}
 
 
 def recent_work(tx: Transaction, spans: Sequence[int]) -> list[Work]:
-    """Return what the last minutes amounted to in all queues together, for each number of minutes."""
+    """Return the totals of the last minutes over all queues, for each number of minutes."""
     return [sum(work_by_queue(tx, minutes).values(), Work()) for minutes in spans]
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A time of which the history is wanted: of one queue or of all, from and to a moment, in steps of minutes."""
+    """A period to read statistics of, for one queue or for all (``None``).
+
+    ``since`` and ``until`` are in microseconds since the epoch, ``step`` is in minutes.
+    """
 
     since: int
     until: int
@@ -114,12 +119,15 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work]]]:
-    """Return what was done in each step that saw any work, with the moment at which it began, the oldest first."""
+    """Return the totals of each step that has any, oldest first.
+
+    Each comes with the start of its step, in microseconds since the epoch.
+    """
     return [_history(tx, span) for span in spans]
 
 
 def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
-    first, last = span.since // MICROS_A_MINUTE, span.until // MICROS_A_MINUTE + 1
+    first, last = span.since // MICROSECONDS_PER_MINUTE, span.until // MICROSECONDS_PER_MINUTE + 1
     where = _OF_QUEUES if span.queue is None else "queue = :queue AND "
     steps: dict[int, Work] = {}
     for table, column, unit in (("queue_hours", "hour", 60), ("queue_minutes", "minute", 1)):
@@ -132,14 +140,14 @@ def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
             step = at * unit // span.step
             work = _work(sums)
             steps[step] = steps[step] + work if step in steps else work
-    return [(step * span.step * MICROS_A_MINUTE, steps[step]) for step in sorted(steps)]
+    return [(step * span.step * MICROSECONDS_PER_MINUTE, steps[step]) for step in sorted(steps)]
 
 
-def sum_up(tx: Transaction) -> None:
-    """Sum up minutes to hours, and forget hours, that are old enough."""
+def roll_up_minutes(tx: Transaction) -> None:
+    """Sum up old minutes to hours, and delete old hours."""
     if tx.lock_keys({"statistics"}):
-        return  # somebody else is at it, and both would add the same
-    hour = (tx.now // MICROS_A_MINUTE - MINUTES_KEPT) // 60
+        return  # another transaction does it, and both would add the same rows
+    hour = (tx.now // MICROSECONDS_PER_MINUTE - MINUTES_KEPT) // 60
     names = ", ".join(SUMS)
     ((oldest,),) = tx.execute("SELECT min(minute) FROM queue_minutes WHERE minute < :end", {"end": hour * 60})
     if oldest is not None:
@@ -151,4 +159,6 @@ def sum_up(tx: Transaction) -> None:
             {"end": hour * 60},
         )
         tx.execute("DELETE FROM queue_minutes WHERE minute < :end", {"end": hour * 60})
-    tx.execute("DELETE FROM queue_hours WHERE hour < :end", {"end": tx.now // MICROS_A_MINUTE // 60 - HOURS_KEPT})
+    tx.execute(
+        "DELETE FROM queue_hours WHERE hour < :end", {"end": tx.now // MICROSECONDS_PER_MINUTE // 60 - HOURS_KEPT}
+    )

@@ -1,4 +1,7 @@
-"""What is this server, is it well, and what has it done lately? (ojs-http-binding.md sections 18 and 21)"""
+"""Endpoints for the server itself: health, readiness, manifest and recent events.
+
+Spec: ojs-http-binding 18, 21
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ import time
 from typing import Any, Final
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
-from ojster.core.events import MOST_EVENTS, EventFilter
-from ojster.jobs.checkpoints import LARGEST_CHECKPOINT
-from ojster.server.request import Answer, Exchange, encode, page_of
+from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter
+from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES
+from ojster.server.request import Answer, HttpRequest, encode, page_of
 from ojster.server.route import BASE, Route
 from ojster.version import __version__
-from ojster.workflows.node import MOST_NODES
-from ojster.workflows.plan import MOST_LEVELS
+from ojster.workflows.node import MAX_NODES
+from ojster.workflows.plan import MAX_LEVELS
 
 
-async def list_events(exchange: Exchange) -> Answer:
-    """List what has been done lately, oldest first, by ``types``, ``queues`` and ``job_types``."""
+async def list_events(exchange: HttpRequest) -> Answer:
+    """List recent events, oldest first, optionally by ``types``, ``queues`` and ``job_types``."""
     query = exchange.query
-    limit, _, _ = page_of(query, default=100, largest=MOST_EVENTS)
+    limit, _, _ = page_of(query, default=100, largest=MAX_EVENTS_PER_PAGE)
     after = query.get("after", "evt_0").removeprefix("evt_")
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
@@ -31,8 +34,8 @@ async def list_events(exchange: Exchange) -> Answer:
     return Answer(encode(page))
 
 
-async def health(exchange: Exchange) -> Answer:
-    """Tell whether the server and its database work; 503 if not."""
+async def health(exchange: HttpRequest) -> Answer:
+    """Show the health of the server and its database. Answers 503 if the database does not respond."""
     database = exchange.engine.database
     started = time.perf_counter()
     backend: dict[str, Any] = {"type": database.kind, "status": "ok"}
@@ -55,25 +58,25 @@ async def health(exchange: Exchange) -> Answer:
     )
 
 
-async def ready(exchange: Exchange) -> Answer:
-    """Tell whether the server takes requests; 503 while it stops, or while its database does not answer."""
+async def ready(exchange: HttpRequest) -> Answer:
+    """Show whether the server accepts requests. Answers 503 during shutdown, or if the database does not respond."""
     if exchange.engine.draining:
         return Answer(encode({"status": "stopping"}), 503)
     answer = await health(exchange)
     return Answer(encode({"status": "ready" if answer.status == 200 else "not_ready"}), answer.status)
 
 
-async def ping(exchange: Exchange) -> Answer:
-    """Answer, if the database does; 503 if not."""
+async def ping(exchange: HttpRequest) -> Answer:
+    """Measure the latency of the database. Answers 503 if it does not respond within 5 seconds."""
     try:
         seconds = await asyncio.wait_for(exchange.engine.ping(), timeout=5)
     except TimeoutError:
-        raise BackendUnavailable("The database does not answer within 5 seconds.") from None
+        raise BackendUnavailable("The database did not respond within 5 s. Try again later.") from None
     return Answer(encode({"ping": "pong", "backend": "up", "latency_ms": round(seconds * 1000, 3), "pid": os.getpid()}))
 
 
-async def manifest(exchange: Exchange) -> Answer:
-    """Tell what this server is and can do (ojs-http-binding.md section 21)."""
+async def manifest(exchange: HttpRequest) -> Answer:
+    """Show the server's implementation, capabilities and extensions."""
     settings = exchange.engine.database.settings
     capabilities: dict[str, Any] = {
         "batch_enqueue": True,
@@ -86,7 +89,7 @@ async def manifest(exchange: Exchange) -> Answer:
         "rate_limiting": {"strategies": ["concurrency", "rate", "throttle"], "window": "fixed"},
         "bulk_operations": {"atomicity": ["atomic", "partial"], "filters": True, "idempotency_keys": True},
         "max_batch_size": settings.largest_batch,
-        "checkpoints": {"max_bytes": LARGEST_CHECKPOINT},
+        "checkpoints": {"max_bytes": MAX_CHECKPOINT_BYTES},
         "webhooks": True,
         "release": {"then": ["queue", "wait", "retry", "skip"]},
         "multi_tenancy": {"isolation": "shared queues with turns", "tenants": settings.tenants},
@@ -94,8 +97,8 @@ async def manifest(exchange: Exchange) -> Answer:
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
         "workflows": {
             "types": ["chain", "group", "batch", "saga", "graph", "map"],
-            "max_nesting": MOST_LEVELS,
-            "max_nodes": MOST_NODES,
+            "max_nesting": MAX_LEVELS,
+            "max_nodes": MAX_NODES,
             "approvals": True,
             "conditions": _has("cel_expr_python"),
             "hold": True,
@@ -162,7 +165,10 @@ _EXTENSIONS: Final = [
         "webhooks",
     )
 ]
-"""The extensions that are served whole (ojs-extension-lifecycle.md section 7)."""
+"""The fully supported extensions.
+
+Spec: ojs-extension-lifecycle 7
+"""
 
 
 def _has(module: str) -> bool:
@@ -170,6 +176,7 @@ def _has(module: str) -> bool:
 
 
 STARTED: Final = time.monotonic()
+"""Time at which the process loaded this module, in seconds of the monotonic clock. Base of the uptime."""
 
 
 ROUTES: Final = (

@@ -1,4 +1,4 @@
-"""What is remembered of how jobs have ended, by what they were about? And which need not run again? (seed 003)"""
+"""Task history: records of earlier runs, and jobs that are skipped because of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from ojster.collections.contents import copy_items, delete_items, look_up, put
 from ojster.collections.items import INTERNAL, Item, NewItem, key_of, key_of_job, read_lookup
-from ojster.collections.outputs import carry_out, filled, finder, note_failure, seer, workflow_of
+from ojster.collections.outputs import filled, finder, note_failure, run_reaction, seer, workflow_of
 from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
@@ -22,7 +22,7 @@ from ojster.core.references import Unresolvable, parse_reference, resolve
 from ojster.core.timestamps import format_timestamp
 from ojster.events.reaction_rules import reactions_of
 from ojster.insight.task_values import (
-    NEWEST,
+    KEPT_RUNS,
     Record,
     Skip,
     SkipIfChanged,
@@ -36,11 +36,11 @@ from ojster.insight.task_values import (
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Row, Transaction
 
-KEPT: Final = 365 * DAY
-"""For how long a run is remembered at most."""
+RUN_RETENTION_US: Final = 365 * DAY
+"""Maximum retention of a run, in microseconds."""
 
-LARGEST_RESULT: Final = 65_536
-"""Of results of more bytes it is not remembered what they were."""
+MAX_RECORDED_RESULT_BYTES: Final = 65_536
+"""Maximum size of a recorded result, in bytes. Larger results are left out."""
 
 _KEY: Final = ("tenant", "type", "subject", "context")
 _IS_TASK: Final = "tenant = :tenant AND type = :type AND subject = :subject AND context = :context"
@@ -67,19 +67,19 @@ _membership: Final = msgspec.json.Decoder(_Membership).decode
 _errors: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-# What is remembered
+# Record runs
 
 
 def record_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Record]]) -> None:
-    """Remember how jobs have ended; what fails is noted in the history of its job."""
+    """Record how jobs have ended; record failures to do so in the history of the job."""
     found: list[tuple[Key, Job, Event]] = []
     for job, event, action in wanted:
         try:
             found.append((_key_of(job, action), job, event))
         except (OjsterError, Unresolvable) as error:
             note_failure(tx, job, event, str(error))
-    for key, job, event in sorted(found, key=lambda one: one[0]):  # so that few wait for each other in a circle
-        carry_out(tx, job, event, partial(_record, tx, key, job, event))
+    for key, job, event in sorted(found, key=lambda one: one[0]):  # a fixed order makes deadlocks rare
+        run_reaction(tx, job, event, partial(_record, tx, key, job, event))
 
 
 def _key_of(job: Job, action: Record | SkipIfUnchanged) -> Key:
@@ -92,7 +92,7 @@ def _record(tx: Transaction, key: Key, job: Job, event: Event) -> None:
     error = bytes(_errors(job.errors)[-1]) if job.errors and event == "on_failure" else None
     outcome = outcome_of(job.state, error, skipped=job.hold == SKIPPED) or Outcome.ERROR
     inputs = tx.execute("SELECT inputs FROM job_inputs WHERE seq = ?", (job.seq,)) if job.reacts & SKIPS else []
-    result = job.result if job.result is None or len(job.result) <= LARGEST_RESULT else None
+    result = job.result if job.result is None or len(job.result) <= MAX_RECORDED_RESULT_BYTES else None
     is_whole = result is not None or job.result is None
     started = job.started_at if outcome is not Outcome.SKIPPED else None
     duration = 0 if started is None else (job.finished_at or tx.now) - started
@@ -127,7 +127,7 @@ _KNOWN: Final = "task_statistics"
 
 
 def _extreme(name: str, relation: str) -> str:
-    """In SQL: the one of two values, each of which may be missing, that stands in a relation to the other."""
+    """Return the SQL that keeps the smaller (``<=``) or greater (``>=``) of two values, either of which may be null."""
     given, known = f"excluded.{name}", f"{_KNOWN}.{name}"
     return f"{name} = CASE WHEN {given} IS NULL OR {known} {relation} {given} THEN {known} ELSE {given} END"
 
@@ -165,11 +165,11 @@ def _count(tx: Transaction, key: Key, outcome: Outcome, duration: int) -> None:
 
 
 def _forget_older(tx: Transaction, key: Key) -> None:
-    """Keep of a task the last success, the last failure and the last few runs, and forget the others."""
+    """Keep the last success, the last failure and the ``KEPT_RUNS`` runs of a task; delete the others."""
     rows = tx.execute(
         f"SELECT id, outcome FROM task_runs WHERE {_IS_TASK} ORDER BY id DESC", dict(zip(_KEY, key, strict=True))
     )
-    kept = {id for id, _ in rows[:NEWEST]}
+    kept = {id for id, _ in rows[:KEPT_RUNS]}
     for outcomes in ((Outcome.SUCCESS,), (Outcome.FAILURE, Outcome.ERROR)):
         kept.update([id for id, outcome in rows if outcome in outcomes][:1])
     _delete(tx, [id for id, _ in rows if id not in kept])
@@ -181,8 +181,8 @@ def _delete(tx: Transaction, runs: Sequence[int]) -> None:
 
 
 def forget_runs(tx: Transaction, room: int) -> int:
-    """Forget runs that nobody has repeated for very long, and counts of tasks; return how many."""
-    before = tx.now - KEPT
+    """Delete runs and statistics older than ``RUN_RETENTION_US``, at most ``room`` of each; return their number."""
+    before = tx.now - RUN_RETENTION_US
     runs = tx.execute("SELECT id FROM task_runs WHERE finished_at < ? ORDER BY finished_at LIMIT ?", (before, room))
     _delete(tx, [id for (id,) in runs])
     tasks = tx.execute(
@@ -198,7 +198,7 @@ def _artifacts_of(run: int) -> str:
     return f"{_OF_RUN}{run}"
 
 
-# What is asked
+# Read runs
 
 
 def list_runs(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskRun]]:
@@ -216,7 +216,7 @@ def list_runs(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskR
 
 
 def list_statistics(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskStatistics]]:
-    """Return how tasks have done, by their names; for each filter."""
+    """Return the statistics of tasks, ordered by type, subject and context, for each filter."""
     results = []
     for one in filters:
         where, parameters = _where(one)
@@ -275,11 +275,11 @@ def _statistics(row: Row) -> TaskStatistics:
     )
 
 
-# What need not run
+# Skip jobs
 
 
 class Adoption(msgspec.Struct):
-    """Why a job need not run, and what is its result in place of its own."""
+    """Reason to skip a job, and the result that it adopts."""
 
     reason: str
     result: bytes | None
@@ -287,21 +287,24 @@ class Adoption(msgspec.Struct):
 
 
 def adoption_of(tx: Transaction, job: Job) -> Adoption | None:
-    """Return why a job that is about to be handed out need not run, if it says so; its workflow is locked."""
+    """Return the adoption if a job that is being claimed can be skipped, else ``None``.
+
+    The caller holds the lock of its workflow.
+    """
     tx.execute("DELETE FROM job_inputs WHERE seq = :seq", {"seq": job.seq})
     for action in reactions_of(job.envelope).get("on_assignment", ()):
         if not isinstance(action, Skip):
             continue
         found: list[Adoption | None] = []
         decide = _if_unchanged if isinstance(action, SkipIfUnchanged) else _if_changed
-        carry_out(tx, job, "on_assignment", lambda: found.append(decide(tx, job, action)))  # type: ignore[arg-type]  # noqa: B023
+        run_reaction(tx, job, "on_assignment", lambda: found.append(decide(tx, job, action)))  # type: ignore[arg-type]  # noqa: B023
         if found and found[0] is not None:
             return found[0]
     return None
 
 
 def skip(tx: Transaction, job: Job, adopted: Adoption) -> None:
-    """Complete a job that need not run."""
+    """Complete a job without running it."""
     job.hold = SKIPPED
     tx.emit("job.skipped", job, reason=adopted.reason, adopted_job_id=adopted.job_id)
     complete_job(tx, job, adopted.result, 0)
@@ -326,7 +329,7 @@ def _if_unchanged(tx: Transaction, job: Job, action: SkipIfUnchanged) -> Adoptio
     if last and last[0][1] == digest:
         run, _, result, job_id = last[0]
         copy_items(tx, _artifacts_of(run), key_of_job(job.seq), f"job {job_id}")
-        return Adoption(f"Its inputs are those of the job {job_id}.", result, job_id)
+        return Adoption(f"The inputs are the same as those of the job {job_id}.", result, job_id)
     tx.execute("INSERT INTO job_inputs (seq, inputs) VALUES (:seq, :inputs)", {"seq": job.seq, "inputs": digest})
     return None
 

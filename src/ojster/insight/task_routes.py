@@ -1,4 +1,4 @@
-"""How have tasks done before? Their last runs, and counts of all. (seed 003: task history)"""
+"""Endpoints for the task history: the last runs of each task, and statistics of all runs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.outcome import Outcome
 from ojster.insight.task_values import TaskFilter
-from ojster.server.request import Answer, Exchange, encode, whole
+from ojster.server.request import Answer, HttpRequest, encode, whole
 from ojster.server.route import BASE, Route
 
 
-async def list_runs(exchange: Exchange) -> Answer:
-    """List how jobs have ended that were recorded, the latest first: the last success, failure and few runs of each."""
+async def list_runs(exchange: HttpRequest) -> Answer:
+    """List recorded runs, latest first: the last success, the last failure and the latest few runs of each task."""
     return Answer(encode({"runs": await exchange.engine.task_runs(_filter(exchange))}))
 
 
-async def list_statistics(exchange: Exchange) -> Answer:
-    """List how often tasks have succeeded and failed, and how long they took, by their names."""
+async def list_statistics(exchange: HttpRequest) -> Answer:
+    """List the success and failure counts and the durations of tasks, by type, subject and context."""
     return Answer(encode({"statistics": await exchange.engine.task_statistics(_filter(exchange))}))
 
 
-def _filter(exchange: Exchange) -> TaskFilter:
+def _filter(exchange: HttpRequest) -> TaskFilter:
     query = exchange.query
     outcome = query.get("outcome")
     if outcome is not None and outcome not in list(Outcome):

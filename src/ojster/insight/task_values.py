@@ -1,7 +1,7 @@
-"""What is known of earlier runs of a task? By its type, what it was about, and where it ran. (seed 003: task history)
+"""Task history: how earlier jobs of a type ended, by subject and context.
 
-A task is the jobs of one type with one ``subject`` and one ``context``: the tests of a package, on an architecture. Of
-each, the last success, the last failure and the last few runs are kept, and counts of all.
+A task is all jobs of one type with one ``subject`` and one ``context``, for example the tests of a package on an
+architecture. For each task, the last success, the last failure and the last few runs are kept, and counts of all runs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.outcome import Outcome
 
-NEWEST: Final = 5
-"""How many of the last runs of a task are kept, beside the last success and the last failure."""
+KEPT_RUNS: Final = 5
+"""Number of last runs kept for a task, in addition to the last success and the last failure."""
 
 LONGEST_KEY: Final = 255
-"""How many characters a subject or a context may have."""
+"""Maximum length of a subject or a context, in characters."""
 
 MOST_SHOWN: Final = 1_000
 
 
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A kind of job, what it is about, and where it runs."""
+    """A job type, a subject (what the jobs process), and a context (where they run)."""
 
     type: str
     subject: str = ""
@@ -31,16 +31,16 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskRun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that has ended, as it is remembered. Times are RFC 3339, durations seconds.
+    """A finished job in the task history. Times are RFC 3339, durations in seconds.
 
     Parameters
     ----------
     duration:
-        How long its last attempt ran.
+        Duration of its last attempt.
     waited:
-        How long it had waited before that.
+        Time between its enqueueing and that attempt.
     error:
-        Why it failed.
+        Error of a failed job.
     """
 
     id: int
@@ -57,12 +57,12 @@ class TaskRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a task has done so far. Durations are seconds, of runs that succeeded or failed.
+    """Statistics of a task. Durations are in seconds, and cover runs that succeeded or failed.
 
     Parameters
     ----------
     success_rate:
-        The part of those that ran that have succeeded, from 0 to 1; ``None``: none has run.
+        Share of successes among runs that were not skipped, from 0 to 1; ``None`` if there are none.
     """
 
     task: Task
@@ -81,14 +81,14 @@ class TaskStatistics(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
-    """Which tasks are meant; what is left out matches all.
+    """Which tasks to select; ``None`` matches all.
 
     Parameters
     ----------
     tenant:
-        Whose; ``None``: everybody's.
+        Their tenant; ``None``: all tenants.
     outcome:
-        Of runs: only those that ended so.
+        For runs: only those with this outcome.
     """
 
     type: str | None = None
@@ -100,12 +100,12 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, tag_field="action", tag="record", forbid_unknown_fields=True):
-    """Of ``on_success`` and ``on_failure``: remember how the job has ended.
+    """For ``on_success`` and ``on_failure``: record in the task history how the job ended.
 
     Parameters
     ----------
     subject, context:
-        What it was about, and where it ran; what stands in braces leads to the job: ``{job.args.0}``.
+        What the job processed, and where it ran. Braces refer to the job: ``{job.args.0}``.
     """
 
     subject: str = ""
@@ -115,14 +115,14 @@ class Record(msgspec.Struct, frozen=True, tag_field="action", tag="record", forb
 class SkipIfUnchanged(
     msgspec.Struct, frozen=True, tag_field="action", tag="skip-if-unchanged", forbid_unknown_fields=True
 ):
-    """Of ``on_assignment``: do not run if the inputs are those of the last success that was recorded.
+    """For ``on_assignment``: skip the job if its inputs equal those of the last recorded success.
 
-    The job is then completed with the result of that, and has the same artifacts.
+    The job is then completed with the result and the artifacts of that success.
 
     Parameters
     ----------
     inputs:
-        Any JSON, in which references lead to the job (``job.args.0``) and lookups to collections; by default its
+        Any JSON, in which references lead to the job (``job.args.0``) and lookups to collections. Default: its
         arguments.
     subject, context:
         Those of ``record``.
@@ -134,7 +134,7 @@ class SkipIfUnchanged(
 
 
 class SkipIfChanged(msgspec.Struct, frozen=True, tag_field="action", tag="skip-if-changed", forbid_unknown_fields=True):
-    """Of ``on_assignment``: do not run if a lookup finds another item than it did: somebody else was faster.
+    """For ``on_assignment``: skip the job if a lookup finds another item than before, because another job was faster.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class SkipIfChanged(msgspec.Struct, frozen=True, tag_field="action", tag="skip-i
     item:
         The ``id`` of the item that it found before; ``None``: none.
     provides:
-        Under which name what is found now is put into the workflow's collection, in the place of the promise.
+        Name under which the new item is put into the workflow's collection, in place of the promise.
     """
 
     lookup: str
@@ -155,7 +155,7 @@ Skip = SkipIfUnchanged | SkipIfChanged
 
 
 def check_key(value: str, name: str) -> str:
-    """Return a subject or a context.
+    """Return a valid subject or context; ``name`` says which it is in errors.
 
     Raises
     ------

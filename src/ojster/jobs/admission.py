@@ -1,4 +1,7 @@
-"""Which jobs are let in? Ids that are free, unique keys that are free, queues that are noted (ojs-unique-jobs.md)."""
+"""Insertion of new jobs, with checks of ids and unique keys.
+
+Spec: ojs-unique-jobs
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import msgspec
 
 from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.job import Job
-from ojster.core.reacts import LOOKS_UP
+from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.states import JobState
 from ojster.jobs.extension import Group, life
 from ojster.jobs.request import NewJob
@@ -18,7 +21,7 @@ from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction
 
 
 class Pushed:
-    """What became of a pushed job: itself as it is stored, or (``existing``) the one that it duplicates."""
+    """Result of a push: the stored job, or, with ``existing``, the job that it duplicates."""
 
     __slots__ = ("existing", "job")
 
@@ -28,7 +31,7 @@ class Pushed:
 
 
 def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
-    """Insert groups of jobs; for each, return its jobs, or the refusal for which none of it was inserted."""
+    """Insert groups of jobs; for each group, return its jobs, or the error that kept all of them out."""
     given = [job.id for group in groups for job in group if job.id_is_given]
     taken = set(tx.find_jobs(given)) if given else set()
     held = tx.lock_keys({job.unique_key for group in groups for job in group if job.unique_key is not None})
@@ -36,7 +39,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
     waiting: list[Job] = []
     for group in groups:
         if held and any(job.unique_key in held for job in group):
-            results.append(Later("Another transaction that pushes a job with the same unique key does not end."))
+            results.append(Later("Another open transaction pushes a job with the same unique key. Retry later."))
             continue
         try:
             _check_ids(group, taken)
@@ -61,12 +64,14 @@ def _check_ids(group: Group, taken: set[str]) -> None:
     for index, new in enumerate(group):
         if new.id_is_given:
             if new.id in taken or new.id in seen:
-                raise Duplicate(f"A job with the id {new.id} exists already.", existing_job_id=new.id, index=index)
+                raise Duplicate(
+                    f"A job with the id {new.id} already exists. Use another id.", existing_job_id=new.id, index=index
+                )
             seen.add(new.id)
 
 
 def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> Job:
-    """Make the job that is to be stored, in its first state."""
+    """Return the job to store, in its initial state."""
     now = tx.now
     if scheduled_at is None:
         scheduled_at = new.scheduled_at
@@ -82,11 +87,11 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     if new.version is not None:
         job.version = version_number(msgspec.json.decode(new.version))
     job.needs = new.needs
-    job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKS_UP  # those of steps are resolved already
+    job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKUP_BIT  # lookups of steps are already resolved
     job.envelope = new.envelope
     if new.wait is not None:
         job.state = "pending"
-        job.hold = "delay" if new.wait.is_for_a_time else "complete"
+        job.hold = "delay" if new.wait.ends_by_time else "complete"
         job.due_at = new.wait.due(now, now)
     elif new.pending:
         job.state = "pending"
@@ -122,7 +127,7 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
             tx.note_event(job, "on_creation")
             if job.node is not None:
                 tx.note_event(job, "on_unblock")
-    tx.know_queues({job.queue for job in jobs})
+    tx.ensure_queues({job.queue for job in jobs})
 
 
 def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:
@@ -133,7 +138,7 @@ def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:
 
 
 def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
-    """Insert a job unless its unique key is taken; the check and the insert are one transaction, so it is strong."""
+    """Insert a job unless its unique key is taken. Check and insert are one transaction, so uniqueness is strict."""
     policy = new.unique
     scheduled_at = None
     if policy is not None and (others := _duplicates(tx, new)):
@@ -144,7 +149,7 @@ def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
                 return Pushed(newest, existing=True)
             case "reject":
                 raise Duplicate(
-                    f"A job with the same unique key exists already: {newest.id}, which is {newest.state}.",
+                    f"A job with the same unique key already exists: {newest.id} ({newest.state}). Retry when it ends.",
                     existing_job_id=newest.id,
                     existing_job_state=newest.state,
                     unique_key=new.unique_key,
@@ -160,10 +165,10 @@ def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
 
 
 def _duplicates(tx: Transaction, new: NewJob) -> list[Job]:
-    """The jobs that the new one duplicates, newest first."""
+    """Return the jobs that the new one duplicates, newest first."""
     policy = new.unique
     assert policy is not None
-    # Only jobs that are to be replaced are locked: a claim leaves out locked ones, as if they were not there.
+    # Lock only jobs that will be replaced, because claims skip locked jobs.
     lock = tx.for_update if policy.on_conflict.startswith("replace") else ""
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE unique_key = :key ORDER BY seq DESC" + lock,

@@ -26,7 +26,7 @@ def next_plain(tx: Transaction, share: Share, queue: str, tenant: str, limit: in
 
 
 def one_of_each(tx: Transaction, queue: str, found: list[Job]) -> list[Job]:
-    """Leave out jobs that share an exclusive key with one before them."""
+    """Leave out jobs that share an exclusive key with an earlier one."""
     keys = [job.exclusive_key for job in found]
     if not any(keys):
         return found

@@ -1,7 +1,9 @@
-"""What is done to many jobs at once? Push, cancel, retry and delete, all or none, or each by itself (seed 004).
+"""Bulk operations: push, cancel, retry or delete many jobs, all or none, or each by itself.
 
-Jobs that are named are dealt with in one transaction (``perform``); those that a filter chooses, however many they are,
-in small ones (``deal_with``), so that nobody waits for them: see ``Engine.sweep``.
+Named jobs are handled in one transaction (``perform``). Jobs that a filter selects, however many, are handled in small
+transactions (``perform_batch``), so that other callers do not wait: see ``Engine.sweep``.
+
+Spec: ojs-bulk-operations
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from ojster.jobs.extension import settle
 from ojster.jobs.idempotency import Key, Reply, recall, remember
 from ojster.jobs.push import find_room, push
 from ojster.jobs.request import NewJob
-from ojster.jobs.transitions import Steered
+from ojster.jobs.transitions import ChangedJob
 from ojster.storage.transaction import Later, Transaction
 
 
 class Action(StrEnum):
-    """What is done to the jobs."""
+    """Action of a bulk operation."""
 
     ENQUEUE = "enqueue"
     CANCEL = "cancel"
@@ -36,7 +38,7 @@ class Action(StrEnum):
 
     @property
     def past(self) -> str:
-        """What it has done: ``enqueued``, ``cancelled``, ``retried`` or ``deleted``."""
+        """The past participle: ``enqueued``, ``cancelled``, ``retried`` or ``deleted``."""
         return _PAST[self]
 
 
@@ -47,46 +49,46 @@ _PAST: Final = {
     Action.DELETE: "deleted",
 }
 
-ALLOWED: Final[dict[Action, frozenset[str]]] = {
+ALLOWED_STATES: Final[dict[Action, frozenset[str]]] = {
     Action.CANCEL: frozenset(state.value for state in JobState if state not in FINISHED),
     Action.RETRY: frozenset((JobState.DISCARDED.value, JobState.RETRYABLE.value)),
     Action.DELETE: frozenset(state.value for state in FINISHED),
 }
-"""The states in which jobs can be cancelled, retried, deleted."""
+"""States in which jobs can be cancelled, retried or deleted."""
 
-USUAL: Final[dict[Action, tuple[str, ...]]] = {
+DEFAULT_STATES: Final[dict[Action, tuple[str, ...]]] = {
     Action.CANCEL: (JobState.AVAILABLE.value, JobState.SCHEDULED.value),
     Action.RETRY: (JobState.DISCARDED.value, JobState.RETRYABLE.value),
     Action.DELETE: (JobState.COMPLETED.value, JobState.CANCELLED.value, JobState.DISCARDED.value),
 }
-"""The states of the jobs that a filter means which does not say (ojs-bulk-operations.md section 6.1)."""
+"""Default states of a filter that names none. Spec: ojs-bulk-operations 6.1"""
 
-Outcome = Pushed | Steered | Job | OjsterError
-"""What became of one job."""
+Outcome = Pushed | ChangedJob | Job | OjsterError
+"""Result for one job."""
 
 
-class NotDone(Conflict):
-    """Nothing was wrong with this one, but with another, and it was all or none."""
+class NotExecuted(Conflict):
+    """Refusal of an item because another item of the atomic request failed."""
 
     code = "not_executed"
     status = 424
 
 
-def _not_done() -> NotDone:
-    return NotDone("Another job of the request was refused.")
+def _not_executed() -> NotExecuted:
+    return NotExecuted("Not executed: another job of the atomic request was refused. Fix that job and send it again.")
 
 
 class Bulk(msgspec.Struct, frozen=True):
-    """Something that is to be done to several jobs.
+    """Request for an action on several jobs.
 
     Parameters
     ----------
     items:
-        The jobs to push, or the ids of those that are there; or why one of them cannot be.
+        Jobs to push, or ids of existing jobs; an ``OjsterError`` refuses its item from the start.
     atomic:
-        Whether nothing is to be done if it cannot be done to all.
+        Whether nothing is done if one item fails.
     answer:
-        Makes of what became of each the answer that is kept under ``key``.
+        Builds, from the outcomes of all items, the reply that is stored under ``key``.
     """
 
     action: Action
@@ -97,14 +99,14 @@ class Bulk(msgspec.Struct, frozen=True):
 
 
 class _RolledBack(Exception):
-    """What was done is undone: it was all or none."""
+    """Rolls back the savepoint of a request."""
 
     def __init__(self, outcomes: Sequence[Outcome | Later]) -> None:
         self.outcomes = outcomes
 
 
 def perform(tx: Transaction, bulks: Sequence[Bulk]) -> list[Reply | OjsterError | Later]:
-    """Do what is asked, each in one go; return the answers, those to requests that were made before as they were."""
+    """Perform each request in a savepoint; return its reply, or the stored reply of a repeated request."""
     return [_perform(tx, bulk) for bulk in bulks]
 
 
@@ -124,7 +126,7 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
         for outcome in outcomes:
             if isinstance(outcome, Later):
                 return outcome
-        outcomes = [outcome if isinstance(outcome, OjsterError) else _not_done() for outcome in outcomes]
+        outcomes = [outcome if isinstance(outcome, OjsterError) else _not_executed() for outcome in outcomes]
     try:
         reply = bulk.answer(outcomes)
     except OjsterError as refusal:
@@ -138,7 +140,9 @@ def _perform(tx: Transaction, bulk: Bulk) -> Reply | OjsterError | Later:
 
 def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
     wanted = [(place, item) for place, item in enumerate(bulk.items) if not isinstance(item, OjsterError)]
-    outcomes: list[Outcome | Later] = [item if isinstance(item, OjsterError) else _not_done() for item in bulk.items]
+    outcomes: list[Outcome | Later] = [
+        item if isinstance(item, OjsterError) else _not_executed() for item in bulk.items
+    ]
     if bulk.atomic and len(wanted) < len(bulk.items):
         return outcomes
     if bulk.action is Action.ENQUEUE:
@@ -151,56 +155,61 @@ def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
                 outcomes[place] = result[0]
         return outcomes
     ids = [item for _, item in wanted if isinstance(item, str)]
-    for (place, _), outcome in zip(wanted, _STEER[bulk.action](tx, ids), strict=True):
+    for (place, _), outcome in zip(wanted, _OPERATIONS[bulk.action](tx, ids), strict=True):
         outcomes[place] = outcome
     return outcomes
 
 
 def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Sequence[Pushed] | OjsterError | Later]:
-    """Push jobs. A queue takes all of an atomic request, or nothing (ojs-backpressure.md section 9.3)."""
+    """Push jobs. The queues take either all jobs of an atomic request or none.
+
+    Spec: ojs-backpressure 9.3
+    """
     if atomic and (full := find_room(tx, [jobs])[0]) is not None:
         return [copy(full) for _ in jobs]
     groups = [(job,) for job in jobs]
     return admit(tx, groups) if atomic else push(tx, groups)
 
 
-_Steering = Callable[[Transaction, Sequence[str]], Sequence[Steered | Job | OjsterError]]
+_Steering = Callable[[Transaction, Sequence[str]], Sequence[ChangedJob | Job | OjsterError]]
 
-_STEER: Final[dict[Action, _Steering]] = {
+_OPERATIONS: Final[dict[Action, _Steering]] = {
     Action.CANCEL: interventions.cancel,
     Action.RETRY: interventions.retry,
     Action.DELETE: interventions.delete,
 }
 
 
-class Some(msgspec.Struct, frozen=True):
-    """Some of the jobs that a filter has chosen; those that are in none of ``states`` any more are left alone."""
+class SweepBatch(msgspec.Struct, frozen=True):
+    """Part of the jobs that a filter selected; jobs that are no longer in one of ``states`` are skipped."""
 
     action: Action
     ids: Sequence[str]
     states: Sequence[str]
 
 
-class Dealt(msgspec.Struct, frozen=True):
-    """What became of some jobs: ``None`` for each that it was done to, and why not for the others."""
+class SweepBatchResult(msgspec.Struct, frozen=True):
+    """Results for the jobs of a ``SweepBatch`` that were not skipped: ``None`` for success, or the refusal."""
 
     ids: Sequence[str]
     refusals: Sequence[OjsterError | None]
 
 
-def deal_with(tx: Transaction, some: Sequence[Some]) -> list[Dealt]:
-    """Do what is asked to jobs that a filter has chosen, as far as they still are as they were."""
+def perform_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatchResult]:
+    """Perform the action on jobs that a filter selected, except jobs that have left the selected states."""
     results = []
     for one in some:
         jobs = tx.lock_jobs(one.ids)
         ids = [id for id in one.ids if id in jobs and jobs[id].state in one.states]
-        outcomes = _STEER[one.action](tx, ids)
-        results.append(Dealt(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes]))
+        outcomes = _OPERATIONS[one.action](tx, ids)
+        results.append(
+            SweepBatchResult(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes])
+        )
     return results
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a bulk operation has amounted to."""
+    """Totals of a bulk operation."""
 
     action: Action
     total: int
@@ -208,14 +217,17 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def conclude(tx: Transaction, summaries: Sequence[Summary]) -> list[None]:
-    """Record that a bulk operation of several transactions is done."""
+    """Record the end of a bulk operation that took several transactions."""
     for one in summaries:
         tell(tx, one.action, one.total, one.succeeded, "partial")
     return [None for _ in summaries]
 
 
 def tell(tx: Transaction, action: Action, total: int, succeeded: int, atomicity: str) -> None:
-    """Record what a bulk operation has amounted to, for readers of seed 004 and ojs-bulk-operations.md section 12."""
+    """Record the totals of a bulk operation, as a ``batch.*`` and a ``bulk.*`` event.
+
+    Spec: ojs-bulk-operations 12
+    """
     failed = total - succeeded
     tx.emit_about(f"batch.{action.past}", action, total=total, succeeded=succeeded, failed=failed)
     detail = (

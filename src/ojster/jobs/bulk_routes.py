@@ -1,6 +1,8 @@
-"""How is something done to many jobs at once? ``/jobs/batch`` (seed 004) and ``/jobs/bulk`` (ojs-bulk-operations.md).
+"""Endpoints for bulk operations: ``/jobs/batch`` and ``/jobs/bulk``.
 
-They are one implementation with several vocabularies: a *style* finds the words of the answer.
+Both share one implementation. A *style* formats the answer.
+
+Spec: ojs-bulk-operations; ojs-http-binding 9.2
 """
 
 from __future__ import annotations
@@ -13,29 +15,29 @@ import msgspec
 
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.jobs.admission import Pushed
-from ojster.jobs.bulk import Action, Bulk, NotDone, Outcome
+from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
 from ojster.jobs.envelope import to_json
 from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.request import NewJob, read_members
 from ojster.jobs.selection import JobFilter
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, Handler, encode
+from ojster.server.request import Answer, Handler, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
-LONGEST_KEY: Final = 256
-"""How many characters an idempotency key may have."""
+MAX_KEY_CHARS: Final = 256
+"""Maximum length of an idempotency key, in characters."""
 
 
-class _Style(Protocol):
-    """The words of an answer."""
+class _AnswerFormat(Protocol):
+    """The format of an answer."""
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Count, atomic: bool) -> Reply:
-        """Return the answer that tells what became of each; ``count`` may be of more than are told of."""
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
+        """Return the answer with the outcome of each entry. ``count`` may cover more jobs than ``entries``."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """What became of one job: refused, pushed, or simply dealt with."""
+    """The outcome of one job: refused (an error), pushed, or done (``None``)."""
 
     job_id: str | None
     outcome: Pushed | OjsterError | None
@@ -45,8 +47,8 @@ class _Entry(msgspec.Struct, frozen=True):
         return self.outcome if isinstance(self.outcome, OjsterError) else None
 
 
-class _Count(msgspec.Struct, frozen=True):
-    """How many jobs it was about, and to how many it was done."""
+class _Totals(msgspec.Struct, frozen=True):
+    """The number of jobs in the request, and of those for which the operation succeeded."""
 
     total: int
     succeeded: int
@@ -61,21 +63,26 @@ class _Count(msgspec.Struct, frozen=True):
         return 207 if self.succeeded and not atomic else 422
 
 
-class _Plain:
-    """The words of ojs-http-binding.md section 9.2: the jobs, or the first refusal."""
+class _JobsFormat:
+    """The specification's batch format: the jobs, or the first refusal.
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Count, atomic: bool) -> Reply:
+    Spec: ojs-http-binding 9.2
+    """
+
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
         pushed = [entry.outcome for entry in entries if isinstance(entry.outcome, Pushed)]
         if len(pushed) < len(entries):
-            raise next(refusal for entry in entries if (refusal := entry.refusal) and not isinstance(refusal, NotDone))
+            raise next(
+                refusal for entry in entries if (refusal := entry.refusal) and not isinstance(refusal, NotExecuted)
+            )
         jobs = b",".join([to_json(one.job) for one in pushed])
         return Reply(201, b'{"jobs":[%b],"count":%d}' % (jobs, len(pushed)))
 
 
-class _Seed:
-    """The words of seed 004. Jobs that were pushed are shown too, as by ``_Plain``."""
+class _BatchFormat:
+    """The format of ``/jobs/batch`` with a ``mode``: results for each job; pushes add members of ``_JobsFormat``."""
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Count, atomic: bool) -> Reply:
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
         body: dict[str, Any] = {
             "results": [self._result(action, index, entry) for index, entry in enumerate(entries)],
             "summary": {"total": count.total, "succeeded": count.succeeded, "failed": count.failed},
@@ -96,10 +103,13 @@ class _Seed:
         return result
 
 
-class _Specification:
-    """The words of ojs-bulk-operations.md."""
+class _BulkFormat:
+    """The format of ``/jobs/bulk``.
 
-    def answer(self, action: Action, entries: Sequence[_Entry], count: _Count, atomic: bool) -> Reply:
+    Spec: ojs-bulk-operations
+    """
+
+    def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
         status = count.status(atomic)
         items = [self._item(action, index, entry) for index, entry in enumerate(entries)]
         if action is Action.ENQUEUE:
@@ -128,28 +138,28 @@ class _Specification:
         return item
 
 
-async def enqueue_bulk(exchange: Exchange) -> Answer:
-    """Enqueue several jobs, each by itself, or with ``atomicity: atomic`` all or none; tell what became of each."""
+async def enqueue_bulk(exchange: HttpRequest) -> Answer:
+    """Enqueue several jobs independently, or with ``atomicity: atomic`` all or none, and return a result for each."""
     raw = await exchange.body()
     body = exchange.decode(raw, wire.BULK)
-    return await push_jobs(exchange, raw, body.jobs, body.atomicity, body.idempotency_key, _Specification())
+    return await push_jobs(exchange, raw, body.jobs, body.atomicity, body.idempotency_key, _BulkFormat())
 
 
-async def enqueue_batch(exchange: Exchange) -> Answer:
-    """Enqueue several jobs: all or none; with ``mode: partial`` each by itself.
+async def enqueue_batch(exchange: HttpRequest) -> Answer:
+    """Enqueue several jobs, all or none, or with ``mode: partial`` independently.
 
-    With a ``mode``, it is told what became of each; otherwise the jobs are answered, or why they are refused.
+    With a ``mode``, the answer has a result for each job. Without it, the answer has the jobs, or the first error.
     """
     raw = await exchange.body()
     body = exchange.decode(raw, wire.BATCH)
-    style = _Plain() if body.mode is None else _Seed()
+    style = _JobsFormat() if body.mode is None else _BatchFormat()
     return await push_jobs(exchange, raw, body.jobs, body.mode or "atomic", body.idempotency_key, style)
 
 
 async def push_jobs(
-    exchange: Exchange, raw: bytes, jobs: Sequence[msgspec.Raw], mode: str, key: str | None, style: _Style
+    exchange: HttpRequest, raw: bytes, jobs: Sequence[msgspec.Raw], mode: str, key: str | None, style: _AnswerFormat
 ) -> Answer:
-    """Enqueue several jobs, and answer in the words of a style."""
+    """Enqueue several jobs, and format the answer with ``style``."""
     check_size(exchange, jobs, "jobs")
     items: list[NewJob | str | OjsterError] = []
     for index, job in enumerate(jobs):
@@ -162,14 +172,14 @@ async def push_jobs(
     return await _perform(exchange, Action.ENQUEUE, items, mode, _key(exchange, Action.ENQUEUE, key, raw, style), style)
 
 
-def _steering(action: Action, style: _Style, name: str, doc: str) -> Handler:
-    """Make an endpoint that does something to jobs that are there, by ids or by a filter."""
+def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) -> Handler:
+    """Return an endpoint that performs ``action`` on existing jobs, selected by ids or by a filter."""
 
-    async def steer(exchange: Exchange) -> Answer:
+    async def steer(exchange: HttpRequest) -> Answer:
         raw = await exchange.body()
         body = exchange.decode(raw, wire.BULK_STEERING)
         if (body.job_ids is None) == (body.filter is None):
-            raise InvalidRequest("Say which jobs: either 'job_ids' or 'filter'.", field="job_ids")
+            raise InvalidRequest("Exactly one of 'job_ids' and 'filter' is required.", field="job_ids")
         key = _key(exchange, action, body.idempotency_key, raw, style)
         mode = body.mode or body.atomicity or "partial"
         if body.job_ids is not None:
@@ -178,12 +188,12 @@ def _steering(action: Action, style: _Style, name: str, doc: str) -> Handler:
         assert body.filter is not None
         if mode == "atomic":
             raise InvalidRequest(
-                "What a filter chooses is dealt with in many small transactions, so it cannot be 'atomic'; "
-                "name the jobs with 'job_ids'.",
+                "A request with 'filter' cannot be 'atomic', as it runs in many small transactions. "
+                "Select the jobs with 'job_ids'.",
                 field="mode",
             )
         if not body.filter:
-            raise InvalidRequest("The filter is empty, and would choose all jobs there are.", field="filter")
+            raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
         chosen = filter_of(body.filter)
         reply = await exchange.engine.answer_once(key, lambda: _swept(exchange, action, chosen, style))
         return Answer(reply.body, reply.status)
@@ -193,26 +203,26 @@ def _steering(action: Action, style: _Style, name: str, doc: str) -> Handler:
     return steer
 
 
-async def _swept(exchange: Exchange, action: Action, chosen: JobFilter, style: _Style) -> Reply:
+async def _swept(exchange: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat) -> Reply:
     found = await exchange.engine.sweep(action, chosen)
     entries = [_Entry(job_id, refusal) for job_id, refusal in found.items]
-    return style.answer(action, entries, _Count(found.matched, found.succeeded), atomic=False)
+    return style.answer(action, entries, _Totals(found.matched, found.succeeded), atomic=False)
 
 
 async def _perform(
-    exchange: Exchange,
+    exchange: HttpRequest,
     action: Action,
     items: Sequence[NewJob | str | OjsterError],
     mode: str,
     key: Key | None,
-    style: _Style,
+    style: _AnswerFormat,
 ) -> Answer:
     atomic = mode == "atomic"
 
     def answer(outcomes: Sequence[Outcome]) -> Reply:
         entries = list(map(_entry, outcomes, items))
         succeeded = sum(entry.refusal is None for entry in entries)
-        return style.answer(action, entries, _Count(len(entries), succeeded), atomic)
+        return style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
 
     reply = await exchange.engine.perform(Bulk(action, items, atomic, answer, key))
     return Answer(reply.body, reply.status, ((b"x-ojs-batch-size", b"%d" % len(items)),))
@@ -225,48 +235,50 @@ def _entry(outcome: Outcome, item: NewJob | str | OjsterError) -> _Entry:
     return _Entry(job_id, outcome if isinstance(outcome, OjsterError) else None)
 
 
-def check_size(exchange: Exchange, items: Sequence[Any], name: str) -> None:
-    """Refuse a request about no jobs, or about more than the server takes at once.
+def check_size(exchange: HttpRequest, items: Sequence[Any], name: str) -> None:
+    """Check that a request has at least one job and at most ``largest_batch``.
 
     Raises
     ------
-    InvalidRequest, BatchTooLarge
-        It is.
+    InvalidRequest
+        The request has no jobs.
+    BatchTooLarge
+        The request has too many jobs.
     """
     most = exchange.engine.database.settings.largest_batch
     if not items:
         raise InvalidRequest(f"{name!r} must not be empty.", field=name)
     if len(items) > most:
         raise BatchTooLarge(
-            f"The request is about {len(items)} jobs; at most {most} are allowed. Send it in parts.",
+            f"The request has {len(items)} jobs (limit {most}). Split it into smaller requests.",
             limit=most,
             max_batch_size=most,
         )
 
 
-def _key(exchange: Exchange, action: Action, in_body: str | None, raw: bytes, style: _Style) -> Key | None:
+def _key(exchange: HttpRequest, action: Action, in_body: str | None, raw: bytes, style: _AnswerFormat) -> Key | None:
     key = exchange.header(b"idempotency-key") or in_body
     if key is None:
         return None
-    if not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
+    if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
         raise InvalidRequest(
-            f"An idempotency key has 1 to {LONGEST_KEY} printable characters.", field="idempotency_key"
+            f"Invalid idempotency key. Use 1 to {MAX_KEY_CHARS} printable characters.", field="idempotency_key"
         )
     return Key(action, key, hashlib.sha256(type(style).__name__.encode() + raw).hexdigest())
 
 
-_BATCH: Final = _Seed()
-_BULK: Final = _Specification()
+_BATCH: Final = _BatchFormat()
+_BULK: Final = _BulkFormat()
 
-_CANCEL: Final = "Cancel jobs that are not finished, by ``job_ids`` or ``filter``; workers learn it with a heartbeat."
-_RETRY: Final = "Run jobs again that were discarded or wait for a retry, by ``job_ids`` or ``filter``."
-_DELETE: Final = "Delete finished jobs for good, by ``job_ids`` or ``filter``."
+_CANCEL: Final = "Cancel unfinished jobs by ``job_ids`` or ``filter``. Workers learn it with their next heartbeat."
+_RETRY: Final = "Run discarded jobs and jobs that wait for a retry again, by ``job_ids`` or ``filter``."
+_DELETE: Final = "Delete finished jobs permanently, by ``job_ids`` or ``filter``."
 
-delete_batch: Final = _steering(Action.DELETE, _BATCH, "delete_batch", _DELETE)
+delete_batch: Final = _bulk_endpoint(Action.DELETE, _BATCH, "delete_batch", _DELETE)
 
 
-def _steering_route(style: _Style, family: str, action: Action, doc: str) -> Route:
-    handler = _steering(action, style, f"{action}_{family}", doc)
+def _steering_route(style: _AnswerFormat, family: str, action: Action, doc: str) -> Route:
+    handler = _bulk_endpoint(action, style, f"{action}_{family}", doc)
     return Route("POST", f"{BASE}/jobs/{family}/{action}", handler, "Bulk", wire.BulkSteeringBody, large=True)
 
 

@@ -1,6 +1,8 @@
-"""How far had a job got? What its handler saved of its state, for the next attempt (ojs-durable-execution.md).
+"""Checkpoints: state that a handler saves for the next attempt of its job.
 
-A job has at most one checkpoint. Its number stands in the job's row, so that jobs without one cost nothing.
+A job has at most one checkpoint. Its number is in the job's row, so jobs without a checkpoint cost nothing.
+
+Spec: ojs-durable-execution
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from ojster.core.tenant import called
 from ojster.jobs.queries import no_job
 from ojster.storage.transaction import Transaction
 
-LARGEST_CHECKPOINT: Final = 1_048_576
-"""How many bytes a state may take as JSON (section 9.1)."""
+MAX_CHECKPOINT_BYTES: Final = 1_048_576
+"""Maximum size of a checkpoint's state, in bytes of JSON. Spec: ojs-durable-execution 9.1"""
 
 
 class NewCheckpoint(msgspec.Struct, frozen=True):
-    """A state to be saved, as JSON. Worker and attempt are checked if they are given."""
+    """A state to save, as JSON. Worker and attempt are checked if given."""
 
     job_id: str
     state: bytes
@@ -31,7 +33,7 @@ class NewCheckpoint(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A state that was saved, as JSON; ``sequence`` counts the job's checkpoints, from 1."""
+    """A saved state, as JSON; ``sequence`` counts the checkpoints of the job, from 1."""
 
     job_id: str
     state: bytes
@@ -40,9 +42,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def save(tx: Transaction, items: Sequence[NewCheckpoint]) -> list[Checkpoint | OjsterError]:
-    """Save states in the place of those before them; for each return the checkpoint, or why it is refused.
+    """Save states in place of earlier ones; return each checkpoint, or its refusal.
 
-    A job that is not finished may have one, also before it runs; while it runs, only its worker may change it.
+    Any unfinished job can have a checkpoint, also before it runs. A worker, if given, must hold the lease of the job.
     """
     jobs = tx.lock_jobs([item.job_id for item in items])
     results: list[Checkpoint | OjsterError] = []
@@ -65,7 +67,7 @@ def save(tx: Transaction, items: Sequence[NewCheckpoint]) -> list[Checkpoint | O
 
 
 def find_checkpoints(tx: Transaction, ids: Sequence[str]) -> list[Checkpoint | OjsterError]:
-    """Return the checkpoint of each job, or that there is none."""
+    """Return the checkpoint of each job, or ``NotFound``."""
     jobs = tx.find_jobs(ids)
     results: list[Checkpoint | OjsterError] = []
     for id in ids:
@@ -81,7 +83,7 @@ def find_checkpoints(tx: Transaction, ids: Sequence[str]) -> list[Checkpoint | O
 
 
 def clear(tx: Transaction, ids: Sequence[str]) -> list[bool | OjsterError]:
-    """Delete the checkpoints of jobs; for each tell whether it had one."""
+    """Delete the checkpoints of jobs; return whether each job had one."""
     jobs = tx.lock_jobs(ids)
     results: list[bool | OjsterError] = []
     for id in ids:
@@ -98,7 +100,10 @@ def clear(tx: Transaction, ids: Sequence[str]) -> list[bool | OjsterError]:
 
 
 def give_checkpoints(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Give jobs that are handed out the states that were saved (section 6.1)."""
+    """Add the saved states to jobs that are handed out.
+
+    Spec: ojs-durable-execution 6.1
+    """
     begun = {job.seq: job for job in jobs if job.checkpoint_number}
     if not begun:
         return
@@ -119,14 +124,16 @@ def _number(tx: Transaction, job: Job) -> None:
 def _refusal(job: Job | None, item: NewCheckpoint) -> OjsterError | None:
     if job is None:
         return no_job(item.job_id)
-    if len(item.state) > LARGEST_CHECKPOINT:
+    if len(item.state) > MAX_CHECKPOINT_BYTES:
         return PayloadTooLarge(
-            f"The state takes {len(item.state)} bytes; a checkpoint has at most {LARGEST_CHECKPOINT}. "
-            "Save a reference to what is large.",
-            limit=LARGEST_CHECKPOINT,
+            f"The state takes {len(item.state)} bytes; a checkpoint has at most {MAX_CHECKPOINT_BYTES}. "
+            "Save large data elsewhere, and a reference to it here.",
+            limit=MAX_CHECKPOINT_BYTES,
         )
     if job.state in FINISHED:
-        return Conflict(f"The job {job.id} is {job.state}; its state cannot be saved.", current_state=job.state)
+        return Conflict(
+            f"Job {job.id} is {job.state}. Only an unfinished job can save a checkpoint.", current_state=job.state
+        )
     if item.attempt is not None and item.attempt != job.attempt:
         return Conflict(
             f"The job {job.id} is in attempt {job.attempt}; attempt {item.attempt} has lost its lease.",

@@ -26,7 +26,7 @@ MAX_CLAIMED: Final = 1_000
 """Maximum number of jobs for one claim."""
 
 
-class Nobody(list[Job]):
+class NoJobsAllowed(list[Job]):
     """The answer to a worker that gets no jobs at present: a long poll is not worth it."""
 
 
@@ -56,7 +56,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
                 _start(tx, some, claims[index])
                 results[index] += some
                 started += some
-            if started:  # before others look into the same queues
+            if started:  # before the next requests look into the same queues
                 _hand_out(tx, started)
                 pipeline.started(share, started)
     pipeline.close()
@@ -217,7 +217,7 @@ def _hand_out(tx: Transaction, started: list[Job]) -> None:
 
 
 def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> int:
-    """When an active job must have been heard of, or have ended: its lease or its timeout, whichever is first."""
+    """Return when the lease of an active job expires: the end of the lease or of the timeout, whichever is first."""
     end = now + (job.lease or lease)
     timeout = job.timeout or default_timeout
     if timeout is not None and job.started_at is not None:

@@ -1,7 +1,7 @@
-"""What does a job look like that carries the code that it runs? (seed 002: ``body``)
+"""Code jobs: jobs that carry the Python source that they run.
 
-The code is Python source with a function ``body``. Only workers get such a job that were told to run code: it needs the
-fact ``FACT`` of its worker. Here it is checked and never run.
+The source defines a function ``body``. A code job requires ``CODE_CAPABILITY``, so only workers that are configured
+to run code get it. This module validates the source and never runs it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ CODE_TYPE: Final = "ojster.code"
 """The type of jobs that carry code."""
 
 ATTRIBUTE: Final = "ojster_code"
-"""The attribute of the job in which the code stands."""
+"""The attribute of the job that holds the code."""
 
-FACT: Final = "ojster.code"
-"""What a worker provides that runs code: ``confined``, or ``weak`` where the platform cannot confine it."""
+CODE_CAPABILITY: Final = "ojster.code"
+"""The capability of workers that run code: ``confined``, or ``weak`` where the platform cannot confine it."""
 
 LARGEST_BODY: Final = 65_536
-"""How many bytes the source may have."""
+"""Maximum size of the source, in bytes."""
 
 MOST_MODULES: Final = 100
 
 
 class Code(msgspec.Struct, frozen=True):
-    """Code that a job carries.
+    """The code of a job.
 
     Parameters
     ----------
     body:
         Python source with a function ``body``, which is called with the job and the job's arguments.
     modules:
-        The modules that it may import, of those that the worker allows; ``None``: all of these.
+        Modules that it may import, from those that the worker allows; ``None``: all that the worker allows.
     """
 
     body: str
@@ -50,12 +50,12 @@ def read_code(raw: bytes | msgspec.Raw) -> Code:
     Raises
     ------
     InvalidRequest
-        It is malformed, no Python, or has no function ``body``.
+        It is malformed, not valid Python, or does not define exactly one suitable function ``body``.
     """
     try:
         code = msgspec.json.decode(raw, type=Code)
     except msgspec.MsgspecError as error:
-        raise _wrong(f"it must have a 'body', and can have 'modules': {error}") from None
+        raise _wrong(f"it must have a 'body' and may have 'modules': {error}") from None
     if len(code.body.encode(errors="replace")) > LARGEST_BODY:
         raise _wrong(f"the body has more than {LARGEST_BODY} bytes")
     if len(code.modules or ()) > MOST_MODULES:
@@ -65,7 +65,7 @@ def read_code(raw: bytes | msgspec.Raw) -> Code:
             warnings.simplefilter("ignore")
             tree = ast.parse(code.body, "<body>")
     except SyntaxError as error:
-        raise _wrong(f"the body is no Python: {error.msg} (line {error.lineno})") from None
+        raise _wrong(f"the body is not valid Python: {error.msg} (line {error.lineno})") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise _wrong(f"the body cannot be read: {error}") from None
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "body"]
@@ -73,9 +73,9 @@ def read_code(raw: bytes | msgspec.Raw) -> Code:
         raise _wrong("the body must define one function 'body(job)'")
     arguments = found[0].args
     if not arguments.args and not arguments.posonlyargs and arguments.vararg is None:
-        raise _wrong("the function 'body' must take the job")
+        raise _wrong("the function 'body' must take the job as its first argument")
     return code
 
 
 def _wrong(why: str) -> InvalidRequest:
-    return InvalidRequest(f"The code of the job is refused: {why}.", field="body")
+    return InvalidRequest(f"The code of the job is invalid: {why}.", field="body")

@@ -1,4 +1,4 @@
-"""How are jobs pushed, listed, looked at and steered from the command line?"""
+"""Commands that push, list, show and manage jobs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ojster.workflows.commands import resumption
 
 STATES: Final = [state.value for state in JobState]
 
-MOST_REFUSALS: Final = 20
-"""Of how many jobs it is said why it was not done to them."""
+MAX_PRINTED_REFUSALS: Final = 20
+"""Maximum number of refused jobs printed with the reason."""
 
 
 @click.command(
@@ -38,13 +38,13 @@ MOST_REFUSALS: Final = 20
 @click.argument("type")
 @click.argument("args", nargs=-1)
 @with_url
-@click.option("--queue", "-q", help="The queue; 'default' if it is left out.")
-@click.option("--priority", "-p", type=int, help="From -100 to 100; the highest first.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Run it no earlier than in so many seconds.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="How long it may run.")
-@click.option("--attempts", type=int, help="How often it is tried at most.")
-@click.option("--dead-letter", is_flag=True, help="Keep it as a dead letter if it fails for good.")
-@click.option("--wait", type=float, metavar="SECONDS", help="Wait so long for its end, and print its result.")
+@click.option("--queue", "-q", help="Queue; by default 'default'.")
+@click.option("--priority", "-p", type=int, help="Priority from -100 to 100; higher priorities run first.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Delay before the first attempt.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Maximum run time of an attempt.")
+@click.option("--attempts", type=int, help="Maximum number of attempts.")
+@click.option("--dead-letter", is_flag=True, help="Keep it as a dead letter when retries are exhausted.")
+@click.option("--wait", type=float, metavar="SECONDS", help="Maximum wait for the job; prints its result.")
 @with_json
 def push(
     type: str,
@@ -59,7 +59,7 @@ def push(
     wait: float | None,
     as_json: bool,
 ) -> int:
-    """Enqueue a job of TYPE. Each of ARGS is JSON; what is no JSON is taken as a string."""
+    """Enqueue a job of TYPE. Each of ARGS is JSON; an argument that is not JSON is a string."""
     retry = None
     if attempts is not None or dead_letter:
         retry = Retry(max_attempts=attempts if attempts is not None else 3, dead_letter=dead_letter)
@@ -104,7 +104,9 @@ def jobs() -> None:
 @click.option("--state", "-s", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option("--queue", "-q", help="Only jobs of this queue.")
 @click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
-@click.option("--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="How many at most.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
+)
 @with_json
 def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
@@ -118,7 +120,7 @@ def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, 
 @with_url
 @with_json
 def show_job(job_id: str, url: str, as_json: bool) -> None:
-    """Show all of a job: its arguments, its result, its errors."""
+    """Show a job with its arguments, its result and its errors."""
     job = ask(url, lambda client: client.find(job_id))
     if as_json:
         print_json(job_json(job))
@@ -129,25 +131,27 @@ def show_job(job_id: str, url: str, as_json: bool) -> None:
 
 
 def chooses(command: Command) -> Command:
-    """Give a command options that choose jobs, and ``--yes``."""
+    """Add the options that select jobs, and ``--yes``."""
     for option in (
-        click.option("--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="In it; repeatable."),
-        click.option("--queue", "-q", help="Of this queue."),
-        click.option("--type", "-t", "type", help="Of this type; it may end in '*'."),
-        click.option("--error-type", help="Whose last error was of this type; it may end in '*'."),
-        click.option("--older-than", type=Duration(), metavar="DURATION", help="Made before so long, such as PT1H."),
-        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        click.option(
+            "--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="Only in this state; repeatable."
+        ),
+        click.option("--queue", "-q", help="Only jobs of this queue."),
+        click.option("--type", "-t", "type", help="Only jobs of this type; it may end in '*'."),
+        click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'."),
+        click.option("--older-than", type=Duration(), metavar="DURATION", help="Only jobs older than this (PT1H)."),
+        click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
     ):
         command = option(command)
     return command
 
 
 def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> int:
-    """Do something to all jobs that are chosen, and say what became of it; ask first."""
+    """Ask for confirmation, apply the action to all selected jobs, and print the outcome."""
     older = given.pop("older_than")
     chosen = JobFilter(created_before=None if older is None else system_clock() - older, **given)
     if chosen == JobFilter():
-        raise click.UsageError("Say which: the job's id, or at least one of --state, --queue, --type and the others.")
+        raise click.UsageError("Select jobs with a job id, --state, --queue, --type, --error-type or --older-than.")
     if not yes:
         click.confirm(f"{action.capitalize()} all jobs that match?", abort=True, err=True)
     found = ask(url, lambda client: client.sweep(action, chosen))
@@ -155,7 +159,7 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> 
     shown = {"matched": found.matched, "succeeded": found.succeeded, "failed": found.failed}
     done(f"{found.succeeded} of {found.matched} jobs are {action.past}.", as_json, shown)
     if not as_json:
-        for id, refusal in refusals[:MOST_REFUSALS]:
+        for id, refusal in refusals[:MAX_PRINTED_REFUSALS]:
             click.echo(f"  {id}: {refusal.message}", err=True)
     return 1 if found.failed else 0
 
@@ -172,7 +176,7 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> 
 @with_url
 @with_json
 def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
-    """Cancel a job that is not finished, or all that are chosen and have not begun."""
+    """Cancel an unfinished job, or all selected jobs, by default those that are available or scheduled."""
     if job_id is None:
         return _sweep(Action.CANCEL, url, as_json, **given)
     steered = ask(url, lambda client: client.cancel(job_id))
@@ -186,7 +190,7 @@ def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int
 @with_url
 @with_json
 def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
-    """Delete all finished jobs that are chosen, for good."""
+    """Delete all selected finished jobs permanently."""
     return _sweep(Action.DELETE, url, as_json, **given)
 
 
@@ -195,12 +199,12 @@ def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
 @with_url
 @with_json
 def show_history(job_id: str, url: str, as_json: bool) -> None:
-    """Show what has happened to a job, the oldest first."""
+    """Show the events of a job, oldest first."""
     entries = ask(url, lambda client: client.history(job_id))
     if as_json:
         print_json([entry.to_wire(job_id, number) for number, entry in enumerate(entries)])
         return
-    table = Table("when", "what", "who", "more", box=None, header_style="bold", pad_edge=False)
+    table = Table("time", "event", "actor", "details", box=None, header_style="bold", pad_edge=False)
     for entry in entries:
         who = entry.actor.get("id") or entry.actor["type"]
         more = " ".join(f"{name}={value}" for name, value in entry.data.items() if value is not None)
@@ -217,11 +221,11 @@ def show_history(job_id: str, url: str, as_json: bool) -> None:
 )
 @click.argument("job_id")
 @with_url
-@click.option("--result", help="What the job waits for: JSON, or else a string.")
-@click.option("--error", help="Instead of that: why it will not come; the job fails for good.")
+@click.option("--result", help="Result to resume the job with: JSON, otherwise a string.")
+@click.option("--error", help="Error to resume the job with instead; the job fails without a retry.")
 @with_json
 def activate_job(job_id: str, url: str, result: str | None, error: str | None, as_json: bool) -> None:
-    """Make a pending job available, or resume one that waits."""
+    """Make a pending job available, or resume a suspended job."""
     data, failure = resumption(result, error)
 
     async def activate(client: Client) -> str:
@@ -237,13 +241,13 @@ def activate_job(job_id: str, url: str, result: str | None, error: str | None, a
 @with_url
 @with_json
 def show_notes(job_id: str, url: str, as_json: bool) -> None:
-    """Show what was noted of a job, the oldest first."""
+    """Show the notes on a job, oldest first."""
     notes = ask(url, lambda client: client.job_notes(job_id))
     if as_json:
         print_json({"notes": notes})
         return
     rows = [(ago(parse_timestamp(one.at)), bytes(one.note).decode()) for one in notes]
-    print_table(("when", "note"), rows, "Nothing was noted.")
+    print_table(("when", "note"), rows, "There are no notes.")
 
 
 @jobs.command(
@@ -258,14 +262,14 @@ def show_notes(job_id: str, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
-    """Run a discarded job again, as if it were new, or all that are chosen and were discarded or wait for a retry."""
+    """Retry a discarded job as a new job, or all selected jobs that are discarded or retryable."""
     if job_id is None:
         return _sweep(Action.RETRY, url, as_json, **given)
 
     async def retry(client: Client) -> None:
         job = await client.find(job_id)
         if job.state not in FINISHED:
-            raise InvalidRequest(f"The job {job_id} is {job.state}, not finished; there is nothing to retry.")
+            raise InvalidRequest(f"The job {job_id} is {job.state}; only a discarded job can be retried.")
         await client.retry_dead(job_id)
 
     ask(url, retry)
@@ -279,6 +283,6 @@ def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
 @with_url
 @with_json
 def prioritize_job(job_id: str, by: int, url: str, as_json: bool) -> None:
-    """Raise or lower the priority of an unfinished job: by so much from the one with which it was pushed."""
+    """Set the priority of an unfinished job to the priority of its push plus BY."""
     job = ask(url, lambda client: client.adjust_priority(job_id, by))
     done(f"The priority of {job.id} is {job.priority}.", as_json, {"id": job.id, "priority": job.priority})

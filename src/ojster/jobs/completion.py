@@ -23,13 +23,13 @@ from ojster.jobs.transitions import (
     make_available,
     stop_jobs,
     write_completed,
-    write_outcomes,
+    write_states,
 )
 from ojster.storage.transaction import Transaction
 
 
 def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
-    """Complete active jobs; for each return the job, or why its acknowledgement was refused."""
+    """Complete active jobs; return each job, or the reason why its acknowledgement was refused."""
     now, largest = tx.now, tx.settings.largest_job
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
@@ -81,7 +81,7 @@ def _too_large(result: bytes | None, largest: int) -> PayloadTooLarge | None:
 
 
 def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | OjsterError]:
-    """End failed attempts: for each return the job, to be retried or discarded, or why the report was refused."""
+    """Fail attempts; return each job, to be retried or discarded, or the reason why its report was refused."""
     jobs = tx.lock_jobs([report.job_id for report in reports])
     lock_with(tx, jobs.values())
     results: list[Job | OjsterError] = []
@@ -101,7 +101,7 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
 
 
 def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterError]:
-    """Let go of active jobs that have neither succeeded nor failed; for each return it, or why it was refused."""
+    """Release active jobs that have neither succeeded nor failed; return each, or the reason why it was refused."""
     jobs = tx.lock_jobs([item.job_id for item in releases])
     lock_with(tx, jobs.values())
     results: list[Job | OjsterError] = []
@@ -119,7 +119,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
         elif not any(release_job(tx, job, item) for release_job in life(tx).release):
             results.append(Unsupported(f"A job cannot be released with 'then': {item.then!r} here."))
             continue
-        if item.then in ("retry", "skip"):  # which may have ended those that are still to come
+        if item.then in ("retry", "skip"):  # may have ended jobs that follow in the list
             jobs |= tx.lock_jobs([later.job_id for later in releases[place + 1 :]])
         results.append(job)
     settle(tx)
@@ -138,12 +138,12 @@ def _queue(tx: Transaction, job: Job, item: Release) -> None:
         job.due_at = due_at
         tx.expect(due_at)
         free(tx, [job])
-        write_outcomes(tx, [job])
+        write_states(tx, [job])
         tx.emit("job.scheduled", job, scheduled_at=due_at, reason="released")
 
 
 def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError]:
-    """Note how far active jobs are; for each return the job, or why the report was refused."""
+    """Record the progress of active jobs; return each job, or the reason why its report was refused."""
     jobs = tx.lock_jobs([item.job_id for item in items])
     results: list[Job | OjsterError] = []
     rows = []

@@ -1,4 +1,4 @@
-"""How are dead letters looked at, retried and deleted from the command line?"""
+"""Commands for dead letters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def dead_letter() -> None:
 @with_url
 @click.option("--queue", "-q", help="Only jobs of this queue.")
 @click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
-@click.option("--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="How many at most.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
+)
 @with_json
 def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
-    """List jobs that have used up their attempts and are kept."""
+    """List dead letters: failed jobs that are kept for inspection and retry."""
     chosen = JobFilter(dead=True, queue=queue, type=type)
     page = ask(url, lambda client: client.list_jobs(chosen, Page(limit)))
     print_page(page, as_json, "There are no dead letters.")
@@ -36,21 +38,21 @@ def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_j
     ),
 )
 @click.argument("job_ids", nargs=-1)
-@click.option("--all", "all_of_them", is_flag=True, help="All that --queue and --type choose.")
+@click.option("--all", "retry_all", is_flag=True, help="Retry all that match --queue and --type.")
 @click.option("--queue", "-q", help="With --all: only jobs of this queue.")
 @click.option("--type", "-t", help="With --all: only jobs of this type; it may end in '*'.")
 @with_url
 @with_json
 def retry_letters(
-    job_ids: tuple[str, ...], all_of_them: bool, queue: str | None, type: str | None, url: str, as_json: bool
+    job_ids: tuple[str, ...], retry_all: bool, queue: str | None, type: str | None, url: str, as_json: bool
 ) -> None:
-    """Run dead letters again, as if they were new."""
-    if bool(job_ids) == all_of_them:
-        raise click.UsageError("Say which: some ids, or --all.")
+    """Retry dead letters as new jobs, without their earlier attempts and errors."""
+    if bool(job_ids) == retry_all:
+        raise click.UsageError("Give either job ids or --all.")
 
     async def retry(client: Client) -> list[str]:
         ids = list(job_ids)
-        if all_of_them:
+        if retry_all:
             before = None
             while True:
                 page = await client.list_jobs(
@@ -73,7 +75,7 @@ def retry_letters(
 @with_url
 @with_json
 def delete_letters(job_ids: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Delete dead letters for good."""
+    """Delete dead letters permanently."""
 
     async def delete(client: Client) -> None:
         for job_id in job_ids:

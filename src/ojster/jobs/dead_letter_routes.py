@@ -1,4 +1,7 @@
-"""What becomes of jobs that have used up their attempts? (ojs-http-binding.md section 12)"""
+"""Endpoints for dead letters.
+
+Spec: ojs-http-binding 12
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,39 @@ from typing import Final
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.envelope import to_json
-from ojster.jobs.interventions import Revival
+from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.routes import job_page
 from ojster.jobs.selection import JobFilter
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 
 
-async def list_dead_letters(exchange: Exchange) -> Answer:
-    """List jobs that have used up their attempts and asked to be kept, newest first, by ``queue`` and ``type``."""
+async def list_dead_letters(exchange: HttpRequest) -> Answer:
+    """List the dead letters (kept jobs with exhausted retries), newest first, optionally by ``queue`` and ``type``."""
     query = exchange.query
     return await job_page(exchange, JobFilter(dead=True, queue=query.get("queue"), type=query.get("type")))
 
 
-async def retry_dead_letter(exchange: Exchange) -> Answer:
-    """Run a discarded job again, as if it were new; with ``override``, with other arguments or options."""
+async def retry_dead_letter(exchange: HttpRequest) -> Answer:
+    """Run a discarded job again with attempts and errors reset; ``override`` replaces arguments or options."""
     job = await revive(exchange)
     at = format_timestamp(job.enqueued_at or 0).encode()
     return Answer(b'{"job":%b,"re_enqueued_at":"%b"}' % (to_json(job), at))
 
 
-async def revive(exchange: Exchange) -> Job:
-    """Run the discarded job in the path again, as the body says, if there is one."""
+async def revive(exchange: HttpRequest) -> Job:
+    """Run the discarded job in the path again, with the overrides of the optional body."""
     id, raw = exchange.path["id"], await exchange.body()
     override = exchange.decode(raw, wire.DEAD_LETTER_RETRY).override if raw.strip() else None
     if override is None:
         return await exchange.engine.retry_dead(id)
-    revival = Revival(id, override.args, override.queue, override.meta, override.retry)
+    revival = DeadLetterRetry(id, override.args, override.queue, override.meta, override.retry)
     return await exchange.engine.retry_dead(id, revival)
 
 
-async def delete_dead_letter(exchange: Exchange) -> Answer:
-    """Delete a discarded job for good."""
+async def delete_dead_letter(exchange: HttpRequest) -> Answer:
+    """Delete a discarded job permanently."""
     job = await exchange.engine.delete_dead(exchange.path["id"])
     return Answer(encode({"deleted": True, "job_id": job.id}))
 

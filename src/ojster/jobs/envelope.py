@@ -113,7 +113,7 @@ class _Retry(msgspec.Struct):
 
 
 class _Seen(msgspec.Struct):
-    """What a client needs to know of a job's JSON."""
+    """The members of a job's JSON that a client reads."""
 
     id: str
     type: str = ""
@@ -146,7 +146,7 @@ class _Seen(msgspec.Struct):
 
     @property
     def micros_to_run(self) -> int | None:
-        """For how long the job may run, in microseconds, if it says so."""
+        """The timeout of the job, in microseconds; ``None`` if it has none."""
         if self.ext_ml_timeout_seconds:
             return self.ext_ml_timeout_seconds * 1_000_000
         if self.timeout_ms:

@@ -1,4 +1,4 @@
-"""For how long is something kept once it is finished, if it says so itself? (seed 003: expiration delay)"""
+"""Expiration delay: how long a finished job or workflow is kept, if it sets the time itself."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ojster.core.durations import format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 
 ATTRIBUTE: Final = "expiration_delay"
-"""The attribute of jobs and workflows in which it stands."""
+"""The attribute of jobs and workflows that holds the delay."""
 
 
-FOR_EVER: Final = 2**62
-"""When something goes that is never to go."""
+NEVER_EXPIRES_AT: Final = 2**62
+"""The expiry time of jobs and workflows that never expire, in microseconds since the epoch."""
 
 
 def read_expiration_delay(raw: bytes | msgspec.Raw) -> int:
-    """Return a delay in microseconds; 0: it is kept for ever, as ``PT0S`` and ``never`` say.
+    """Return a delay in microseconds; 0 for ``PT0S`` and ``never``: the job or workflow is kept forever.
 
     Raises
     ------
     InvalidRequest
-        It is no duration.
+        The value is neither an ISO 8601 duration nor ``never``.
     """
     try:
         text = msgspec.json.decode(raw, type=str)
@@ -39,13 +39,13 @@ def read_expiration_delay(raw: bytes | msgspec.Raw) -> int:
 
 
 def shown_expiration_delay(delay: int) -> str:
-    """Return a delay as it is written; the inverse of ``read_expiration_delay``."""
+    """Return a delay as JSON shows it; the inverse of ``read_expiration_delay``."""
     return format_duration(delay) if delay else "never"
 
 
 def kept_until(finished_at: int, delay: int) -> int:
-    """Return until when something is kept that finished then."""
-    return finished_at + delay if delay else FOR_EVER
+    """Return the expiry time in microseconds since the epoch; a delay of 0 means never."""
+    return finished_at + delay if delay else NEVER_EXPIRES_AT
 
 
 class _Envelope(msgspec.Struct):
@@ -56,5 +56,5 @@ _in_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 
 
 def delay_of(envelope: bytes) -> int:
-    """Return the delay of a job that is stored, and has one."""
+    """Return the delay of a stored job that has one, in microseconds."""
     return read_expiration_delay(_in_envelope(envelope).expiration_delay)

@@ -1,7 +1,7 @@
 """Extension points in the life of a job.
 
 The transactions of this folder know no other capability. Each capability that takes part in the life of a job derives
-from ``Extension`` and overrides what it needs; ``ojster.capabilities`` lists them. An extension point that nobody uses
+from ``Extension`` and overrides what it needs; ``ojster.capabilities`` lists them. An unused extension point
 costs the look at an empty tuple.
 """
 
@@ -55,7 +55,7 @@ class Extension:
         return None
 
     def lock(self, tx: Transaction, jobs: Iterable[Job]) -> None:
-        """Lock what changes together with jobs that were just locked, all at once, so that nobody waits in a circle."""
+        """Lock what changes together with locked jobs, all at once, so that no two transactions deadlock."""
 
     def lose(self, tx: Transaction, job: Job) -> None:
         """Follow up on an attempt that ended because its worker was lost."""

@@ -1,4 +1,7 @@
-"""What went wrong in a handler? The error of a failed attempt (ojs-core.md section 8, ojs-retry.md section 10)."""
+"""The error of a failed attempt.
+
+Spec: ojs-core 8, ojs-retry 10
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,22 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 
-MOST_ERRORS: Final = 25
-"""How many errors of a job are kept, the newest of them; the specification asks for ten."""
+MAX_KEPT_ERRORS: Final = 25
+"""Maximum number of errors kept for a job; the oldest are dropped first. The specification asks for ten."""
 
-LONGEST_MESSAGE: Final = 10_000
-MOST_FRAMES: Final = 50
-LONGEST_BACKTRACE: Final = 10_000
+MAX_MESSAGE_LENGTH: Final = 10_000
+MAX_BACKTRACE_FRAMES: Final = 50
+MAX_BACKTRACE_LENGTH: Final = 10_000
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why an attempt failed.
+    """The error of a failed attempt.
 
-    ``code`` may be one of the handler codes ``RETRY``, ``DISCARD``, ``DEAD_LETTER`` and ``FAIL``; ``retryable`` is the
-    worker's opinion, ``None`` if it has none. Until ``rate_limit_until``, a time stamp, no other job with the same rate
-    limit should start (ojs-rate-limiting.md section 9.1).
+    ``code`` may be one of the handler codes ``RETRY``, ``DISCARD``, ``DEAD_LETTER`` and ``FAIL``. ``retryable`` is the
+    worker's judgement, or ``None``. Until ``rate_limit_until``, a time stamp, no other job with the same rate limit
+    should start.
+
+    Spec: ojs-rate-limiting 9.1
     """
 
     type: str
@@ -34,13 +39,13 @@ class Failure(msgspec.Struct, frozen=True):
     rate_limit_until: str | None = None
 
     def to_history(self, attempt: int, now: int) -> dict[str, Any]:
-        """Return the entry of the job's ``errors`` that this failure makes."""
+        """Return the failure as an entry of the job's ``errors``."""
         at = format_timestamp(now)
         entry: dict[str, Any] = {
             "attempt": attempt,
             "type": clean(self.type),
             "code": clean(self.code),
-            "message": clean(self.message[:LONGEST_MESSAGE]),
+            "message": clean(self.message[:MAX_MESSAGE_LENGTH]),
             "occurred_at": at,
             "timestamp": at,
         }
@@ -52,14 +57,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def parse_failure(given: Any) -> Failure:
-    """Return the failure that the ``error`` object of a FAIL describes.
+    """Return the failure described by the ``error`` object of a FAIL request.
 
     The type is ``type``, else ``details.error_class``, else ``code``.
 
     Raises
     ------
     InvalidRequest
-        It is no object, or one of its attributes has the wrong type.
+        The value is not an object, or one of its attributes has the wrong type.
     """
     if not isinstance(given, dict):
         raise InvalidRequest("The 'error' attribute must be an object with 'code' and 'message'.", field="error")
@@ -78,7 +83,9 @@ def parse_failure(given: Any) -> Failure:
     until = given.get("rate_limit_until")
     if until is not None:
         if not isinstance(until, str):
-            raise InvalidRequest("error.rate_limit_until must be a time stamp.", field="error.rate_limit_until")
+            raise InvalidRequest(
+                "error.rate_limit_until must be an RFC 3339 time stamp.", field="error.rate_limit_until"
+            )
         parse_timestamp(until)
     code = given.get("code") or "handler_error"
     error_class = (details or {}).get("error_class")
@@ -94,22 +101,22 @@ def parse_failure(given: Any) -> Failure:
 
 
 def clean(text: str) -> str:
-    """Return a text that can be JSON: half characters, as in names of files that are not UTF-8, are written out."""
+    """Return the text with lone surrogates escaped, so that it can be JSON. File names that are not UTF-8 have some."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def append_failure(history: bytes | None, failure: Failure, attempt: int, now: int) -> bytes:
-    """Return the job's ``errors``, a JSON array, with one more entry."""
+    """Return the job's ``errors``, a JSON array, with the failure appended and at most ``MAX_KEPT_ERRORS`` entries."""
     entries: list[Any] = msgspec.json.decode(history, type=list[msgspec.Raw]) if history else []
     entries.append(failure.to_history(attempt, now))
-    return msgspec.json.encode(entries[-MOST_ERRORS:])
+    return msgspec.json.encode(entries[-MAX_KEPT_ERRORS:])
 
 
 def _shorten(backtrace: tuple[str, ...]) -> list[str]:
-    """The last frames, as many as are allowed: the error is at the end."""
+    """Return the last frames, up to the limits: the error is at the end."""
     kept: list[str] = []
-    room = LONGEST_BACKTRACE
-    for frame in reversed(backtrace[-MOST_FRAMES:]):
+    room = MAX_BACKTRACE_LENGTH
+    for frame in reversed(backtrace[-MAX_BACKTRACE_FRAMES:]):
         room -= len(frame)
         if room < 0:
             break

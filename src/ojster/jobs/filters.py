@@ -1,4 +1,4 @@
-"""How does a request say which jobs are meant? The members of a filter, as JSON or as parameters of a query."""
+"""Job filters, read from JSON members or query parameters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ojster.jobs.selection import JobFilter
 
 
 def filter_of(given: Mapping[str, Any]) -> JobFilter:
-    """Return the filter that these members make.
+    """Return the filter with these members.
 
-    The names of ojs-bulk-operations.md section 6.1, of ojs-admin-api.md sections 6.5 and 7.1, and of seed 004 are all
-    understood. A time of a state (``completed_before``) implies the state, unless ``state`` says another.
+    A time bound of a state (``completed_before``) implies that state, unless ``state`` is given.
 
     Raises
     ------
     InvalidRequest
-        A member is malformed or not known: passing over one would let the filter match more than was meant.
+        A member is malformed or unknown. Ignoring it could make the filter match more jobs than intended.
+
+    Spec: ojs-bulk-operations 6.1; ojs-admin-api 6.5, 7.1
     """
     members: dict[str, Any] = {}
     implied: list[str] = []
@@ -30,10 +31,10 @@ def filter_of(given: Mapping[str, Any]) -> JobFilter:
             continue
         known = _MEMBERS.get(name)
         if known is None:
-            raise InvalidRequest(f"A filter has no member {name[:40]!r}; it has {', '.join(_MEMBERS)}.", field=name)
+            raise InvalidRequest(f"The filter has no member {name[:40]!r}. Use {', '.join(_MEMBERS)}.", field=name)
         target, read, state = known
         if target in members:
-            raise InvalidRequest(f"The filter says {target!r} twice, the second time as {name!r}.", field=name)
+            raise InvalidRequest(f"The filter sets {target!r} twice; remove {name!r}.", field=name)
         members[target] = read(name, value)
         implied += [state] if state else []
     if implied and "states" not in members:
@@ -43,7 +44,7 @@ def filter_of(given: Mapping[str, Any]) -> JobFilter:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise InvalidRequest(f"{name!r} of the filter must be a string, not {value!r:.40}.", field=name)
+        raise InvalidRequest(f"{name!r} of the filter must be a non-empty string, not {value!r:.40}.", field=name)
     return value
 
 
@@ -54,10 +55,10 @@ def _queue(name: str, value: Any) -> str:
 def _states(name: str, value: Any) -> tuple[str, ...]:
     states = value.split(",") if isinstance(value, str) else value
     if not isinstance(states, list) or not states:
-        raise InvalidRequest(f"{name!r} of the filter must be a state or an array of states.", field=name)
+        raise InvalidRequest(f"{name!r} of the filter must be a state or a non-empty array of states.", field=name)
     for state in states:
         if not isinstance(state, str) or state not in STATE_NAMES:
-            raise InvalidRequest(f"There is no state {state!r:.40}; there are {', '.join(JobState)}.", field=name)
+            raise InvalidRequest(f"Unknown state {state!r:.40}. Use {', '.join(JobState)}.", field=name)
     return tuple(dict.fromkeys(states))
 
 
@@ -107,4 +108,4 @@ _MEMBERS: Final[dict[str, tuple[str, _Reader, str | None]]] = {
     "finished_before": ("finished_before", _moment, None),
     "older_than": ("finished_before", _moment, None),
 }
-"""For each member of a filter: what it sets, how it is read, and the state that it implies."""
+"""For each filter member: the ``JobFilter`` field that it sets, its reader, and the state that it implies."""

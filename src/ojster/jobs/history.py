@@ -1,8 +1,10 @@
-"""What has happened to a job, from its creation on? (ojs-execution-history.md)
+"""Execution history and lineage of jobs.
 
-What happens to every job, its creation, its last attempt and its success, stands in its row and is not written a second
-time: a job that goes well costs nothing. Everything else is noted by ``Transaction.emit`` when it happens. The two are
-put together here, and live as long as the job.
+The creation, the last attempt and the success of a job are read from its row and are not stored a second time, so a
+job that succeeds at once costs nothing. ``Transaction.emit`` records everything else when it happens. This module
+merges the two. The history is kept as long as the job.
+
+Spec: ojs-execution-history
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ from ojster.jobs.queries import no_job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NUMBER_BITS
 
-MOST_ENTRIES: Final = 1_000
-"""How many entries of a job are told of: the last (section 6)."""
+MAX_HISTORY_ENTRIES: Final = 1_000
+"""Maximum number of entries returned for a job: the newest ones. Spec: ojs-execution-history 6"""
 
-MOST_RELATIVES: Final = 1_000
+MAX_LINEAGE_SUCCESSORS: Final = 1_000
+"""Maximum number of successors in the lineage of a job."""
 
 PURGED: Final = "history.purged"
-"""The type of the entry behind which the history of a job begins anew."""
+"""Type of the stored entry that marks a purge: only entries after it are returned."""
 
 _ENDS: Final = frozenset({"job.discarded", "job.expired", "rate_limit.dropped", "backpressure.dropped"})
 
@@ -40,14 +43,16 @@ _SYSTEM: Final = {"type": "system"}
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """Something that has happened to a job.
+    """An entry in the execution history of a job.
 
     Parameters
     ----------
+    at:
+        Time of the event, in microseconds since the epoch.
     actor:
-        Who has made it happen: a worker, a client or the system.
+        Worker, client or system that caused the event.
     is_estimated:
-        Whether its time was not noted, but follows from what is known.
+        Whether the time was derived from other data instead of being recorded.
     """
 
     type: str
@@ -57,7 +62,10 @@ class Entry(msgspec.Struct, frozen=True):
     is_estimated: bool = False
 
     def to_wire(self, job_id: str, number: int) -> dict[str, Any]:
-        """Return it as JSON has it (section 4)."""
+        """Return the JSON form of the entry.
+
+        Spec: ojs-execution-history 4
+        """
         shown: dict[str, Any] = {
             "id": f"evt_{job_id}_{number}",
             "job_id": job_id,
@@ -70,7 +78,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def read_history(tx: Transaction, ids: Sequence[str]) -> list[list[Entry] | OjsterError]:
-    """Return what has happened to each job, the oldest first, or that there is none."""
+    """Return the history of each job, oldest entry first, or ``NotFound``."""
     jobs = tx.find_jobs(ids)
     results: list[list[Entry] | OjsterError] = []
     for id in ids:
@@ -82,12 +90,12 @@ def read_history(tx: Transaction, ids: Sequence[str]) -> list[list[Entry] | Ojst
         noted = [(at, type, msgspec.json.decode(data)) for at, type, data in rows]
         since = max((at for at, type, _ in noted if type == PURGED), default=None)
         told = sorted(_entries(job, noted), key=lambda entry: entry.at)
-        results.append([entry for entry in told if since is None or entry.at > since][-MOST_ENTRIES:])
+        results.append([entry for entry in told if since is None or entry.at > since][-MAX_HISTORY_ENTRIES:])
     return results
 
 
 def purge_history(tx: Transaction, ids: Sequence[str]) -> list[int | OjsterError]:
-    """Forget what has happened to jobs so far; for each return how many entries that were."""
+    """Purge the history of jobs; return the number of purged entries of each job, or ``NotFound``."""
     known = read_history(tx, ids)
     jobs = tx.lock_jobs(ids)
     results: list[int | OjsterError] = []
@@ -121,7 +129,7 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
         attempt, started_at = int(data.get("attempt") or 0), data.get("started_at")
         if started_at is not None and started_at not in begun:
             begun.add(started_at)
-            was_released = type in _RELEASED and data.get("reason") != "waiting"  # and its attempt does not count
+            was_released = type in _RELEASED and data.get("reason") != "waiting"  # a released attempt does not count
             yield from _start(attempt + was_released, started_at, data.get("worker_id"))
         worker = {"type": "worker", "id": data["worker_id"]} if data.get("worker_id") else _SYSTEM
         if type == "job.failed":
@@ -146,11 +154,11 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
 
 
 def _last_attempt(job: Job, begun: Set[int]) -> Iterator[Entry]:
-    """What is known of an attempt that has not failed from the job's row alone."""
+    """Yield the entries of an attempt that has not failed, derived from the job's row alone."""
     if job.started_at is None or job.hold == SKIPPED:
         return
     if job.started_at in begun:
-        if job.state == JobState.COMPLETED and job.finished_at is not None:  # it was resumed with its result
+        if job.state == JobState.COMPLETED and job.finished_at is not None:  # it was resumed with a result
             yield Entry("job.state_changed", job.finished_at, {"from": "pending", "to": "completed"}, _CLIENT)
         return
     if job.state not in (JobState.ACTIVE, JobState.COMPLETED):
@@ -182,12 +190,14 @@ _facts_of: Final = msgspec.json.Decoder(_Facts).decode
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """Where a job comes from, and what comes after it (section 5); jobs are named by their ids.
+    """Ancestors and successors of a job, by job id.
+
+    Spec: ojs-execution-history 5
 
     Parameters
     ----------
     parents, children:
-        The jobs of its workflow that are directly before and after it; ``children`` by id, each with its own.
+        Jobs directly before and after it in its workflow; ``children`` maps the id of each job to its own children.
     """
 
     job_id: str
@@ -209,7 +219,7 @@ _names_of: Final = msgspec.json.Decoder(_Named).decode
 
 
 def trace_lineage(tx: Transaction, ids: Sequence[str]) -> list[Lineage | OjsterError]:
-    """Return the lineage of each job, or that there is none."""
+    """Return the lineage of each job, or ``NotFound``."""
     jobs = tx.find_jobs(ids)
     results: list[Lineage | OjsterError] = []
     for id in ids:
@@ -226,7 +236,10 @@ def trace_lineage(tx: Transaction, ids: Sequence[str]) -> list[Lineage | OjsterE
 
 
 def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Any], str | None]:
-    """The jobs before a job of a workflow, those after it, and the first of all that lead to it."""
+    """Return the direct predecessors of a job, the tree of its successors, and its first ancestor.
+
+    The first ancestor is found by following the first predecessor of each step.
+    """
     if job.node is None:
         return [], {}, None
     base = job.node >> NUMBER_BITS << NUMBER_BITS
@@ -243,7 +256,7 @@ def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Any], st
     ):
         later.setdefault(source, []).append(target)
         earlier.setdefault(target, []).append(source)
-    room = MOST_RELATIVES
+    room = MAX_LINEAGE_SUCCESSORS
 
     def below(node: int) -> dict[str, Any]:
         nonlocal room

@@ -1,17 +1,21 @@
-"""What has happened to a job, and where does it come from? (ojs-execution-history.md section 7)"""
+"""Endpoints for the execution history and the lineage of jobs.
+
+Spec: ojs-execution-history 7
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from ojster.server.request import Answer, Exchange, encode, page_of
+from ojster.server.request import Answer, HttpRequest, encode, page_of
 from ojster.server.route import BASE, Route
 
 LARGEST_PAGE: Final = 1_000
+"""Maximum number of history entries in one answer."""
 
 
-async def show_history(exchange: Exchange) -> Answer:
-    """Show what has happened to a job since it was created, the oldest first."""
+async def show_history(exchange: HttpRequest) -> Answer:
+    """Show the execution history of a job, oldest entry first."""
     limit, offset, after = page_of(exchange.query, largest=LARGEST_PAGE)
     entries = await exchange.engine.history(exchange.path["id"])
     begin = offset if after is None else after
@@ -27,14 +31,14 @@ async def show_history(exchange: Exchange) -> Answer:
     return Answer(encode(shown), headers=((b"x-ojs-limit-clamped", b"true"),) if clamped else ())
 
 
-async def purge_history(exchange: Exchange) -> Answer:
-    """Forget what has happened to a job so far."""
+async def purge_history(exchange: HttpRequest) -> Answer:
+    """Delete the execution history of a job up to now."""
     deleted = await exchange.engine.purge_history(exchange.path["id"])
     return Answer(encode({"deleted": True, "events_deleted": deleted}))
 
 
-async def show_lineage(exchange: Exchange) -> Answer:
-    """Show which jobs of its workflow lead to a job, and which follow it."""
+async def show_lineage(exchange: HttpRequest) -> Answer:
+    """Show the predecessors and successors of a job in its workflow."""
     found = await exchange.engine.lineage(exchange.path["id"])
     shown = {
         "job_id": found.job_id,

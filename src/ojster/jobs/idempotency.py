@@ -1,6 +1,6 @@
-"""Has this request been answered already? Keys that clients give to requests which they may send again.
+"""Idempotency keys: stored responses to requests that clients may repeat.
 
-(ojs-bulk-operations.md section 10, seed 004)
+Spec: ojs-bulk-operations 10
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ojster.core.durations import DAY, MINUTE
 from ojster.core.errors import Conflict, OjsterError
 from ojster.storage.transaction import Later, Transaction
 
-KEPT_FOR: Final = DAY
-"""How long an answer is kept, in microseconds."""
+RESPONSE_RETENTION_US: Final = DAY
+"""Retention of a stored response, in microseconds."""
 
 IN_PROGRESS: Final = 0
-"""The status of what is still being answered, in several transactions."""
+"""Status of a request that is still being processed, in several transactions."""
 
-GIVEN_UP: Final = 10 * MINUTE
-"""After how long nobody is at an answer any more, in microseconds: the process has died."""
+ABANDONED_AFTER_US: Final = 10 * MINUTE
+"""Age at which an unfinished request counts as abandoned because its process has died, in microseconds."""
 
 
 class Key(msgspec.Struct, frozen=True):
-    """The key of a request. The same one means different things for different operations.
+    """Idempotency key of a request. Keys are separate for each operation.
 
-    ``fingerprint`` tells whether it is the same request.
+    ``fingerprint`` is a hash of the request, to detect that a key is reused for a different one.
     """
 
     operation: str
@@ -36,19 +36,20 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What was, or is to be answered."""
+    """A stored response."""
 
     status: int
     body: bytes
 
 
 def recall(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
-    """Return what was answered to a request, or ``None`` if it is new; nobody else may answer it until we have.
+    """Return the stored response to a request, or ``None`` if the request is new.
 
-    A refusal, if the key was given to another request; ``Later``, if somebody else is at it.
+    Lock the key until the transaction ends. Return ``Conflict`` if the key was used for a different request, and
+    ``Later`` if another transaction holds it.
     """
     if tx.lock_keys({f"idempotency:{key.operation}:{key.key}"}):
-        return Later(f"The request with the idempotency key {key.key!r} is still being answered.")
+        return Later(f"The request with the idempotency key {key.key!r} is still in progress. Retry later.")
     rows = tx.execute(
         "SELECT fingerprint, status, body, created_at FROM idempotency_keys "
         "WHERE operation = :operation AND key = :key",
@@ -57,20 +58,21 @@ def recall(tx: Transaction, key: Key) -> Reply | OjsterError | Later | None:
     if not rows:
         return None
     fingerprint, status, body, created_at = rows[0]
-    if created_at <= tx.now - (GIVEN_UP if status == IN_PROGRESS else KEPT_FOR):
+    if created_at <= tx.now - (ABANDONED_AFTER_US if status == IN_PROGRESS else RESPONSE_RETENTION_US):
         return None
     if fingerprint != key.fingerprint:
         return Conflict(
-            f"The idempotency key {key.key!r} was given to another request; a key belongs to one request.",
+            f"The idempotency key {key.key!r} was used for a different request. Use a new key.",
             idempotency_key=key.key,
         )
     return Reply(status, body)
 
 
 def begin(tx: Transaction, keys: Sequence[Key]) -> list[Reply | OjsterError | Later | None]:
-    """Begin to answer requests that take several transactions, unless they were answered already, as ``recall`` says.
+    """Mark requests that take several transactions as in progress, unless ``recall`` finds a response.
 
-    A reply whose status is ``IN_PROGRESS`` means that somebody else is at it.
+    Return what ``recall`` returned. A reply with the status ``IN_PROGRESS`` means that another caller is processing the
+    request.
     """
     results: list[Reply | OjsterError | Later | None] = []
     for key in keys:
@@ -82,7 +84,7 @@ def begin(tx: Transaction, keys: Sequence[Key]) -> list[Reply | OjsterError | La
 
 
 def finish(tx: Transaction, answers: Sequence[tuple[Key, Reply | None]]) -> list[None]:
-    """Note what is answered in the end; ``None``: nothing, so that the request can be made again."""
+    """Store the final response to each request; with ``None``, delete the key so that the request can be repeated."""
     for key, reply in answers:
         if reply is not None:
             remember(tx, key, reply)
@@ -95,7 +97,7 @@ def finish(tx: Transaction, answers: Sequence[tuple[Key, Reply | None]]) -> list
 
 
 def remember(tx: Transaction, key: Key, reply: Reply) -> None:
-    """Note what is answered to a request."""
+    """Store the response to a request."""
     tx.execute(
         "INSERT INTO idempotency_keys (operation, key, fingerprint, status, body, created_at) "
         "VALUES (:operation, :key, :fingerprint, :status, :body, :now) "
@@ -113,5 +115,5 @@ def remember(tx: Transaction, key: Key, reply: Reply) -> None:
 
 
 def forget_replies(tx: Transaction) -> None:
-    """Delete answers that were kept long enough."""
-    tx.execute("DELETE FROM idempotency_keys WHERE created_at <= :horizon", {"horizon": tx.now - KEPT_FOR})
+    """Delete responses older than ``RESPONSE_RETENTION_US``."""
+    tx.execute("DELETE FROM idempotency_keys WHERE created_at <= :horizon", {"horizon": tx.now - RESPONSE_RETENTION_US})

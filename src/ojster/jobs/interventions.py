@@ -1,4 +1,4 @@
-"""How does somebody other than its worker steer a job? Cancel it, and bring it back from the dead letters."""
+"""Cancel, retry, adjust and delete jobs from outside of their workers, dead letters included."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ojster.core.states import FINISHED, JobState
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.queries import no_job
 from ojster.jobs.request import PRIORITIES, read_job, read_members
-from ojster.jobs.transitions import Steered, cancel_jobs, make_available
+from ojster.jobs.transitions import ChangedJob, cancel_jobs, make_available
 from ojster.storage.transaction import Transaction
 from ojster.workflows.wait import WAIT_TYPE
 
 
-def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
-    """Cancel unfinished jobs; for each return it, or why it cannot be cancelled."""
-    results: list[Steered | OjsterError] = []
+def cancel(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError]:
+    """Cancel unfinished jobs; return each, or its refusal."""
+    results: list[ChangedJob | OjsterError] = []
     jobs = tx.lock_jobs(ids)
     before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
     cancel_jobs(tx, [jobs[id] for id in before])
@@ -29,7 +29,7 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
         if job is None:
             results.append(no_job(id))
         elif id in before:
-            results.append(Steered(job, before.pop(id)))
+            results.append(ChangedJob(job, before.pop(id)))
         else:
             results.append(_wrong_state(job, "cancelled", "it is finished"))
     settle(tx)
@@ -37,14 +37,14 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[Steered | OjsterError]:
 
 
 class Adjustment(msgspec.Struct, frozen=True):
-    """By how much the priority of a job is to differ from the one with which it was pushed."""
+    """Difference of a job's priority from the priority at its push."""
 
     job_id: str
     by: int
 
 
 def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Job | OjsterError]:
-    """Raise or lower the priorities of unfinished jobs (seed 003); each adjustment takes the place of the last one."""
+    """Set the priority adjustments of unfinished jobs, in place of earlier ones; return each job, or its refusal."""
     results: list[Job | OjsterError] = []
     jobs = tx.lock_jobs([one.job_id for one in adjustments])
     for one in adjustments:
@@ -71,15 +71,17 @@ def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Job | Ojs
     return results
 
 
-class Revival(msgspec.Struct, frozen=True):
-    """A discarded job that is to run again, and what is to be changed of it before (ojs-dead-letter.md section 6.4).
+class DeadLetterRetry(msgspec.Struct, frozen=True):
+    """A dead letter to run again, and the changes to make first.
 
     Parameters
     ----------
     args, queue:
-        Instead of those that it has.
+        Replacements; ``None``: unchanged.
     meta, retry:
-        Members of its metadata, and of its retry policy, instead of or beside those that it has.
+        Members that are merged into the metadata and the retry policy.
+
+    Spec: ojs-dead-letter 6.4
     """
 
     id: str
@@ -90,12 +92,15 @@ class Revival(msgspec.Struct, frozen=True):
 
     @property
     def changes_something(self) -> bool:
-        """Whether anything is to be changed."""
-        return self != Revival(self.id)
+        """Whether the job changes."""
+        return self != DeadLetterRetry(self.id)
 
 
-def retry_dead(tx: Transaction, revivals: Sequence[Revival]) -> list[Job | OjsterError]:
-    """Run discarded jobs again as if they were new: no attempts, no errors (ojs-core.md section 6.3)."""
+def retry_dead(tx: Transaction, revivals: Sequence[DeadLetterRetry]) -> list[Job | OjsterError]:
+    """Run dead letters again as if they were new, without attempts and errors.
+
+    Spec: ojs-core 6.3
+    """
     results: list[Job | OjsterError] = []
     jobs = tx.lock_jobs([revival.id for revival in revivals])
     for revival in revivals:
@@ -105,7 +110,7 @@ def retry_dead(tx: Transaction, revivals: Sequence[Revival]) -> list[Job | Ojste
             results.append(_no_dead_letter(id, job))
             continue
         if job.type == WAIT_TYPE:
-            results.append(_wrong_state(job, "retried", "it waited, and there is nothing to run"))
+            results.append(_wrong_state(job, "retried", "it is a wait step, which has nothing to run"))
             continue
         if job.node is not None:
             results.append(_of_a_workflow(job, "retried"))
@@ -122,13 +127,13 @@ def retry_dead(tx: Transaction, revivals: Sequence[Revival]) -> list[Job | Ojste
     return results
 
 
-def _revise(tx: Transaction, job: Job, revival: Revival) -> None:
-    """Change a job that is to run again. It keeps its id, its unique key and its limits.
+def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
+    """Change a job before it runs again. Its id, unique key and limits stay.
 
     Raises
     ------
     InvalidRequest, InvalidPolicy, PayloadTooLarge
-        What it would become is no job.
+        The changed job is invalid.
     """
     members = read_members(job.envelope, "The job")
     for name in ("scheduled_at", "expires_at"):
@@ -145,7 +150,7 @@ def _revise(tx: Transaction, job: Job, revival: Revival) -> None:
     if revised.queue != job.queue:
         tx.count(job.queue, job.tenant, job.state, -1)
         tx.count(revised.queue, job.tenant, job.state, 1)
-        tx.know_queues({revised.queue})
+        tx.ensure_queues({revised.queue})
     job.queue, job.max_attempts, job.envelope = revised.queue, revised.max_attempts, revised.envelope
     job.needs = revised.needs
     tx.execute(
@@ -156,12 +161,15 @@ def _revise(tx: Transaction, job: Job, revival: Revival) -> None:
 
 
 def retry(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
-    """Run jobs again that were discarded, as if they were new, and those that wait for a retry, at once."""
+    """Run discarded jobs again as if they were new, and retryable jobs at once."""
     return _retry(tx, ids, (JobState.DISCARDED, JobState.RETRYABLE))
 
 
 def revive(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
-    """Run jobs again that were discarded or cancelled, as if they were new (ojs-admin-api.md section 7.4)."""
+    """Run discarded or cancelled jobs again as if they were new.
+
+    Spec: ojs-admin-api 7.4
+    """
     return _retry(tx, ids, (JobState.DISCARDED, JobState.CANCELLED))
 
 
@@ -176,7 +184,7 @@ def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> lis
         elif job.state not in allowed:
             results.append(_wrong_state(job, "retried", f"only a {' or '.join(allowed)} one can be"))
         elif job.type == WAIT_TYPE:
-            results.append(_wrong_state(job, "retried", "it waited, and there is nothing to run"))
+            results.append(_wrong_state(job, "retried", "it is a wait step, which has nothing to run"))
         elif job.node is not None and job.state != JobState.RETRYABLE:
             results.append(_of_a_workflow(job, "retried"))
         else:
@@ -206,7 +214,7 @@ def _run_again(tx: Transaction, job: Job) -> None:
 
 
 def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
-    """Delete finished jobs for good."""
+    """Delete finished jobs permanently."""
 
     def refusal(id: str, job: Job | None) -> OjsterError | None:
         if job is None:
@@ -217,7 +225,7 @@ def delete(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
 
 
 def delete_dead(tx: Transaction, ids: Sequence[str]) -> list[Job | OjsterError]:
-    """Delete discarded jobs for good."""
+    """Delete discarded jobs permanently."""
 
     def refusal(id: str, job: Job | None) -> OjsterError | None:
         return None if job is not None and job.state == JobState.DISCARDED else _no_dead_letter(id, job)
@@ -249,7 +257,7 @@ def _delete(
 
 
 def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> None:
-    """Delete jobs, given as ``(seq, queue, tenant, state)``, with their payloads, and keep the counts."""
+    """Delete jobs, given as ``(seq, queue, tenant, state)``, with all their data, and update the counts."""
     for _, queue, tenant, state in jobs:
         tx.count(queue, tenant, state, -1)
     seqs = [seq for seq, *_ in jobs]
@@ -266,7 +274,7 @@ def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:
 
 
 def _of_a_workflow(job: Job, verb: str) -> Conflict:
-    return Conflict(f"The job {job.id} is one of a workflow, and is {verb} with it.", job_id=job.id)
+    return Conflict(f"Job {job.id} belongs to a workflow and can only be {verb} with it.", job_id=job.id)
 
 
 def _no_dead_letter(id: str, job: Job | None) -> OjsterError:

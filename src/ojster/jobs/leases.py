@@ -1,4 +1,7 @@
-"""Who may speak for a job? Only who holds its lease, while it is active. (ojs-worker-protocol.md section 5)"""
+"""Check that a report about a job comes from the holder of its lease.
+
+Spec: ojs-worker-protocol 5
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ from ojster.core.tenant import called
 from ojster.jobs.queries import no_job
 
 
-class Word(Protocol):
-    """What somebody says of a job; worker and attempt are checked if they are given."""
+class LeaseReport(Protocol):
+    """A worker's report about a job. Worker and attempt are checked if they are given."""
 
     @property
     def job_id(self) -> str:
-        """Of which job."""
+        """Id of the job."""
 
     @property
     def worker_id(self) -> str | None:
-        """Who says it."""
+        """Worker that sends the report."""
 
     @property
     def attempt(self) -> int | None:
-        """In which of its attempts."""
+        """Attempt that the report is about."""
 
 
-def refusal_of(job: Job | None, word: Word) -> OjsterError | None:
-    """Return why this word about a job cannot be accepted: only the holder of its lease may speak."""
+def refusal_of(job: Job | None, word: LeaseReport) -> OjsterError | None:
+    """Return the error if a report does not come from the lease holder of an active job, else ``None``."""
     if job is None:
         return no_job(word.job_id)
     if job.state != "active":

@@ -11,10 +11,18 @@ from ojster.workflows.property_values import Changes
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """A worker's word that a job is done. ``result`` is JSON; worker and attempt are checked if they are given.
+    """A worker's report that a job is complete. Worker and attempt are checked if they are given.
 
-    ``append`` are steps, as JSON, that the job adds to its workflow; ``changes`` those of its properties.
-    ``result_file`` is the file of a result that is too large to be said.
+    Parameters
+    ----------
+    result:
+        Result of the job, as JSON.
+    append:
+        Steps that the job adds to its workflow, as JSON.
+    changes:
+        Changes to the properties of its workflow.
+    result_file:
+        File with a result that is too large to send inline.
     """
 
     job_id: str
@@ -32,7 +40,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
 
 class FailureReport(msgspec.Struct, frozen=True):
-    """A worker's word that a job failed."""
+    """A worker's report that an attempt has failed."""
 
     job_id: str
     failure: Failure
@@ -42,28 +50,30 @@ class FailureReport(msgspec.Struct, frozen=True):
 
 
 Then = Literal["queue", "wait", "retry", "skip"]
-"""What is to become of a job that is released."""
+"""What happens to a released job."""
 
 
 class Release(msgspec.Struct, frozen=True):
-    """A worker lets go of a job that has neither succeeded nor failed.
+    """A worker's release of a job that has neither succeeded nor failed.
 
     Parameters
     ----------
     then:
-        ``queue``: it runs again, and the attempt does not count. ``wait``: it waits until somebody resumes it.
-        ``retry``: its workflow is run again, as a new one. ``skip``: it is done, and with it the whole workflow; what
-        has not started is skipped.
+        ``queue``: the job runs again, and the attempt does not count. ``wait``: it is suspended until it is resumed.
+        ``retry``: its workflow runs again, as a new one. ``skip``: it completes, and steps of its workflow that have
+        not started are skipped.
     delay, not_before:
-        Of ``queue``: how long not to run it, in microseconds, or before when not.
+        With ``queue``: delay before the job runs again, in microseconds, or the earliest time, in microseconds since
+        the epoch. ``not_before`` takes precedence.
     again:
-        Of ``wait``: whether it runs again when it is resumed; else it is done then.
+        With ``wait``: whether the job runs again when it is resumed. By default it completes.
     deadline, wait:
-        Of ``wait``: when the attempt fails if nobody has resumed it, or after how many microseconds.
+        With ``wait``: time at which the attempt fails unless the job was resumed, in microseconds since the epoch, or
+        the delay until then, in microseconds. ``wait`` takes precedence.
     result:
-        Of ``skip``: its result, as JSON.
+        With ``skip``: result of the job, as JSON.
     changes:
-        Changes of the properties of its workflow.
+        Changes to the properties of its workflow.
     """
 
     job_id: str
@@ -80,7 +90,10 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a worker is with a job: a fraction from 0 to 1, and words for people (ojs-progress.md)."""
+    """Progress of a job: a fraction from 0 to 1, and a message for people.
+
+    Spec: ojs-progress
+    """
 
     job_id: str
     fraction: float

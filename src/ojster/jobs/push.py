@@ -1,4 +1,7 @@
-"""How does a job get in? (PUSH, ojs-core.md section 7.1)"""
+"""Push of jobs: tenant limits, backpressure, insertion.
+
+Spec: ojs-core 7.1 (PUSH)
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from ojster.storage.transaction import Later, Transaction
 
 
 def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
-    """Insert groups of jobs; for each, return its jobs, or the refusal for which none of it was inserted."""
+    """Insert groups of jobs; return the jobs of each group, or the error for which the whole group was refused."""
     refusals = find_room(tx, groups)
     admitted = iter(admit(tx, _without(groups, refusals)))
     results = [refusal or next(admitted) for refusal in refusals]
-    settle(tx)  # a job that was replaced, or dropped, may have been one of a workflow
+    settle(tx)  # a replaced or dropped job may belong to a workflow
     return results
 
 
 def find_room(tx: Transaction, groups: Sequence[Group]) -> list[OjsterError | None]:
-    """Say for each group of jobs why there is no room for it, if there is none: for its tenant, or in its queue."""
+    """Return the error for each group of jobs for which its tenant or its queue has no capacity, else ``None``."""
     refusals: list[OjsterError | None] = [None for _ in groups]
     for refuse in life(tx).refuse_push:
         more = iter(refuse(tx, _without(groups, refusals)))

@@ -1,4 +1,7 @@
-"""What is there? Jobs one by one, in lists, and in numbers. Reads only. (INFO, ojs-core.md section 7.7)"""
+"""Reads of jobs: single jobs, pages of jobs, and job counts.
+
+Spec: ojs-core 7.7 (INFO)
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,27 @@ import msgspec
 
 from ojster.core.errors import NotFound
 from ojster.core.job import Job
-from ojster.core.tenant import BEYOND, NOBODYS, names_of, qualify
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, names_of, qualify
 from ojster.jobs.selection import JobFilter, conditions
 from ojster.storage.transaction import JOB_COLUMNS_OF_J, Transaction
 
 DEFAULT_PAGE: Final = 50
+"""Default number of jobs in a page."""
 LARGEST_PAGE: Final = 200
+"""Maximum number of jobs in a page."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Which part of a list is wanted, and in which order.
+    """Size, position and order of a page.
 
     Parameters
     ----------
     before:
-        Only jobs older than this one, by ``seq``: where the last page ended. It goes with the usual order only.
+        ``seq`` at which the previous page ended: only older jobs are returned. Valid with the default order only.
     sort:
         ``created_at``, ``scheduled_at`` or ``priority``.
     ascending:
-        Whether the smallest comes first; usually the greatest does.
+        Whether the smallest value comes first. By default the greatest does.
     """
 
     limit: int = DEFAULT_PAGE
@@ -41,7 +46,7 @@ _ORDERS: Final = {"created_at": "seq", "scheduled_at": "due_at", "priority": "pr
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """One page of jobs, how many there are in all, and the ``before`` of the next page."""
+    """A page of jobs, the total number of matches, and ``before`` for the next page (``None``: no next page)."""
 
     jobs: list[Job]
     total: int
@@ -55,12 +60,12 @@ def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
 
 
 def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
-    """Return whose jobs are, by id, as far as there are any; for each request."""
+    """Return the tenant of each existing job, by job id, for each request."""
     return [{id: job.tenant for id, job in tx.find_jobs(ids).items()} for ids in requests]
 
 
 def no_job(id: str) -> NotFound:
-    """Return the refusal for a job that there is not."""
+    """Return the error for a job that does not exist."""
     return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
 
 
@@ -89,7 +94,7 @@ def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
 
 
 def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str, Any]) -> int:
-    """How many jobs match: from the counts that are kept, where they know it."""
+    """Return the number of matching jobs: from ``job_counts`` if it covers the filter, else by counting."""
     if chosen == JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant) and chosen.tenant != "":
         where, parameters = conditions(JobFilter(states=chosen.states))
         names, bounds = _names_of_counts(chosen)
@@ -101,10 +106,10 @@ def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str,
 
 
 def _names_of_counts(chosen: JobFilter) -> tuple[str, dict[str, str]]:
-    """Return a condition of the names under which it is counted how many jobs match, and its parameters."""
+    """Return the condition on the queue names of ``job_counts`` that covers the filter, and its parameters."""
     if chosen.queue is not None:
         return "queue = :name", {"name": qualify(chosen.tenant or "", chosen.queue)}
-    first, end = names_of(chosen.tenant) if chosen.tenant else (NOBODYS, BEYOND)
+    first, end = names_of(chosen.tenant) if chosen.tenant else (NO_TENANT_START, NO_TENANT_END)
     return "queue >= :first AND queue < :end", {"first": first, "end": end}
 
 
@@ -115,7 +120,7 @@ def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, 
         counts: dict[str, dict[str, int]] = {}
         for name, state, jobs in tx.execute(
             "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue <= :last ORDER BY queue, state",
-            {"first": queue or NOBODYS, "last": queue or BEYOND},
+            {"first": queue or NO_TENANT_START, "last": queue or NO_TENANT_END},
         ):
             counts.setdefault(name, {})[state] = jobs
         results.append(counts)

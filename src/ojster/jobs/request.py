@@ -1,7 +1,7 @@
-"""What does a caller ask for, and what is stored of it? From a request's bytes to a job that can be inserted.
+"""Reading of enqueue requests: from the bytes of a request to a job that can be inserted.
 
-What users send is not decoded and encoded again: the parts that never change are put together once, as the JSON that
-goes out on every read (the *envelope*), and kept as bytes. Options repeat from job to job; parsing them is cached.
+What users send is not decoded and encoded again. The parts that never change are joined once into the JSON that every
+read returns (the *envelope*), and stored as bytes. Options repeat from job to job, so parsed options are cached.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.agents.attributes import SYSTEM_MANAGED, Agent, is_agents, read_agent
+from ojster.agents.attributes import SYSTEM_MANAGED, Agent, is_agent_task, read_agent
 from ojster.collections.items import check_lookups
 from ojster.core.durations import MILLISECOND, SECOND, parse_duration
 from ojster.core.errors import InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.parsing import read_value
-from ojster.core.reacts import KEPT, LOOKS_UP
+from ojster.core.reacts import KEPT, LOOKUP_BIT
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.events.channel import Notify
 from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
 from ojster.events.reaction_rules import Enqueue, bits_of, read_reactions
-from ojster.fleet.ml_resources import read_resources, says_something
+from ojster.fleet.ml_resources import has_requirements, read_resources
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE, read_code
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
@@ -41,19 +41,19 @@ from ojster.workflows.wait import WAIT_TYPE, Wait, read_wait
 
 SPEC_VERSION: Final = "1.0"
 DEFAULT_QUEUE: Final = "default"
-DEEPEST_NESTING: Final = 100
-LONGEST_TYPE: Final = 255
-LONGEST_QUEUE: Final = 128
-LARGEST_META: Final = 65_536
+MAX_NESTING_DEPTH: Final = 100
+MAX_TYPE_LENGTH: Final = 255
+MAX_QUEUE_NAME_LENGTH: Final = 128
+MAX_META_BYTES: Final = 65_536
 PRIORITIES: Final = range(-100, 101)
-LONGEST_MILLISECONDS: Final = 100 * 365 * 24 * 3600 * 1000
+MAX_DURATION_MS: Final = 100 * 365 * 24 * 3600 * 1000
 
 TYPE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_\-]*(?:\.[a-z][a-z0-9_\-]*)*")
 VERSION_PATTERN: Final = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
 QUEUE_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9\-.]*")
 
 Members = dict[str, msgspec.Raw]
-"""The members of a JSON object, not yet decoded."""
+"""The members of a JSON object, each as its raw bytes."""
 
 _decode_members: Final[Callable[[bytes | msgspec.Raw], Members]] = msgspec.json.Decoder(Members).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -97,7 +97,10 @@ _SYSTEM_NAMES: Final = frozenset(
         "worker_id",
     }
 )
-"""What only the server sets; a client's values are ignored (ojs-core.md section 5.3)."""
+"""Attributes that only the server sets; values from clients are ignored.
+
+Spec: ojs-core 5.3
+"""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -112,9 +115,9 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class JobOptions(msgspec.Struct, frozen=True):
-    """How a job is to be treated. ``fragment`` is what of the options is shown in the envelope, ready to be spliced in.
+    """The options of a job. Durations are in microseconds; ``None`` selects the server's default.
 
-    Durations are in microseconds; ``None`` means that the server's default applies.
+    ``fragment`` is the part of the options that the envelope shows, as JSON members ready to be spliced in.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -159,25 +162,26 @@ class NewJob(msgspec.Struct, gc=False):
     tenant: str = ""
     version: msgspec.Raw | None = None
     needs: str | None = None
-    """The key of what it needs of its worker (``ojster.fleet.requirements``)."""
+    """The key of its requirements (``ojster.fleet.requirements``)."""
     agent: Agent | None = None
     wait: Wait | None = None
-    """For what it waits, if that is all it does (``ojster.workflows.wait``)."""
+    """What a wait step waits for (``ojster.workflows.wait``); ``None`` for other jobs."""
     reacts: int = 0
     """Bits: the events that have reactions (``ojster.events.reaction_rules``), and whether it has its own retention."""
     notices: tuple[Notify, ...] = ()
-    """Whom its reactions tell of it."""
+    """The notifications among its reactions."""
     warnings: tuple[str, ...] = ()
-    """What the schema of its type has against its arguments."""
+    """Violations of the schema of its type by its arguments."""
 
 
 def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> Members:
-    """Return the members of the JSON object in ``body``, each as the bytes that stand there.
+    """Return the members of the JSON object in ``body``, each as its raw bytes.
 
     Raises
     ------
     InvalidPayload
-        The body is empty, not UTF-8, no JSON, no object, nested too deeply, or has a member twice or a lone surrogate.
+        The body is empty, is not UTF-8 or JSON, is not an object, is nested too deeply, or has a member twice or a lone
+        surrogate.
     """
     raw = bytes(body)
     try:
@@ -196,7 +200,7 @@ def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> M
             with contextlib.suppress(json.JSONDecodeError, RecursionError):
                 _check_names_and_surrogates(raw, what)
         raise InvalidPayload(f"{what} is not valid JSON: {error}.") from None
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST_NESTING:
+    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING_DEPTH:
         check_depth(raw, what)
     if b"\\ud" in raw or b"\\uD" in raw or not _holds_each_name_once(raw, members):
         _check_names_and_surrogates(raw, what)
@@ -204,27 +208,29 @@ def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> M
 
 
 def check_depth(raw: bytes, what: str) -> None:
-    """Refuse valid JSON that is nested deeper than ``DEEPEST_NESTING``: it is a burden to every client."""
+    """Reject valid JSON nested deeper than ``MAX_NESTING_DEPTH`` levels: many clients cannot decode it."""
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = b"".join(plain.translate(None, _NO_BRACKETS).split(b'"')[::2])  # what stands between the strings
-    if max(accumulate(array("b", brackets.translate(_STEPS)))) > DEEPEST_NESTING:
+    brackets = b"".join(plain.translate(None, _NO_BRACKETS).split(b'"')[::2])  # the text between the strings
+    if max(accumulate(array("b", brackets.translate(_STEPS)))) > MAX_NESTING_DEPTH:
         raise _too_deep(what)
 
 
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
-"""One level down (1) or up (-1, as a signed byte) for each bracket."""
+"""Change of depth for each bracket: 1, or -1 as a signed byte."""
 
 
 def _too_deep(what: str) -> InvalidPayload:
-    return InvalidPayload(f"{what} is nested deeper than {DEEPEST_NESTING} levels.")
+    return InvalidPayload(f"{what} is nested deeper than {MAX_NESTING_DEPTH} levels.")
 
 
 def _holds_each_name_once(raw: bytes, members: Members) -> bool:
-    """Whether certainly no name stands twice at the top, of which decoding keeps the last; must cost next to nothing.
+    """Whether each top-level name certainly occurs once. Decoding keeps the last of a repeated name.
 
-    Of compact JSON nothing is left beside the names and values that were decoded but quotes, colons, commas and braces.
-    Of other JSON it is certain if there are no escapes and the text of each name occurs once anywhere.
+    The check must cost next to nothing.
+
+    Compact JSON consists of the decoded names and values, and of quotes, colons, commas and braces, so its length is
+    known. Other JSON passes if it has no escapes and the text of each name occurs once anywhere.
     """
     count = len(members)
     if len(raw) == 4 * count + 1 + len("".join(members).encode()) + sum(map(len, members.values())):
@@ -241,12 +247,12 @@ _FEW_NAMES: Final = 24
 
 
 def check_names(raw: bytes | msgspec.Raw, what: str) -> None:
-    """Refuse a JSON object, part of a body that was read, that has a member twice.
+    """Reject a JSON object inside a parsed body if it has a member twice.
 
     Raises
     ------
     InvalidPayload
-        It has.
+        A member occurs twice.
     """
     if not _holds_each_name_once(bytes(raw), _decode_members(raw)):
         _check_names_and_surrogates(bytes(raw), what)
@@ -269,7 +275,7 @@ def _no_number(text: str) -> int:
 
 
 def _check_names_and_surrogates(raw: bytes, what: str) -> None:
-    """The slow, exact check, for the few bodies in which a name seems to stand twice or that may have surrogates."""
+    """Run the slow, exact check, for the few bodies that may have a name twice or a lone surrogate."""
     try:
         value = json.loads(raw, object_pairs_hook=_object, parse_int=_no_number, parse_float=_no_number)
     except RecursionError:
@@ -282,7 +288,7 @@ def _check_names_and_surrogates(raw: bytes, what: str) -> None:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise InvalidPayload(
-            f"{what} has an unpaired surrogate (\\u{ord(error.object[error.start]):04x}), which is no character."
+            f"{what} has an unpaired surrogate (\\u{ord(error.object[error.start]):04x}), which is not a character."
         ) from None
 
 
@@ -295,33 +301,35 @@ def read_job(
     tenant: str | None = None,
     otherwise: str = "",
 ) -> NewJob:
-    """Return the job that an enqueue request describes (ojs-http-binding.md section 9.1).
+    """Return the job that an enqueue request describes.
 
-    Options may stand under ``options`` or at the top; ``options`` wins. Unknown attributes are kept as they are.
+    Options are read from ``options`` and from the top level; ``options`` wins. Unknown attributes are kept unchanged.
 
     Parameters
     ----------
     members:
-        The request, as ``read_members`` returns it; it is used up.
+        The request, as ``read_members`` returns it; it is consumed.
     now:
-        The time at which the request was accepted; relative times count from it.
+        Time at which the request was accepted, in microseconds since the epoch; relative times count from it.
     largest:
-        The most bytes that the job may take as JSON.
+        Maximum size of the job as JSON, in bytes.
     options:
-        Options that are already parsed; those in ``members`` are then not looked at.
+        Parsed options; those in ``members`` are then not parsed.
     tenant:
-        Whose the job is; ``None``: as its ``meta`` says (ojs-multi-tenancy.md section 5).
+        The tenant of the job; ``None``: the tenant that its ``meta`` names.
     otherwise:
-        Whose it is if its ``meta`` does not say so, either.
+        The tenant if ``tenant`` is ``None`` and ``meta`` names none.
 
     Raises
     ------
     InvalidRequest
         An attribute is missing or malformed, or ``meta`` names another tenant.
     InvalidPolicy
-        The retry policy breaks a rule.
+        The retry policy is invalid.
     PayloadTooLarge
         The job is larger than ``largest``, or its ``meta`` than 64 KiB.
+
+    Spec: ojs-http-binding 9.1, ojs-multi-tenancy 5
     """
     type_raw, args = members.pop("type", None), members.pop("args", None)
     if type_raw is None:
@@ -347,8 +355,8 @@ def read_job(
         meta = b"{}"
     elif meta != b"{}":
         check_names(meta, "'meta'")
-    if len(meta) > LARGEST_META:
-        raise PayloadTooLarge(f"'meta' takes {len(meta)} bytes; at most {LARGEST_META} are allowed.", field="meta")
+    if len(meta) > MAX_META_BYTES:
+        raise PayloadTooLarge(f"'meta' takes {len(meta)} bytes; at most {MAX_META_BYTES} are allowed.", field="meta")
     owner, meta = read_owner(meta, tenant, otherwise)
     if (version := members.pop("specversion", None)) is not None:
         _check_version(bytes(version))
@@ -375,16 +383,19 @@ def read_job(
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
     if (type == CODE_TYPE) != (ATTRIBUTE in members):
         raise InvalidRequest(
-            f"A job of the type {CODE_TYPE!r}, and no other, carries code as {ATTRIBUTE!r}.", field="type"
+            f"Jobs of type {CODE_TYPE!r} must have the attribute {ATTRIBUTE!r}, and other jobs must not.", field="type"
         )
     if ATTRIBUTE in members:
         read_code(members[ATTRIBUTE])
     if (type == WAIT_TYPE) != (WAITS_FOR in members):
-        raise InvalidRequest(f"Jobs of the type {WAIT_TYPE!r}, and no others, have {WAITS_FOR!r}.", field=WAITS_FOR)
+        raise InvalidRequest(
+            f"Jobs of type {WAIT_TYPE!r} must have the attribute {WAITS_FOR!r}, and other jobs must not.",
+            field=WAITS_FOR,
+        )
     wait = read_wait(members[WAITS_FOR]) if WAITS_FOR in members else None
-    agent = read_agent(members) if is_agents(members) else None
+    agent = read_agent(members) if is_agent_task(members) else None
     needs, timeout = None, options.timeout
-    if says_something(members):
+    if has_requirements(members):
         resources = read_resources(members)
         timeout = resources.timeout or timeout
         needs = None if resources.needs is None else resources.needs.key
@@ -393,17 +404,17 @@ def read_job(
         reactions = read_reactions(members[REACTIONS])
         reacts = bits_of(reactions)
         if "on_reminder" in reactions and type != WAIT_TYPE:
-            raise InvalidRequest("Only steps that wait remind somebody.", field=f"{REACTIONS}.on_reminder")
+            raise InvalidRequest("Only wait steps can have 'on_reminder'.", field=f"{REACTIONS}.on_reminder")
         everything = [action for actions in reactions.values() for action in actions]
         notices = tuple(action for action in everything if isinstance(action, Notify))
         for action in everything:
             if isinstance(action, Enqueue):
-                read_job(dict(action.job), now, largest=largest, tenant=owner)  # or it is refused
+                read_job(dict(action.job), now, largest=largest, tenant=owner)  # validates it
     if EXPIRATION in members:
-        read_expiration_delay(members[EXPIRATION])  # or it is refused
+        read_expiration_delay(members[EXPIRATION])  # validates it
         reacts |= KEPT
     if "workflow_id" not in members and b'"$lookup"' in bytes(args_raw) and check_lookups(args_raw):
-        reacts |= LOOKS_UP
+        reacts |= LOOKUP_BIT
     unique_key = None
     if options.unique is not None:
         unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))
@@ -438,19 +449,19 @@ def read_job(
 
 
 def read_owner(meta: bytes, tenant: str | None, otherwise: str) -> tuple[str, bytes]:
-    """Return whose a job or a workflow is, and its ``meta``, which then says so.
+    """Return the tenant of a job or a workflow, and its ``meta`` with that tenant in it.
 
     Parameters
     ----------
     tenant:
-        Whose it is; ``None``: as it says itself.
+        Its tenant; ``None``: the tenant that ``meta`` names.
     otherwise:
-        Whose it is if it does not say so, either.
+        The tenant if ``tenant`` is ``None`` and ``meta`` names none.
 
     Raises
     ------
     InvalidRequest
-        It names another tenant, or something that is none.
+        ``meta`` names another tenant, or an invalid one.
     """
     owner = otherwise if tenant is None else tenant
     if not owner and b'"tenant_id"' not in meta and b"\\u" not in meta:
@@ -464,22 +475,22 @@ def read_owner(meta: bytes, tenant: str | None, otherwise: str) -> tuple[str, by
     owner = check_tenant(_string(bytes(named), "meta.tenant_id"))
     if tenant is not None and owner != tenant:
         raise InvalidRequest(
-            f"'meta.tenant_id' is {shown_tenant(owner)!r}, but what it stands in is for {shown_tenant(tenant)!r}.",
+            f"'meta.tenant_id' is {shown_tenant(owner)!r}, but the tenant is {shown_tenant(tenant)!r}. Leave it out.",
             field="meta.tenant_id",
         )
     return owner, meta
 
 
 def _without_version(type: msgspec.Raw, members: Members) -> msgspec.Raw:
-    """Take the version, numbers with dots, from behind the ``@`` of a type; its own attribute goes before it.
+    """Move the version after the ``@`` of a type to the attribute ``version``, unless that is set.
 
-    (ojs-job-versioning.md section 5.3)
+    Spec: ojs-job-versioning 5.3
     """
     if b"@" not in bytes(type) or bytes(type)[:1] != b'"':
         return type
     name, _, version = str(read_value(type, "type")).rpartition("@")
     if not VERSION_PATTERN.fullmatch(version):
-        return type  # which is refused like any other that is none
+        return type  # ``read_type`` rejects it
     members.setdefault("version", msgspec.Raw(_encode(version)))
     return msgspec.Raw(_encode(name))
 
@@ -491,13 +502,13 @@ def read_type(raw: bytes) -> str:
     Raises
     ------
     InvalidRequest
-        It is no string of lower-case segments separated by dots, or longer than 255 characters.
+        It is not a string of lower-case segments separated by dots, or is longer than 255 characters.
     """
     value = _string(raw, "type")
-    if len(value) > LONGEST_TYPE or not TYPE_PATTERN.fullmatch(value):
+    if len(value) > MAX_TYPE_LENGTH or not TYPE_PATTERN.fullmatch(value):
         raise InvalidRequest(
             f"The job type {value[:80]!r} is invalid: it must be segments of lower-case letters, digits, '_' and '-' "
-            f"that begin with a letter, separated by dots, such as 'email.send', and at most {LONGEST_TYPE} "
+            f"that begin with a letter, separated by dots, such as 'email.send', and at most {MAX_TYPE_LENGTH} "
             "characters long.",
             field="type",
         )
@@ -506,17 +517,19 @@ def read_type(raw: bytes) -> str:
 
 @lru_cache(maxsize=1024)
 def check_queue_name(name: str) -> str:
-    """Return ``name`` if it is a queue name (ojs-core.md section 5.1).
+    """Return ``name`` if it is a valid queue name.
 
     Raises
     ------
     InvalidRequest
-        It is none.
+        It is not valid.
+
+    Spec: ojs-core 5.1
     """
-    if len(name) > LONGEST_QUEUE or not QUEUE_PATTERN.fullmatch(name):
+    if len(name) > MAX_QUEUE_NAME_LENGTH or not QUEUE_PATTERN.fullmatch(name):
         raise InvalidRequest(
             f"The queue name {name[:80]!r} is invalid: it must be lower-case letters, digits, '-' and '.', begin with "
-            f"a letter or a digit, and be at most {LONGEST_QUEUE} characters long.",
+            f"a letter or a digit, and be at most {MAX_QUEUE_NAME_LENGTH} characters long.",
             field="queue",
         )
     return name
@@ -526,7 +539,7 @@ def _read_id(raw: bytes) -> str:
     value = _string(raw, "id")
     if not is_job_id(value):
         raise InvalidRequest(
-            f"The id {value[:80]!r} is not a UUIDv7 in lower case with hyphens; leave it out to be given one.",
+            f"The id {value[:80]!r} is not a UUIDv7 in lower case with hyphens; leave it out to have one generated.",
             field="id",
         )
     return value
@@ -535,16 +548,16 @@ def _read_id(raw: bytes) -> str:
 def _check_version(raw: bytes) -> None:
     value = _string(raw, "specversion")
     if value != SPEC_VERSION and not value.startswith("1.0."):
-        raise Unsupported(f"specversion {value[:32]!r} is not supported; this server speaks {SPEC_VERSION!r}.")
+        raise Unsupported(f"specversion {value[:32]!r} is not supported; use {SPEC_VERSION!r}.")
 
 
 def queue_of(members: Members) -> str:
-    """Return the queue that a job with these attributes names, which are not used up.
+    """Return the queue of a job with these attributes, which are not consumed.
 
     Raises
     ------
     InvalidRequest
-        Its options are malformed.
+        The options are malformed.
     """
     return _options_of(members.get("options"), dict(members)).queue
 
@@ -568,9 +581,9 @@ def _read_options(raw: bytes) -> JobOptions:
     Raises
     ------
     InvalidRequest
-        One of them is malformed.
+        An option is malformed.
     InvalidPolicy
-        The retry policy breaks a rule.
+        The retry policy is invalid.
     """
     if raw[:1] != b"{":
         raise InvalidRequest(f"The 'options' attribute must be a JSON object, not {_kind(raw)}.", field="options")
@@ -643,10 +656,10 @@ def _priority(value: Any) -> int:
 
 
 def read_span(given: Mapping[str, Any], name: str) -> int | None:
-    """An option in seconds (``name``) or milliseconds (``name_ms``); 0 stands for the default."""
+    """Return an option in seconds (``name``) or milliseconds (``name_ms``) as microseconds; ``None`` for 0."""
     for key, unit in ((name + "_ms", MILLISECOND), (name, SECOND)):
         if (value := given.get(key)) is not None:
-            if type(value) is not int or not 0 <= value * unit <= LONGEST_MILLISECONDS * MILLISECOND:
+            if type(value) is not int or not 0 <= value * unit <= MAX_DURATION_MS * MILLISECOND:
                 raise InvalidRequest(
                     f"The {key!r} option must be a positive integer, not {value!r:.40}.", field=f"options.{key}"
                 )
@@ -655,7 +668,7 @@ def read_span(given: Mapping[str, Any], name: str) -> int | None:
 
 
 def read_moment(given: Mapping[str, Any], name: str) -> Moment | None:
-    """An option that is a time, absolute or relative."""
+    """Return an option that is a time, RFC 3339 or relative (``+PT5S``); ``None`` if it is not set."""
     value = given.get(name)
     if value is None:
         return None
@@ -670,7 +683,7 @@ def read_moment(given: Mapping[str, Any], name: str) -> Moment | None:
 
 
 def _queue_rate(value: Any) -> int | None:
-    """The jobs a second that the job's queue may hand out at most, if the job says so."""
+    """Return ``rate_limit.max_per_second``: the maximum rate at which the job's queue hands out jobs."""
     if value is None:
         return None
     if not isinstance(value, dict):
@@ -697,6 +710,6 @@ def _string(raw: bytes, name: str) -> str:
 
 
 def _kind(raw: bytes) -> str:
-    """What sort of JSON value this is, for error messages."""
+    """Return the kind of a JSON value, for error messages."""
     kinds = {b"{": "an object", b"[": "an array", b'"': "a string", b"t": "a boolean", b"f": "a boolean", b"n": "null"}
     return kinds.get(raw[:1], "a number")

@@ -1,4 +1,7 @@
-"""What happens to a job that failed: another attempt, when, or none? (ojs-retry.md)"""
+"""Retry policies: whether and when a failed job gets another attempt.
+
+Spec: ojs-retry
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,16 @@ _BACKOFFS: Final[dict[str, Backoff]] = {
     "polynomial": "polynomial",
 }
 
-MOST_ATTEMPTS: Final = 1_000_000
+MAX_ATTEMPTS_LIMIT: Final = 1_000_000
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often and how fast a failed job is tried again. The defaults are those of ojs-retry.md section 8.
+    """How often and after what delays a failed job is retried. The defaults are those of the specification.
 
-    ``max_attempts`` counts the first execution too; 0 and 1 both mean that a failure is final. Intervals are in
+    ``max_attempts`` includes the first attempt; 0 and 1 both mean that a failure is final. Intervals are in
     microseconds.
+
+    Spec: ojs-retry 8
     """
 
     max_attempts: int = 3
@@ -42,14 +47,16 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     backoff: Backoff = "exponential"
 
     def delay(self, retry: int, random: float) -> int:
-        """Return how long to wait before a retry, in microseconds (ojs-retry.md sections 3 and 5).
+        """Return the delay before a retry, in microseconds.
 
         Parameters
         ----------
         retry:
             1 for the first retry, which is attempt 2.
         random:
-            A number in [0, 1) that jitter is taken from; without jitter it does not matter.
+            Random number in [0, 1) for the jitter; ignored without jitter.
+
+        Spec: ojs-retry 3, 5
         """
         try:
             match self.backoff:
@@ -80,7 +87,7 @@ DEFAULT_RETRY: Final = RetryPolicy()
 
 
 class Verdict(StrEnum):
-    """What becomes of a failed job."""
+    """What happens to a failed job."""
 
     RETRY = "retry"
     DISCARD = "discard"
@@ -92,20 +99,23 @@ HANDLER_CODES: Final = {
     "FAIL": Verdict.DISCARD,
     "DEAD_LETTER": Verdict.DEAD_LETTER,
 }
-"""The handler's own word, which goes before the policy (ojs-retry.md section 7); ``RETRY`` leaves it to the policy."""
+"""Codes by which the handler overrides the policy; ``RETRY`` leaves the decision to the policy.
+
+Spec: ojs-retry 7
+"""
 
 
 def judge(
     policy: RetryPolicy, *, attempt: int, max_attempts: int, error_type: str, code: str, retryable: bool | None
 ) -> Verdict:
-    """Decide what becomes of a job whose attempt number ``attempt`` failed.
+    """Decide what happens to a job after its attempt number ``attempt`` failed.
 
     Parameters
     ----------
     code:
-        What the handler answered; one of ``HANDLER_CODES``, ``RETRY``, or anything else for "no opinion".
+        The handler's code: one of ``HANDLER_CODES``, ``RETRY``, or any other for no decision.
     retryable:
-        The worker's opinion of the error; ``False`` makes the failure final.
+        The worker's judgement of the error; ``False`` makes the failure final, unless ``code`` is ``RETRY``.
     """
     if code in HANDLER_CODES:
         return HANDLER_CODES[code]
@@ -116,22 +126,24 @@ def judge(
 
 
 def parse_retry_policy(given: Any) -> RetryPolicy:
-    """Return the policy that a job's ``retry`` object describes, completed with the defaults.
+    """Return the policy in a job's ``retry`` object, completed with the defaults.
 
     Intervals may also be given in milliseconds as ``initial_interval_ms`` and ``max_interval_ms``, and the backoff as
-    ``backoff_strategy``, ``strategy`` or ``backoff``. Attributes that are not known are ignored.
+    ``backoff_strategy``, ``strategy`` or ``backoff``. Unknown attributes are ignored.
 
     Raises
     ------
     InvalidPolicy
-        It breaks a rule of ojs-retry.md section 11.1.
+        The policy breaks a rule of the specification.
+
+    Spec: ojs-retry 11.1
     """
     if not isinstance(given, dict):
         raise InvalidPolicy("retry must be an object.", field="retry")
     fields: dict[str, Any] = {}
     if (attempts := given.get("max_attempts")) is not None:
-        if type(attempts) is not int or not 0 <= attempts <= MOST_ATTEMPTS:
-            raise _broken("max_attempts", f"must be an integer from 0 to {MOST_ATTEMPTS}", attempts)
+        if type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS_LIMIT:
+            raise _broken("max_attempts", f"must be an integer from 0 to {MAX_ATTEMPTS_LIMIT}", attempts)
         fields["max_attempts"] = attempts
     if (coefficient := given.get("backoff_coefficient")) is not None:
         if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 1 <= coefficient <= 1e6:

@@ -1,4 +1,7 @@
-"""How are jobs pushed, looked at and steered? (ojs-http-binding.md sections 7 and 9)"""
+"""Endpoints for jobs: enqueue, show, list and control them.
+
+Spec: ojs-http-binding 7, 9
+"""
 
 from __future__ import annotations
 
@@ -22,26 +25,26 @@ from ojster.jobs.messages import Progress
 from ojster.jobs.queries import Page
 from ojster.jobs.request import NewJob
 from ojster.jobs.selection import JobFilter
-from ojster.jobs.transitions import Steered
+from ojster.jobs.transitions import ChangedJob
 from ojster.queues import limits
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, page_of, pagination, wait_ms
+from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination, wait_ms
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.notes import NewNote
 
 
-async def enqueue(exchange: Exchange) -> Answer:
-    """Enqueue a job. Answers 200 with the existing one if its uniqueness policy says so."""
+async def enqueue(exchange: HttpRequest) -> Answer:
+    """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate."""
     engine = exchange.engine
     job = await engine.prepare(await exchange.members())
-    (pushed,) = await _push_patiently(exchange, job)
+    (pushed,) = await _push_or_block(exchange, job)
     if pushed.existing:
         return Answer(b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
     told: dict[str, str] = {}
     if job.limit is not None:
-        with contextlib.suppress(OjsterError):  # the job is pushed, whatever else can be told
+        with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
             told |= await engine.look(limits.limit_headers, job.limit.key)
     if may_be_bounded(engine.database.memory, job.queue):
         with contextlib.suppress(OjsterError):
@@ -53,19 +56,22 @@ async def enqueue(exchange: Exchange) -> Answer:
     return Answer(b'{"job":%b%b}' % (to_json(pushed.job), warnings), 201, headers)
 
 
-LONGEST_BLOCK: Final = 60.0
-"""How long a push may wait for a place in a full queue, in seconds."""
+MAX_BLOCK_SECONDS: Final = 60.0
+"""Maximum wait of a push for room in a full queue, in seconds."""
 
-LOOK_AGAIN: Final = 0.1
-"""How often it looks whether there is one, in seconds."""
+PUSH_RETRY_SECONDS: Final = 0.1
+"""Interval between attempts to push into a full queue, in seconds."""
 
 
-async def _push_patiently(exchange: Exchange, job: NewJob) -> list[Pushed]:
-    """Push a job; if its queue is full, wait as long as the request says (ojs-backpressure.md section 5.2)."""
+async def _push_or_block(exchange: HttpRequest, job: NewJob) -> list[Pushed]:
+    """Push a job. If its queue is full with strategy ``block``, retry until ``OJS-Block-Timeout`` has passed.
+
+    Spec: ojs-backpressure 5.2
+    """
     wait = 0.0
     if (text := exchange.header(b"ojs-block-timeout")) is not None:
         try:
-            wait = min(LONGEST_BLOCK, max(0.0, float(text)))
+            wait = min(MAX_BLOCK_SECONDS, max(0.0, float(text)))
         except ValueError:
             raise InvalidRequest(f"OJS-Block-Timeout must be a number of seconds, not {text[:40]!r}.") from None
     loop = asyncio.get_running_loop()
@@ -76,74 +82,81 @@ async def _push_patiently(exchange: Exchange, job: NewJob) -> list[Pushed]:
         except QueueFull as full:
             if full.details["strategy"] != "block" or loop.time() >= deadline or exchange.engine.draining:
                 raise
-        await asyncio.sleep(LOOK_AGAIN)
+        await asyncio.sleep(PUSH_RETRY_SECONDS)
 
 
-async def show_job(exchange: Exchange) -> Answer:
-    """Show a job. With ``wait_ms``, answer as soon as it is finished, or after that time."""
+async def show_job(exchange: HttpRequest) -> Answer:
+    """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
     wait = wait_ms(exchange.query)
     engine, job_id = exchange.engine, exchange.path["id"]
     job = await engine.wait_for(job_id, wait) if wait else await engine.find(job_id)
     return Answer(b'{"job":%b}' % to_json(job))
 
 
-async def cancel_job(exchange: Exchange) -> Answer:
-    """Cancel a job that is not finished."""
-    return _steered(await exchange.engine.cancel(exchange.path["id"]), "cancelled_at")
+async def cancel_job(exchange: HttpRequest) -> Answer:
+    """Cancel an unfinished job."""
+    return _state_change_answer(await exchange.engine.cancel(exchange.path["id"]), "cancelled_at")
 
 
-async def adjust_job(exchange: Exchange) -> Answer:
-    """Raise or lower the priority of an unfinished job; only who administers may raise it."""
+async def adjust_job(exchange: HttpRequest) -> Answer:
+    """Raise or lower the priority of an unfinished job. Only administrators may raise it."""
     body = await exchange.read(wire.ADJUSTMENT)
     job = await exchange.engine.adjust_priority(exchange.path["id"], body.priority_adjustment)
     shown = encode({"priority_adjustment": body.priority_adjustment})[1:]
     return Answer(b'{"job":%b,%b' % (to_json(job), shown))
 
 
-async def activate_job(exchange: Exchange) -> Answer:
-    """Let a pending job go on: make it available, or, if it waits, resume it with what it waits for."""
-    data, failure, _ = await resumption_of(exchange)
-    return _steered(await exchange.engine.activate(exchange.path["id"], data, failure), "activated_at")
+async def activate_job(exchange: HttpRequest) -> Answer:
+    """Activate a pending job: make it available, or, if it is suspended, resume it with a ``result`` or ``error``."""
+    data, failure, _ = await read_resumption(exchange)
+    return _state_change_answer(await exchange.engine.activate(exchange.path["id"], data, failure), "activated_at")
 
 
-async def resumption_of(exchange: Exchange) -> tuple[bytes | None, Failure | None, str | None]:
-    """Return what the body, which may be empty, says of what a job waits for: that, or why it will not come.
+async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure | None, str | None]:
+    """Read the optional body of a resumption, and return its result, its failure and the path of its step.
 
-    Also which step is meant.
+    The result is JSON. Each value is ``None`` if the body does not contain it.
+
+    Raises
+    ------
+    InvalidRequest
+        The body is malformed, or has both a result and an error.
+    PayloadTooLarge
+        The result is larger than the largest job.
     """
     body = exchange.decode(await exchange.optional_body() or b"{}", wire.RESUME)
     failure = None
     if body.error is not None:
         if body.result is not msgspec.UNSET:
-            raise InvalidRequest("A job is resumed with a 'result' or an 'error', not with both.", field="error")
+            raise InvalidRequest("The body has both 'result' and 'error'. Send only one of them.", field="error")
         error = {"code": "resumed_with_error", "message": body.error} if isinstance(body.error, str) else body.error
         failure = msgspec.structs.replace(parse_failure(error), retryable=False)
     if body.result is not msgspec.UNSET:
         read_value(body.result, "result")
         if len(body.result) > (largest := exchange.engine.database.settings.largest_job):
-            raise PayloadTooLarge(f"The result takes {len(body.result)} bytes; at most {largest} are allowed.")
+            raise PayloadTooLarge(f"The result has {len(body.result)} bytes (limit {largest}). Send less.")
     return None if body.result is msgspec.UNSET else bytes(body.result), failure, body.step
 
 
-async def note_job(exchange: Exchange) -> Answer:
-    """Note something of a job: any JSON value."""
-    note = await note_of(exchange)
+async def note_job(exchange: HttpRequest) -> Answer:
+    """Add a note to a job: any JSON value."""
+    note = await read_note(exchange)
     return Answer(encode({"note": await exchange.engine.add_note(NewNote(note, job_id=exchange.path["id"]))}), 201)
 
 
-async def note_of(exchange: Exchange) -> bytes:
-    """Return what is to be noted."""
+async def read_note(exchange: HttpRequest) -> bytes:
+    """Return the note in the body, as JSON."""
     body = await exchange.read(wire.NOTE)
     read_value(body.note, "note")
     return bytes(body.note)
 
 
-async def list_job_notes(exchange: Exchange) -> Answer:
-    """List what was noted of a job, the oldest first."""
+async def list_job_notes(exchange: HttpRequest) -> Answer:
+    """List the notes of a job, oldest first."""
     return Answer(encode({"notes": await exchange.engine.job_notes(exchange.path["id"])}))
 
 
-def _steered(steered: Steered, stamp: str) -> Answer:
+def _state_change_answer(steered: ChangedJob, stamp: str) -> Answer:
     job = steered.job
     at = job.finished_at if stamp == "cancelled_at" else job.enqueued_at
     shown = {
@@ -159,8 +172,8 @@ def _steered(steered: Steered, stamp: str) -> Answer:
     return Answer(encode({"job": shown}))
 
 
-async def report_progress(exchange: Exchange) -> Answer:
-    """Report how far an active job is."""
+async def report_progress(exchange: HttpRequest) -> Answer:
+    """Report the progress of an active job."""
     body = await exchange.read(wire.PROGRESS)
     fraction = min(1.0, max(0.0, body.progress))
     item = Progress(exchange.path["id"], fraction, body.message, body.worker_id, body.attempt)
@@ -168,8 +181,8 @@ async def report_progress(exchange: Exchange) -> Answer:
     return _progress(job)
 
 
-async def show_progress(exchange: Exchange) -> Answer:
-    """Show how far a job is."""
+async def show_progress(exchange: HttpRequest) -> Answer:
+    """Show the progress of a job."""
     return _progress(await exchange.engine.find(exchange.path["id"]))
 
 
@@ -178,8 +191,8 @@ def _progress(job: Job) -> Answer:
     return Answer(encode({"job_id": job.id, "state": job.state, **shown}))
 
 
-async def account_agent(exchange: Exchange) -> Answer:
-    """Note what an agent's task uses; 429 if a call is about to be made and there are too few tokens left for it."""
+async def account_agent(exchange: HttpRequest) -> Answer:
+    """Record token usage of an agent's job. Answers 429 if the remaining budget is too small for an estimated call."""
     body = await exchange.read(wire.AGENT_USAGE)
     item = Account(
         exchange.path["id"],
@@ -205,26 +218,26 @@ async def account_agent(exchange: Exchange) -> Answer:
     )
 
 
-async def save_checkpoint(exchange: Exchange) -> Answer:
-    """Save how far a job has got, for the attempt after this one; at most 1 MiB."""
+async def save_checkpoint(exchange: HttpRequest) -> Answer:
+    """Save a checkpoint for the job's next attempt, at most 1 MiB, in place of the previous one."""
     body = await exchange.read(wire.CHECKPOINT)
     item = NewCheckpoint(exchange.path["id"], bytes(body.state), body.worker_id, body.attempt)
     return _checkpoint(await exchange.engine.save_checkpoint(item))
 
 
-async def show_checkpoint(exchange: Exchange) -> Answer:
-    """Show what a job has saved."""
+async def show_checkpoint(exchange: HttpRequest) -> Answer:
+    """Show the checkpoint of a job."""
     return _checkpoint(await exchange.engine.find_checkpoint(exchange.path["id"]))
 
 
-async def clear_checkpoint(exchange: Exchange) -> Answer:
-    """Delete what a job has saved."""
+async def clear_checkpoint(exchange: HttpRequest) -> Answer:
+    """Delete the checkpoint of a job."""
     existed = await exchange.engine.clear_checkpoint(exchange.path["id"])
     return Answer(encode({"deleted": True, "existed": existed, "job_id": exchange.path["id"]}))
 
 
 def _checkpoint(found: Checkpoint) -> Answer:
-    """Show a checkpoint as the specification does, and as its conformance suite expects it: without a wrapper."""
+    """Return a checkpoint in a wrapper, as in the specification, and also without, as in its conformance suite."""
     shown = {
         "job_id": found.job_id,
         "state": msgspec.Raw(found.state),
@@ -234,15 +247,15 @@ def _checkpoint(found: Checkpoint) -> Answer:
     return Answer(encode(shown | {"checkpoint": shown}))
 
 
-async def list_jobs(exchange: Exchange) -> Answer:
-    """List jobs, newest first, by ``state``, ``queue`` and ``type`` (which may end in ``*``)."""
+async def list_jobs(exchange: HttpRequest) -> Answer:
+    """List jobs, newest first, optionally by ``state``, ``queue`` and ``type``, which may end in ``*``."""
     query = exchange.query
     chosen = filter_of({name: query.get(name) for name in ("state", "queue", "type")})
     return await job_page(exchange, chosen)
 
 
-async def job_page(exchange: Exchange, chosen: JobFilter) -> Answer:
-    """Return a page of the jobs that are chosen, as the query asks for it."""
+async def job_page(exchange: HttpRequest, chosen: JobFilter) -> Answer:
+    """Return the page of matching jobs that the query parameters select."""
     limit, offset, before = page_of(exchange.query)
     page = await exchange.engine.list_jobs(chosen, Page(limit, offset, before))
     return Answer(

@@ -1,6 +1,8 @@
-"""How are schemas of arguments registered, shown and deleted? (ojs-schema-registry.md section 10)
+"""Endpoints for the schema registry of job arguments.
 
-The registry's own paths, and those of ojs-job-versioning.md section 11 under ``/admin``, are the same endpoints.
+The registry's own paths and the paths under ``/admin`` serve the same endpoints.
+
+Spec: ojs-schema-registry 10, ojs-job-versioning 11
 """
 
 from __future__ import annotations
@@ -17,30 +19,30 @@ from ojster.jobs import schemas
 from ojster.jobs.request import read_type
 from ojster.jobs.schemas import Mode, Schema, no_schema
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 
-async def register_schema(exchange: Exchange) -> Answer:
-    """Register a schema of the arguments of a job type: JSON Schema, in a version that is not there yet."""
+async def register_schema(exchange: HttpRequest) -> Answer:
+    """Register a JSON Schema for the arguments of a job type, as a new version."""
     body = await exchange.read(wire.SCHEMA)
     schema = await _register(exchange, body, body.job_type or body.type, body.version)
     return Answer(encode(_shown(schema)), 201)
 
 
-async def put_schema(exchange: Exchange) -> Answer:
-    """Register a schema of the arguments of a job type, in a version that is not there yet."""
+async def put_schema(exchange: HttpRequest) -> Answer:
+    """Register a JSON Schema for the arguments of the job type in the path, as a new version."""
     body = await exchange.read(wire.SCHEMA)
     schema = await _register(exchange, body, exchange.path["type"], exchange.path["version"])
     return Answer(encode(_shown(schema)), 201)
 
 
-async def _register(exchange: Exchange, body: wire.SchemaBody, type: str | None, version: Any) -> Schema:
+async def _register(exchange: HttpRequest, body: wire.SchemaBody, type: str | None, version: Any) -> Schema:
     if type is None or version is None:
-        raise InvalidRequest("Say which job type and which version: 'job_type' and 'version'.", field="job_type")
+        raise InvalidRequest("'job_type' or 'version' is missing. Send both.", field="job_type")
     given = body.args_schema if body.schema is msgspec.UNSET else body.schema
     if given is msgspec.UNSET:
-        raise InvalidRequest("The 'schema' is missing.", field="schema")
+        raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")
     name = read_type(encode(type))
     compile_schema(msgspec.json.decode(given))
     mode = exchange.engine.database.settings.schema_mode if body.mode is None else body.mode
@@ -48,7 +50,7 @@ async def _register(exchange: Exchange, body: wire.SchemaBody, type: str | None,
     return await exchange.engine.do(schemas.register_schemas, schema)
 
 
-async def show_latest_schema(exchange: Exchange) -> Answer:
+async def show_latest_schema(exchange: HttpRequest) -> Answer:
     """Show the latest schema of a job type."""
     found = await _versions(exchange)
     if not found:
@@ -56,7 +58,7 @@ async def show_latest_schema(exchange: Exchange) -> Answer:
     return Answer(encode(_shown(found[0])))
 
 
-async def show_schema(exchange: Exchange) -> Answer:
+async def show_schema(exchange: HttpRequest) -> Answer:
     """Show a version of the schema of a job type."""
     version = parse_version(exchange.path["version"])
     found = await _versions(exchange)
@@ -66,8 +68,8 @@ async def show_schema(exchange: Exchange) -> Answer:
     raise no_schema(exchange.path["type"], exchange.path["version"])
 
 
-async def list_schema_versions(exchange: Exchange) -> Answer:
-    """List the versions of the schema of a job type, the latest first."""
+async def list_schema_versions(exchange: HttpRequest) -> Answer:
+    """List the schema versions of a job type, latest first."""
     found = await _versions(exchange)
     if not found:
         raise no_schema(exchange.path["type"])
@@ -78,30 +80,30 @@ async def list_schema_versions(exchange: Exchange) -> Answer:
     return Answer(encode({"type": exchange.path["type"], "versions": versions}))
 
 
-async def list_schemas(exchange: Exchange) -> Answer:
-    """List all schemas, by job type, the latest version first."""
+async def list_schemas(exchange: HttpRequest) -> Answer:
+    """List all schemas by job type, latest version first."""
     engine = exchange.engine
     found = [one for one in await engine.look(schemas.list_schemas, None) if engine.sees(split(one.type)[0])]
     return Answer(encode({"schemas": [_members(one) for one in found]}))
 
 
-async def delete_schema(exchange: Exchange) -> Answer:
+async def delete_schema(exchange: HttpRequest) -> Answer:
     """Delete a version of the schema of a job type."""
     version = parse_version(exchange.path["version"])
     found = await exchange.engine.do(schemas.delete_schemas, (_type(exchange), version))
     return Answer(encode({"deleted": True, "type": called(found.type), "version": _version(found)}))
 
 
-def _type(exchange: Exchange) -> str:
+def _type(exchange: HttpRequest) -> str:
     return exchange.engine.named(exchange.path["type"])
 
 
-async def _versions(exchange: Exchange) -> list[Schema]:
+async def _versions(exchange: HttpRequest) -> list[Schema]:
     return await exchange.engine.look(schemas.list_schemas, _type(exchange))
 
 
 def _shown(schema: Schema) -> dict[str, Any]:
-    """A schema as the suite expects it, ``schema`` being the JSON Schema; the registry's own wrapper is beside it."""
+    """Return a schema in the conformance suite's format, and the registry's format in the member ``registered``."""
     members = _members(schema)
     return members | {"registered": members}
 

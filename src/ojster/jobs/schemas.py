@@ -1,4 +1,7 @@
-"""Which schemas are registered for the arguments of which jobs? (ojs-schema-registry.md)"""
+"""Registered schemas for the arguments of jobs.
+
+Spec: ojs-schema-registry
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ojster.storage.transaction import Transaction
 
 
 class Mode(StrEnum):
-    """What becomes of a job whose arguments violate the schema: refused, taken with a warning, or simply taken."""
+    """Handling of a job with arguments that violate the schema: reject it, accept it with a warning, or accept it."""
 
     STRICT = "strict"
     WARN = "warn"
@@ -22,7 +25,7 @@ class Mode(StrEnum):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """A schema of the arguments of a job type, in a version; ``name`` is the version as it was given, ``body`` JSON."""
+    """A version of the schema for a job type's arguments. ``name`` is the version as given, ``body`` is JSON."""
 
     type: str
     version: Version
@@ -41,10 +44,12 @@ def _schema(row: Sequence[Any]) -> Schema:
 
 
 def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema | OjsterError]:
-    """Register schemas that are valid; for each return it, or why it is refused.
+    """Register valid schemas; return each schema, or the reason why it was refused.
 
-    A version that is there already stays as it is. One that breaks what the version before it allowed must have a
-    greater major number (section 8.4).
+    An existing version cannot be changed. A version that breaks what the version before it allowed must have a greater
+    major number.
+
+    Spec: ojs-schema-registry 8.4
     """
     results: list[Schema | OjsterError] = []
     for schema in schemas:
@@ -52,7 +57,7 @@ def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema 
         if any(one.version == schema.version for one in known):
             results.append(
                 Duplicate(
-                    f"Version {schema.name} of the schema of {schema.type} is registered already; register another.",
+                    f"Version {schema.name} of the schema of {schema.type} already exists. Register a new version.",
                     job_type=schema.type,
                     version=schema.name,
                 )
@@ -103,7 +108,7 @@ def list_schemas(tx: Transaction, types: Sequence[str | None]) -> list[list[Sche
 
 
 def delete_schemas(tx: Transaction, named: Sequence[tuple[str, Version]]) -> list[Schema | OjsterError]:
-    """Delete versions of schemas; for each return it, or that there is none."""
+    """Delete versions of schemas; return each deleted schema, or ``NotFound``."""
     results: list[Schema | OjsterError] = []
     for type, version in named:
         found = next((one for one in _versions(tx, type) if one.version == version), None)
@@ -120,13 +125,13 @@ def delete_schemas(tx: Transaction, named: Sequence[tuple[str, Version]]) -> lis
 
 
 def no_schema(type: str, version: str | None = None) -> NotFound:
-    """Return the refusal for a schema that there is not."""
+    """Return the error for a schema that does not exist."""
     named = f"version {version} of a schema of {type}" if version else f"schema of {type}"
     return NotFound(f"There is no {named}.", resource_type="schema", resource_id=type)
 
 
 class Catalogue:
-    """The schemas as checks, for a process; made when they are first needed."""
+    """Schemas as compiled checks, for one process. A schema is compiled on first use."""
 
     def __init__(self, schemas: Sequence[Schema]) -> None:
         self._by_type: dict[str, list[Schema]] = {}
@@ -138,12 +143,14 @@ class Catalogue:
         return bool(self._by_type)
 
     def schema_of(self, type: str, version: Any) -> Schema | None:
-        """Return the schema that a job must keep to: that of its version, or, if it has none, the latest.
+        """Return the schema for a job: the one of its version, or the latest if it has no version.
+
+        ``None``: the type has no schema, or none of this version.
 
         Raises
         ------
         InvalidRequest
-            Its type has schemas, and its version is none.
+            The type has schemas, and the version is malformed.
         """
         known = self._by_type.get(type)
         if not known:
@@ -154,7 +161,7 @@ class Catalogue:
         return next((one for one in known if one.version == wanted), None)
 
     def violations(self, schema: Schema, args: Any) -> list[str]:
-        """Return what is wrong with the arguments of a job."""
+        """Return the violations of a schema by the arguments of a job; empty if its mode is ``OFF``."""
         if schema.mode is Mode.OFF:
             return []
         if schema not in self._checks:

@@ -1,4 +1,4 @@
-"""Which jobs are meant? A filter, as a condition of SQL, and a walk over all that match in bounded steps."""
+"""Selection of jobs: a filter as an SQL condition, and a walk over all matches in bounded steps."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import msgspec
 from ojster.storage.transaction import Transaction
 
 WINDOW: Final = 20_000
-"""How many rows one step of a walk looks at, whether they match or not."""
+"""Maximum number of rows that one step of a walk scans, including rows that do not match."""
 
 
 class JobFilter(msgspec.Struct, frozen=True):
-    """What jobs have in common; what is left out matches all. Times are microseconds since the epoch, ends excluded.
+    """Criteria for jobs; those left out match all jobs. Times are microseconds since the epoch, bounds excluded.
 
     Parameters
     ----------
     states:
-        The states that a job may be in; none: any.
+        Allowed states; empty: all.
     tenant:
-        Whose it is; the empty string: nobody's.
+        Tenant of the job; the empty string: no tenant.
     type:
-        A job type, or a prefix that ends in ``*``.
+        Job type, or a prefix that ends in ``*``.
     dead:
         Whether the job is a dead letter.
     error_type:
-        The type of the error of the last failed attempt, or a prefix that ends in ``*``.
+        Type of the error of the last failed attempt, or a prefix that ends in ``*``.
     meta:
-        Members that its ``meta`` must have, with these values. Only a walk heeds it: no index knows.
+        Members that its ``meta`` must have, with these values. Only walks apply it, because no index covers it.
     finished_after:
-        When the job was completed, cancelled or discarded.
+        Lower bound of the time at which the job was completed, cancelled or discarded.
     """
 
     states: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     except_queues: tuple[str, ...] = ()
     except_tenants: tuple[str, ...] = ()
     has_own_expiration: bool | None = None
-    """Whether a finished job, which is not one of a workflow, says itself how long it is to be kept."""
+    """Whether a finished job outside workflows has a retention period of its own."""
 
 
 _TIMES: Final = tuple(
@@ -62,7 +62,7 @@ _TIMES: Final = tuple(
 
 
 def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
-    """Return the condition that jobs match, ``TRUE`` if all do, and its parameters; it does not know of ``meta``."""
+    """Return the SQL condition of a filter, ``TRUE`` if all jobs match, and its parameters. ``meta`` is left out."""
     parts: list[str] = []
     parameters: dict[str, Any] = {}
     if chosen.states:
@@ -72,7 +72,7 @@ def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
     if chosen.dead is not None:
         parts.append(f"dead = {int(chosen.dead)}")
     if chosen.tenant:
-        parts.append("tenant <> ''")  # for the index of those that are somebody's
+        parts.append("tenant <> ''")  # for the index of jobs with a tenant
     for name in ("queue", "tenant", "priority"):
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{name} = :{name}")
@@ -101,14 +101,14 @@ def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of a walk over all jobs that match, the oldest first.
+    """One step of a walk over all matching jobs, oldest first.
 
     Parameters
     ----------
     after:
-        Where the step before it ended; 0 at the beginning.
+        ``seq`` at which the previous step ended; 0 in the first step.
     until:
-        Where the walk ends, so that it does end although jobs keep coming; ``None``: at the last that there is now.
+        ``seq`` at which the walk ends, so that it terminates while jobs are pushed; ``None``: the latest at this step.
     """
 
     chosen: JobFilter
@@ -116,19 +116,19 @@ class Step(msgspec.Struct, frozen=True):
     until: int | None = None
 
 
-class Stretch(msgspec.Struct, frozen=True):
-    """What a step has found: the ids of the jobs that match, and the next step, if there is one."""
+class WalkResult(msgspec.Struct, frozen=True):
+    """Result of a step: the ids of the matching jobs, and the next step; ``None``: the walk has ended."""
 
     ids: list[str]
     next: Step | None
 
 
-def walk(tx: Transaction, steps: Sequence[Step]) -> list[Stretch]:
-    """Take a step of each walk. It looks at no more than ``WINDOW`` rows, however few of them match."""
+def walk(tx: Transaction, steps: Sequence[Step]) -> list[WalkResult]:
+    """Execute one step of each walk. A step scans at most ``WINDOW`` rows, however few match."""
     return [_walk(tx, step) for step in steps]
 
 
-def _walk(tx: Transaction, step: Step) -> Stretch:
+def _walk(tx: Transaction, step: Step) -> WalkResult:
     until = step.until
     if until is None:
         ((until,),) = tx.execute("SELECT coalesce(max(seq), 0) FROM jobs")
@@ -136,7 +136,7 @@ def _walk(tx: Transaction, step: Step) -> Stretch:
     window = "SELECT seq FROM jobs WHERE seq > :after AND seq <= :until ORDER BY seq LIMIT :window"
     ((last, rows),) = tx.execute(f"SELECT max(seq), count(*) FROM ({window}) AS looked_at", bounds)
     if not rows:
-        return Stretch([], None)
+        return WalkResult([], None)
     where, parameters = conditions(step.chosen)
     bounds["last"] = last
     if step.chosen.meta:
@@ -152,7 +152,7 @@ def _walk(tx: Transaction, step: Step) -> Stretch:
             f"SELECT id FROM jobs WHERE seq > :after AND seq <= :last AND {where} ORDER BY seq", bounds | parameters
         )
         ids = [id for (id,) in rows_found]
-    return Stretch(ids, Step(step.chosen, last, until) if rows == WINDOW else None)
+    return WalkResult(ids, Step(step.chosen, last, until) if rows == WINDOW else None)
 
 
 class _Meta(msgspec.Struct):

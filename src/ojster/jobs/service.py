@@ -1,4 +1,4 @@
-"""How are jobs pushed, handed out, ended, looked at and steered?"""
+"""Calls about jobs: push, fetch, complete, fail, inspect, cancel, retry and delete."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.events import notifications
-from ojster.files.file import JSON, LARGEST_INLINE_RESULT, NewFile
+from ojster.files.file import JSON, MAX_INLINE_RESULT_BYTES, NewFile
 from ojster.fleet.abilities import may_be_special
 from ojster.jobs import bulk as bulks
 from ojster.jobs import checkpoints, completion, idempotency, interventions, queries, schemas
 from ojster.jobs.admission import Pushed
-from ojster.jobs.bulk import ALLOWED, USUAL, Action, Bulk, Dealt, Some, Summary
+from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, Summary, SweepBatch, SweepBatchResult
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
-from ojster.jobs.claim import Nobody, claim
+from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
@@ -48,11 +48,11 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.request import Members, NewJob, queue_of, read_job
 from ojster.jobs.schemas import Catalogue, Mode
 from ojster.jobs.selection import JobFilter, Step, walk
-from ojster.jobs.transitions import Steered
+from ojster.jobs.transitions import ChangedJob
 from ojster.queues import configuration as queue_config
 from ojster.queues.rules import Rules, queue_rules
 from ojster.scope import Enqueue, EnqueueMiddleware, JobRequest, accepted
-from ojster.storage.dispatcher import Operation, Patience
+from ojster.storage.dispatcher import LongPoll, Operation
 from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic
 from ojster.tenancy import quotas
@@ -65,34 +65,34 @@ log = logging.getLogger(__name__)
 W = TypeVar("W", Acknowledgement, FailureReport, Release, Progress, NewCheckpoint, Account)
 
 
-LONGEST_WAIT: Final = 60.0
-"""How long a call may wait for something to happen, in seconds."""
+MAX_WAIT_SECONDS: Final = 60.0
+"""Maximum long-poll wait, in seconds."""
 
 IDLE_PAUSE: Final = 1.0
-"""How long a worker waits in vain that is to be given nothing, in seconds: it would ask again at once."""
+"""Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
 
-LOOK_AGAIN: Final = 0.1
-"""How often it is looked, in seconds, whether somebody else has answered a request."""
+REPLY_CHECK_SECONDS: Final = 0.1
+"""Interval, in seconds, of checks whether another process has answered a request with the same idempotency key."""
 
-AT_ONCE: Final = 200
-"""To how many jobs something is done in one transaction, if a filter has chosen them: a few milliseconds' worth."""
+SWEEP_BATCH_SIZE: Final = 200
+"""Maximum number of jobs that a sweep handles in one transaction: a few milliseconds of work."""
 
-RESERVED: Final = "ojster."
-"""How the names of queues begin that Ojster uses itself."""
+RESERVED_QUEUE_PREFIX: Final = "ojster."
+"""Prefix of the queue names that are reserved for Ojster."""
 
-MOST_SHOWN: Final = 1_000
-"""Of how many jobs that a filter has chosen it is told what became of each."""
+MAX_ITEM_RESULTS: Final = 1_000
+"""Maximum number of per-job results returned by a bulk operation."""
 
 
 class Sweep:
-    """What has become of the jobs that a filter has chosen.
+    """Result of a bulk operation on the jobs that match a filter.
 
     Attributes
     ----------
     matched, succeeded:
-        How many there were, and to how many it was done.
+        Number of matching jobs, and of those that were changed.
     items:
-        The first ``MOST_SHOWN`` of them, each with the reason why it was not done, if it was not.
+        The first ``MAX_ITEM_RESULTS`` job ids, each with its refusal, or ``None`` for success.
     """
 
     def __init__(self, action: Action) -> None:
@@ -103,14 +103,14 @@ class Sweep:
 
     @property
     def failed(self) -> int:
-        """To how many it could not be done."""
+        """Number of matching jobs that were refused."""
         return self.matched - self.succeeded
 
-    def add(self, dealt: Dealt) -> None:
-        """Note what became of some."""
+    def add(self, dealt: SweepBatchResult) -> None:
+        """Add the results of one transaction."""
         self.matched += len(dealt.ids)
         self.succeeded += sum(refusal is None for refusal in dealt.refusals)
-        room = MOST_SHOWN - len(self.items)
+        room = MAX_ITEM_RESULTS - len(self.items)
         self.items += list(zip(dealt.ids[:room], dealt.refusals[:room], strict=True))
 
 
@@ -141,8 +141,11 @@ class JobCalls(CollectionCalls):
             self.access.check_queue(job.queue)
             if job.reacts & ANY_EVENT:
                 self.access.need_all_queues("A reaction")
-        if self.tenant is not None and job.queue.startswith(RESERVED):
-            raise Forbidden(f"Queues whose names begin with {RESERVED!r} are not for tenants.")
+        if self.tenant is not None and job.queue.startswith(RESERVED_QUEUE_PREFIX):
+            raise Forbidden(
+                f"Queue {job.queue!r} is reserved: tenants cannot use names that begin with {RESERVED_QUEUE_PREFIX!r}. "
+                "Choose another name."
+            )
         if catalogue:
             job.warnings = check_args(catalogue, job, args)
         if job.notices:
@@ -150,14 +153,14 @@ class JobCalls(CollectionCalls):
         return job
 
     async def _check_notices(self, job: NewJob) -> None:
-        """See that a job can tell those whom it wants to tell (seed 003: notifications).
+        """Check the channels that a job notifies.
 
         Raises
         ------
         InvalidRequest
-            There is no such channel.
+            A channel does not exist.
         Forbidden
-            It names others than the channel does, and the caller may not say who is told.
+            The job sets its own recipients, and the caller is not an administrator.
         """
         for notice in job.notices:
             if self.access is not None and (notice.to or notice.cc):
@@ -171,7 +174,7 @@ class JobCalls(CollectionCalls):
             raise InvalidRequest(f"There is no channel {missing[0]!r}.", field="event_reactions")
 
     async def _completed(self, members: Members) -> Members:
-        """Run the enqueue middleware over a job, and complete and check it as the rules of its queue say."""
+        """Run the enqueue middleware on a job, then apply and check the rules of its queue."""
         members = await through_middleware(self.middleware, members)
         rules = await self._resource_rules()
         if rules and (queue := queue_of(members)) in rules:
@@ -179,7 +182,7 @@ class JobCalls(CollectionCalls):
         return members
 
     async def _resource_rules(self) -> Mapping[str, Rules]:
-        """Return the rules of queues that say something of what jobs need."""
+        """Return the rules of queues that set resource defaults or limits of jobs."""
         known = queue_rules.known(self.database.memory)
         if known is None:
             known = await self.database.read(queue_config.rules, None)
@@ -192,12 +195,12 @@ class JobCalls(CollectionCalls):
     def _check_tenant(self, tenant: str) -> None:
         if not tenant and self.database.settings.tenants == "required":
             raise TenantMissing(
-                "It is not said whose it is: name the tenant with the header X-OJS-Tenant or in 'meta.tenant_id'.",
+                "The tenant is missing. Name it with the header X-OJS-Tenant or in 'meta.tenant_id'.",
                 field="meta.tenant_id",
             )
 
     async def _schemas(self) -> Catalogue:
-        """Return the schemas that are registered, as far as this process has heard."""
+        """Return the registered schemas, cached until the process hears of a configuration change."""
         version, catalogue = self._life.catalogue
         if catalogue is None or version != self.database.memory.version:
             version = self.database.memory.version
@@ -220,7 +223,7 @@ class JobCalls(CollectionCalls):
         return await self.push([await self.prepare(members) for members in requests])
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
-        """Hand out jobs (FETCH); if there are none, wait for one, at most ``wait`` seconds."""
+        """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""
         waits = wait > 0 and not self.draining
         queues = request.queues
         if self.access is not None:
@@ -232,15 +235,15 @@ class JobCalls(CollectionCalls):
             queues = tuple(qualify(self.tenant or DEFAULT_TENANT, queue) for queue in queues)
         if request.provided is not None or may_be_special(self.database.memory, request.worker_id):
             queues = tuple(map(choosy, queues))
-        patience = Patience(queues if waits else (), _in_vain if waits else _never, self.give_back)
-        call = self.database.run_patiently(claim, request, patience)
+        patience = LongPoll(queues if waits else (), _should_wait if waits else _should_not_wait, self.give_back)
+        call = self.database.run_or_park(claim, request, patience)
         try:
             if waits:
-                await asyncio.wait((call,), timeout=min(wait, LONGEST_WAIT))
+                await asyncio.wait((call,), timeout=min(wait, MAX_WAIT_SECONDS))
                 if not call.done():
                     self.database.hurry(patience)
             jobs = (await call)[0]
-            if waits and isinstance(jobs, Nobody):
+            if waits and isinstance(jobs, NoJobsAllowed):
                 await asyncio.sleep(min(wait, IDLE_PAUSE))
             return jobs
         except asyncio.CancelledError:
@@ -250,47 +253,48 @@ class JobCalls(CollectionCalls):
             raise
 
     def give_back(self, jobs: Sequence[Job]) -> None:
-        """Take back jobs that were handed to somebody who has gone meanwhile; their attempt does not count."""
+        """Release jobs after their fetch was cancelled; their attempts do not count."""
         if jobs:
-            with contextlib.suppress(BackendUnavailable):  # then their leases end by themselves
+            with contextlib.suppress(BackendUnavailable):  # their leases expire instead
                 self.database.run_many(
                     completion.release, [Release(job.id, job.worker_id, job.attempt) for job in jobs]
                 )
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
-        """Complete jobs (ACK); for each return it, or why its acknowledgement was refused.
+        """Complete jobs (ACK); return each job, or the refusal of its acknowledgement.
 
-        Results of more than 64 KiB become files, if there is where to keep them, unless steps look into them.
+        With a file store, results of more than 64 KiB become files, unless a transaction must read them, for example
+        for steps that refer to them.
         """
-        if self.store is not None and any(len(item.result or b"") > LARGEST_INLINE_RESULT for item in items):
+        if self.store is not None and any(len(item.result or b"") > MAX_INLINE_RESULT_BYTES for item in items):
             items = [await self._with_file(item) for item in items]
         return await self._word(completion.acknowledge, items)
 
     async def _with_file(self, item: Acknowledgement) -> Acknowledgement:
-        """Keep the result of a job as a file if it is a large one."""
+        """Store a large result of a job as a file."""
         if item.append:
-            return item  # what is added may look into it
-        if item.result is None or not LARGEST_INLINE_RESULT < len(item.result) <= self.database.settings.largest_job:
+            return item  # appended steps may refer to the result
+        if item.result is None or not MAX_INLINE_RESULT_BYTES < len(item.result) <= self.database.settings.largest_job:
             return item
         if not await self.database.read(may_be_files, item.job_id):
             return item
         try:
             file = await self.files.keep(item.result, NewFile(content_type=JSON, job_id=item.job_id))
         except (BackendUnavailable, NotFound) as error:
-            log.warning("the result of the job %s is kept in the database: %s", item.job_id, error)
+            log.warning("result of job %s stays in the database, storing it as a file failed: %s", item.job_id, error)
             return item
         return msgspec.structs.replace(item, result=None, result_file=file.id)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
-        """End failed attempts (FAIL); for each return the job, or why the report was refused."""
+        """Fail attempts (FAIL); return each job, or the refusal of its report."""
         return await self._word(completion.fail, items)
 
     async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
-        """Take back jobs that a worker could not finish; their attempt does not count."""
+        """Release jobs that a worker could not finish; their attempts do not count."""
         return await self._word(completion.release, items)
 
     async def _word(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
-        """Pass on what workers say of jobs, as far as these are to be seen."""
+        """Apply workers' reports on jobs of the caller's tenant; refuse reports on other jobs."""
         if self.tenant is None:
             return list(await self.database.run_many(operation, items))
         refusals = await self.check_jobs([item.job_id for item in items])
@@ -299,42 +303,44 @@ class JobCalls(CollectionCalls):
         return [refusal or next(outcomes) for refusal in refusals]
 
     def _by(self, item: W) -> W:
-        """Name the worker as it is kept."""
+        """Qualify the worker's name with the tenant."""
         return msgspec.structs.replace(item, worker_id=self.named(item.worker_id)) if item.worker_id else item
 
     async def report(self, item: Progress) -> Job:
-        """Note how far a job is.
+        """Record the progress of a job.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such job, or the caller does not hold its lease.
+            The job does not exist, or the caller does not hold its lease.
         """
         (found,) = await self._word(completion.report, (item,))
         return accepted(found)
 
     async def account(self, item: Account) -> AgentState:
-        """Note what an agent's task uses, or is about to, and return how it stands (ojs-ai-agents.md section 3).
+        """Charge tokens, or the estimate for a call, to an agent job; return its new state.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such job, or the caller does not hold its lease.
+            The job does not exist, or the caller does not hold its lease.
         TokenBudgetExceeded
-            A call is about to be made, and there are too few tokens left for it.
+            The estimate is higher than the number of tokens left.
         ToolNotFound
-            The job has not declared the tool.
+            The job does not declare the tool.
+
+        Spec: ojs-ai-agents 3
         """
         await self._check_job(item.job_id)
         return accepted(await self.database.run(budgets.account, self._by(item)))
 
     async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:
-        """Save how far a job has got, in the place of what was saved before.
+        """Save the checkpoint of a job, in place of the previous one.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such job, or it is finished, or the caller does not hold its lease.
+            The job does not exist, or is finished, or the caller does not hold its lease.
         PayloadTooLarge
             The state is larger than 1 MiB.
         """
@@ -342,23 +348,23 @@ class JobCalls(CollectionCalls):
         return accepted(await self.database.run(checkpoints.save, self._by(item)))
 
     async def find_checkpoint(self, job_id: str) -> Checkpoint:
-        """Return what a job has saved.
+        """Return the checkpoint of a job.
 
         Raises
         ------
         NotFound
-            There is no such job, or it has saved nothing.
+            The job does not exist, or has no checkpoint.
         """
         await self._check_job(job_id)
         return accepted(await self.database.read(checkpoints.find_checkpoints, job_id))
 
     async def clear_checkpoint(self, job_id: str) -> bool:
-        """Delete what a job has saved; tell whether there was something.
+        """Delete the checkpoint of a job; return whether it had one.
 
         Raises
         ------
         NotFound
-            There is no such job.
+            The job does not exist.
         """
         await self._check_job(job_id)
         return accepted(await self.database.run(checkpoints.clear, job_id))
@@ -377,15 +383,15 @@ class JobCalls(CollectionCalls):
         return job
 
     async def wait_for(self, job_id: str, wait: float) -> Job:
-        """Return a job as soon as it is finished, or as it is after ``wait`` seconds.
+        """Return a job when it is finished, or as it is after ``wait`` seconds, at most ``MAX_WAIT_SECONDS``.
 
         Raises
         ------
         NotFound
-            There is no such job.
+            The job does not exist.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait, LONGEST_WAIT)
+        deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
         with self.database.wakeups.waiter(job_topic(job_id), FINISHED) as waiter:
             while True:
                 waiter.arm()
@@ -396,39 +402,39 @@ class JobCalls(CollectionCalls):
                 await waiter.wait(left)
 
     async def history(self, job_id: str) -> list[Entry]:
-        """Return what has happened to a job, the oldest first, at most the last 1,000.
+        """Return the last 1,000 history entries of a job, oldest first.
 
         Raises
         ------
         NotFound
-            There is no such job.
+            The job does not exist.
         """
         await self._check_job(job_id)
         return accepted(await self.database.read(read_history, job_id))
 
     async def purge_history(self, job_id: str) -> int:
-        """Forget what has happened to a job so far; return how many entries that were.
+        """Delete the history of a job; return the number of deleted entries.
 
         Raises
         ------
         NotFound
-            There is no such job.
+            The job does not exist.
         """
         await self._check_job(job_id)
         return accepted(await self.database.run(purge_history, job_id))
 
     async def lineage(self, job_id: str) -> Lineage:
-        """Return which jobs of its workflow lead to a job, and which follow it.
+        """Return the jobs of its workflow that precede and that follow a job.
 
         Raises
         ------
         NotFound
-            There is no such job.
+            The job does not exist.
         """
         await self._check_job(job_id)
         return accepted(await self.database.read(trace_lineage, job_id))
 
-    async def cancel(self, job_id: str) -> Steered:
+    async def cancel(self, job_id: str) -> ChangedJob:
         """Cancel an unfinished job (CANCEL).
 
         Raises
@@ -440,47 +446,47 @@ class JobCalls(CollectionCalls):
         return accepted(await self.database.run(interventions.cancel, job_id))
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:
-        """Let the priority of an unfinished job differ by so much from the one with which it was pushed (seed 003).
+        """Set the difference of an unfinished job's priority from the priority at its push.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such job, or it is finished.
+            The job does not exist, or is finished.
         InvalidRequest
-            The priority would be none from -100 to 100.
+            The resulting priority is not between -100 and 100.
         Forbidden
-            It would be raised, and the caller does not administer.
+            ``by`` is positive, and the caller is not an administrator.
         """
         if by > 0 and self.access is not None:
             self.access.need_admin()
         await self._check_job(job_id)
         return accepted(await self.database.run(interventions.adjust, interventions.Adjustment(job_id, by)))
 
-    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> Steered:
-        """Let a pending job go on: make it available, or, if it waits, resume it.
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
+        """Make a pending job available, or resume it if it is suspended.
 
         Parameters
         ----------
         data:
-            What it waits for, as JSON.
+            Data that the suspended job waits for, as JSON.
         failure:
-            Why what it waits for will not come.
+            Reason why the data will not come.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such job, or it is not pending.
+            The job does not exist, or is not pending.
         """
         await self._check_job(job_id)
         return accepted(await self.database.run(suspensions.activate, Resumption(job_id, data, failure)))
 
     async def job_notes(self, job_id: str) -> list[Note]:
-        """Return what was noted of a job, the oldest first.
+        """Return the notes on a job, oldest first.
 
         Raises
         ------
         NotFound
-            There is no such job.
+            The job does not exist.
         """
         await self._check_job(job_id)
         return accepted(await self.database.read(notes.of_jobs, job_id))
@@ -499,39 +505,41 @@ class JobCalls(CollectionCalls):
     def _theirs(self, chosen: JobFilter) -> JobFilter:
         return chosen if self.tenant is None else msgspec.structs.replace(chosen, tenant=self.tenant)
 
-    async def retry_dead(self, job_id: str, revival: interventions.Revival | None = None) -> Job:
-        """Run a discarded job again as if it were new, changed as ``revival`` says.
+    async def retry_dead(self, job_id: str, revival: interventions.DeadLetterRetry | None = None) -> Job:
+        """Run a dead letter again as if it were new, with the changes of ``revival``.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such job, or it is no dead letter.
+            The job does not exist, or is not a dead letter.
         InvalidRequest
-            What it would become is no job.
+            The changed job is invalid.
         """
         await self._check_job(job_id)
         if self.access is not None and revival is not None and revival.queue is not None:
             self.access.check_queue(revival.queue)
-        return accepted(await self.database.run(interventions.retry_dead, revival or interventions.Revival(job_id)))
+        return accepted(
+            await self.database.run(interventions.retry_dead, revival or interventions.DeadLetterRetry(job_id))
+        )
 
     async def delete_dead(self, job_id: str) -> Job:
-        """Delete a discarded job for good.
+        """Delete a discarded job permanently.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such job, or it is no dead letter.
+            The job does not exist, or is not a dead letter.
         """
         await self._check_job(job_id)
         return accepted(await self.database.run(interventions.delete_dead, job_id))
 
     async def perform(self, bulk: Bulk) -> Reply:
-        """Do something to several jobs in one go, unless the request was answered before.
+        """Perform an action on several jobs in one transaction, or return the stored reply of a repeated request.
 
         Raises
         ------
         Conflict
-            The idempotency key was given to another request.
+            The idempotency key belongs to another request.
         """
         if self.tenant is not None:
             ids = [item for item in bulk.items if isinstance(item, str)]
@@ -544,25 +552,25 @@ class JobCalls(CollectionCalls):
         return None if key is None else msgspec.structs.replace(key, operation=self.named(key.operation))
 
     async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Return the answer to a request, or, if it was made before under the same key, what was answered then.
+        """Answer a request, or return the stored reply if its idempotency key was used before.
 
-        If somebody is at it just now, that is waited for.
+        If another caller is answering the same request, wait for its reply, at most ``MAX_WAIT_SECONDS`` seconds.
 
         Raises
         ------
         Conflict
-            The key was given to another request, or its answer takes too long.
+            The key belongs to another request, or the other caller's reply takes too long.
         """
         if (key := self._key(key)) is None:
             return await answer()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + LONGEST_WAIT
+        deadline = loop.time() + MAX_WAIT_SECONDS
         while (known := accepted(await self.database.run(idempotency.begin, key))) is not None:
             if known.status != idempotency.IN_PROGRESS:
                 return known
             if loop.time() > deadline:
                 raise Conflict(f"The request with the idempotency key {key.key!r} is still being answered.")
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(REPLY_CHECK_SECONDS)
         reply = None
         try:
             reply = await answer()
@@ -571,31 +579,30 @@ class JobCalls(CollectionCalls):
             await self.database.run(idempotency.finish, (key, reply))
 
     async def sweep(self, action: Action, chosen: JobFilter, *, quietly: bool = False) -> Sweep:
-        """Do something to all jobs that match now, in small transactions, so that nobody waits for it.
+        """Perform an action on all jobs that match now, in small transactions so that other callers do not wait.
 
-        Each is dealt with if it still is in one of the states that were chosen when its turn comes. If the process dies
-        meanwhile, some were dealt with and the others were not: it can be asked again. It is an event, unless done
-        ``quietly``.
+        A job that has left the chosen states by its turn is skipped. If the process dies, the remaining jobs stay
+        unchanged, and the sweep can be repeated. It is recorded as an event, unless ``quietly`` is set.
 
         Raises
         ------
         InvalidRequest
-            The states that are chosen are none in which it can be done.
+            The action is not allowed in one of the chosen states.
         """
-        states = chosen.states or USUAL[action]
-        if wrong := [state for state in states if state not in ALLOWED[action]]:
+        states = chosen.states or DEFAULT_STATES[action]
+        if wrong := [state for state in states if state not in ALLOWED_STATES[action]]:
             raise InvalidRequest(
-                f"Jobs that are {' or '.join(wrong)} cannot be {action.past}; only those that are "
-                f"{', '.join(sorted(ALLOWED[action]))} can.",
+                f"Jobs in the state {' or '.join(wrong)} cannot be {action.past}. "
+                f"Choose from the states {', '.join(sorted(ALLOWED_STATES[action]))}.",
                 field="state",
             )
         found = Sweep(action)
         step: Step | None = Step(msgspec.structs.replace(self._theirs(chosen), states=states))
         while step is not None:
             stretch = await self.database.read(walk, step)
-            for start in range(0, len(stretch.ids), AT_ONCE):
-                ids = stretch.ids[start : start + AT_ONCE]
-                found.add(await self.database.run(bulks.deal_with, Some(action, ids, states)))
+            for start in range(0, len(stretch.ids), SWEEP_BATCH_SIZE):
+                ids = stretch.ids[start : start + SWEEP_BATCH_SIZE]
+                found.add(await self.database.run(bulks.perform_batch, SweepBatch(action, ids, states)))
             step = stretch.next
         if not quietly:
             await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
@@ -603,12 +610,14 @@ class JobCalls(CollectionCalls):
 
 
 def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[str, ...]:
-    """Return what is wrong with the arguments of a job, unless its schema forbids it (ojs-schema-registry.md 7).
+    """Return warnings for the arguments of a job that violate a schema in mode ``warn``.
 
     Raises
     ------
     SchemaViolation
-        It does.
+        The arguments violate a strict schema.
+
+    Spec: ojs-schema-registry 7
     """
     version = None if job.version is None else msgspec.json.decode(job.version)
     schema = catalogue.schema_of(qualify(job.tenant, job.type), version) or catalogue.schema_of(job.type, version)
@@ -623,7 +632,7 @@ def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[st
 
 
 async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: Members) -> Members:
-    """Return an enqueue request as the middleware, the first outermost, has changed it, unless it raises to refuse."""
+    """Pass an enqueue request through the middleware, the first outermost; a middleware may raise to refuse it."""
     if not middleware:
         return members
 
@@ -644,16 +653,16 @@ def _wrap(layer: EnqueueMiddleware, inner: Enqueue) -> Enqueue:
     return wrapped
 
 
-def _in_vain(jobs: Sequence[Job]) -> bool:
-    """Whether a fetch should wait: there is no job, and there may be one."""
-    return not jobs and not isinstance(jobs, Nobody)
+def _should_wait(jobs: Sequence[Job]) -> bool:
+    """Whether a fetch should wait: it found no job, and the worker may take jobs."""
+    return not jobs and not isinstance(jobs, NoJobsAllowed)
 
 
-def _never(jobs: Sequence[Job]) -> bool:
-    """A fetch that does not wait takes what there is."""
+def _should_not_wait(jobs: Sequence[Job]) -> bool:
+    """Return ``False``: a fetch without a wait takes what it finds."""
     return False
 
 
 def _has_arrived(call: asyncio.Future[Any]) -> bool:
-    """Whether a call has its results, although its caller was interrupted."""
+    """Whether a call has its result although its caller was cancelled."""
     return call.done() and not call.cancelled() and call.exception() is None

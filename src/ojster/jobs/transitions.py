@@ -1,7 +1,7 @@
-"""How does a job get from one state to another? The changes that operations are made of, whoever asked for them.
+"""State transitions of jobs.
 
-Each checks nothing, changes the job and its row, and records what happened. Jobs of workflows that have ended are noted
-in ``tx.effects.ended``: whoever calls these functions lets ``ojster.workflows.advance`` go on from there.
+Each function changes the job and its row and records an event. It does not check whether the change is allowed.
+Workflow jobs that end are added to ``tx.effects.ended``: the caller must then call ``ojster.workflows.advance``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.retry import Verdict, judge
 from ojster.storage.transaction import ColumnType, Transaction
 
-_OUTCOME: Final[dict[str, ColumnType]] = {
+_STATE_COLUMNS: Final[dict[str, ColumnType]] = {
     "seq": "bigint",
     "state": "text",
     "attempt": "bigint",
@@ -35,16 +35,16 @@ _OUTCOME: Final[dict[str, ColumnType]] = {
     "error_type": "text",
     "hold": "text",
 }
-"""What an outcome changes of a job's row, and by what the row is found."""
+"""Columns of ``jobs`` that a state change writes, with their types; ``seq`` identifies the row."""
 
-_VALUES: Final = attrgetter(*_OUTCOME)
+_VALUES: Final = attrgetter(*_STATE_COLUMNS)
 
-LONGEST_ERROR_TYPE: Final = 500
-"""How many characters of an error's type can be searched for."""
+MAX_ERROR_TYPE_LENGTH: Final = 500
+"""Maximum length of the searchable error type, in characters. Longer types are truncated."""
 
 
-class Steered:
-    """A job that was steered, and the state that it was in before."""
+class ChangedJob:
+    """A job that an operation changed, and its previous state."""
 
     __slots__ = ("before", "job")
 
@@ -54,9 +54,9 @@ class Steered:
 
 
 def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bool = False) -> None:
-    """End an active job's attempt as failed: retry, discard or dead letter, as its policy and the handler say.
+    """Fail the attempt of an active job: retry, discard or dead-letter it, by its retry policy and the handler's error.
 
-    With ``immediately`` a retry waits for no backoff, as after a lost worker.
+    With ``immediately``, a retry skips the backoff, as after a lost worker.
     """
     tx.envelopes([job])
     policy = retry_policy(job)
@@ -71,7 +71,7 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     job.errors = append_failure(job.errors, failure, job.attempt, tx.now)
     for tally in tx.tallies_of(job):
         tally.failed += 1
-    job.error_type = clean(failure.type).replace("\0", "")[:LONGEST_ERROR_TYPE]
+    job.error_type = clean(failure.type).replace("\0", "")[:MAX_ERROR_TYPE_LENGTH]
     error = {"type": clean(failure.type), "message": clean(failure.message[:1000]), "code": clean(failure.code)}
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
     for follow_up in life(tx).failed:
@@ -97,11 +97,11 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     job.worker_id = None
     tx.expect(job.due_at)
     free(tx, [job])
-    write_outcomes(tx, [job])
+    write_states(tx, [job])
     tx.emit("job.retrying", job, attempt=job.attempt, delay_ms=job.retry_delay // 1000)
 
 
-def lose_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
+def fail_lost_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
     """End the attempt of a job whose worker is lost; what is locked with it is locked."""
     fail_attempt(tx, job, failure, immediately=True)
     for follow_up in life(tx).lose:
@@ -109,7 +109,10 @@ def lose_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
 
 
 def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Put jobs into their queues, now; jobs of workflows only if these are not held or were told to stop."""
+    """Make jobs available now.
+
+    A workflow job becomes pending instead if its workflow is held, and is cancelled if its node was told to stop.
+    """
     moved = list(jobs)
     if stopped := stop_jobs(tx, moved):
         moved = [job for job in moved if job.id not in stopped]
@@ -125,7 +128,7 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
         tx.expect(job.due_at)
         tx.make_fetchable(job)
         tx.emit("job.enqueued", job, attempt=job.attempt)
-    write_outcomes(tx, moved)
+    write_states(tx, moved)
     for follow_up in life(tx).enqueued:
         follow_up(tx, moved)
 
@@ -139,7 +142,7 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
 
 
 def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> None:
-    """Complete a job that ran so long, in microseconds, and leave it to ``write_completed`` to write that."""
+    """Complete a job that ran for ``ran`` microseconds. The caller must then call ``write_completed`` to store it."""
     tx.move(job, JobState.COMPLETED.value)
     job.finished_at = tx.now
     job.due_at = None
@@ -154,51 +157,51 @@ def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> N
 
 
 def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Write that jobs are completed."""
+    """Write the rows of completed jobs."""
     free(tx, jobs)
     tx.complete_jobs(jobs)
     if kept := [job for job in jobs if job.reacts & KEPT]:
-        note_expiration(tx, kept)
+        set_expiry(tx, kept)
         tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", [(job.due_at, job.seq) for job in kept])
     tx.effects.ended += [job for job in jobs if job.node is not None]
 
 
-def note_expiration(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Note in finished jobs that say how long they are to be kept until when that is: it is when they are due."""
+def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Set ``due_at`` of finished jobs with an ``expiration_delay`` to the time at which they are deleted."""
     tx.envelopes([job for job in jobs if job.envelope == b"{}"])
     for job in jobs:
         job.due_at = kept_until(tx.now, delay_of(job.envelope))
 
 
 def cancel_job(tx: Transaction, job: Job) -> None:
-    """Cancel an unfinished job. Its worker learns of it with the next heartbeat."""
+    """Cancel an unfinished job. The response to its worker's next heartbeat reports the cancellation."""
     cancel_jobs(tx, [job])
 
 
 def cancel_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Cancel unfinished jobs. Their workers learn of it with the next heartbeat."""
+    """Cancel unfinished jobs. The responses to their workers' next heartbeats report the cancellation."""
     for job in jobs:
         before = job.state
         end(tx, job, JobState.CANCELLED)
         tx.emit("job.cancelled", job, previous_state=before)
-    write_outcomes(tx, jobs)
+    write_states(tx, jobs)
 
 
 def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
-    """Bring a job to a terminal state that is not ``completed``."""
+    """Move a job to a terminal state other than ``completed``, and write its row."""
     end(tx, job, state, dead=dead)
-    write_outcomes(tx, [job])
+    write_states(tx, [job])
 
 
 def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
-    """Do as ``finish``, and leave it to the caller to write the outcome, with that of others."""
+    """Do the same as ``finish`` without writing the row: the caller writes several at once with ``write_states``."""
     assert state in FINISHED
     free(tx, [job])
     tx.move(job, state.value)
     job.finished_at = tx.now
     job.due_at = None
     if job.reacts & KEPT:
-        note_expiration(tx, [job])
+        set_expiry(tx, [job])
     job.dead = int(dead)
     tx.effects.finished.append(job.id)
     if job.node is not None:
@@ -212,6 +215,6 @@ def free(tx: Transaction, jobs: Sequence[Job]) -> None:
         follow_up(tx, jobs)
 
 
-def write_outcomes(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Write what an outcome changes of a job's row."""
-    tx.update_rows("jobs", _OUTCOME, [_VALUES(job) for job in jobs])
+def write_states(tx: Transaction, jobs: Iterable[Job]) -> None:
+    """Write the columns in ``_STATE_COLUMNS`` of jobs."""
+    tx.update_rows("jobs", _STATE_COLUMNS, [_VALUES(job) for job in jobs])

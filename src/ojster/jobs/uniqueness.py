@@ -1,4 +1,7 @@
-"""When are two jobs the same job? Uniqueness policies and fingerprints (ojs-unique-jobs.md)."""
+"""Uniqueness policies and fingerprints: which jobs are duplicates of each other.
+
+Spec: ojs-unique-jobs
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,11 @@ _SAFE_INTEGER: Final = 2**53 - 1
 
 
 class UniquePolicy(msgspec.Struct, frozen=True):
-    """Which jobs count as duplicates of each other, and what to do with one (ojs-unique-jobs.md section 2).
+    """Which jobs are duplicates of each other, and what happens to a duplicate.
 
-    ``period`` is in microseconds; ``None`` means for as long as the other job is in one of ``states``.
+    ``period`` is in microseconds; ``None``: while the other job is in one of ``states``.
+
+    Spec: ojs-unique-jobs 2
     """
 
     keys: tuple[str, ...] = ("type",)
@@ -42,30 +47,34 @@ class UniquePolicy(msgspec.Struct, frozen=True):
 
 
 def parse_unique_policy(given: Any) -> UniquePolicy:
-    """Return the policy that a job's ``unique`` object describes.
+    """Return the policy in a job's ``unique`` object.
 
     Raises
     ------
     InvalidRequest
-        It breaks a rule of ojs-unique-jobs.md section 2.2.
+        The policy breaks a rule of the specification.
+
+    Spec: ojs-unique-jobs 2.2
     """
     if not isinstance(given, dict):
         raise InvalidRequest("unique must be an object.", field="unique")
     if unknown := sorted(given.keys() - _FIELDS):
         raise InvalidRequest(
-            f"unique has no attribute {unknown[0]!r}; it knows {', '.join(sorted(_FIELDS))}.", field="unique"
+            f"unique has no attribute {unknown[0]!r}; it can have {', '.join(sorted(_FIELDS))}.", field="unique"
         )
     keys = _strings(given, "keys") or ("type",)
     for key in keys:
         if key not in _DIMENSIONS:
-            raise InvalidRequest(f"unique.keys: {key!r} is none of {', '.join(_DIMENSIONS)}.", field="unique.keys")
+            raise InvalidRequest(f"unique.keys: {key!r} is not one of {', '.join(_DIMENSIONS)}.", field="unique.keys")
     meta_keys = _strings(given, "meta_keys") or ()
     if "meta" in keys and not meta_keys:
         raise InvalidRequest("unique.meta_keys must name keys when 'meta' is in unique.keys.", field="unique.meta_keys")
     states = _strings(given, "states")
     for state in states or ():
         if state not in STATE_NAMES:
-            raise InvalidRequest(f"unique.states: {state!r} is none of {', '.join(JobState)}.", field="unique.states")
+            raise InvalidRequest(
+                f"unique.states: {state!r} is not one of {', '.join(JobState)}.", field="unique.states"
+            )
     on_conflict = "reject" if given.get("on_conflict") is None else given["on_conflict"]
     if not isinstance(on_conflict, str) or on_conflict not in _CONFLICTS:
         raise InvalidRequest(
@@ -84,15 +93,16 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
 
 
 def fingerprint(policy: UniquePolicy, *, type: str, queue: str, args: list[Any], meta: dict[str, Any]) -> str:
-    """Return the SHA-256 of the canonical JSON (RFC 8785, NFC) of what makes the job unique, in hexadecimal.
+    """Return the SHA-256, in hexadecimal, of the canonical JSON (RFC 8785, NFC) of the job's unique attributes.
 
-    RFC 8785 has no place for integers beyond 2**53 - 1, and rounding them would make different identifiers equal; they
-    take part by their decimal digits. ``args_keys`` names keys of the first object in ``args``, or positions ("0").
+    RFC 8785 cannot represent integers beyond 2**53 - 1, and rounding would make different identifiers equal, so they
+    are included as decimal digits. ``args_keys`` names keys of the objects in ``args`` (the first match counts), or
+    positions ("0").
 
     Raises
     ------
     InvalidRequest
-        ``args_keys`` or ``meta_keys`` names a key that is not there.
+        ``args_keys`` or ``meta_keys`` names a missing key.
     """
     chosen: dict[str, Any] = {"type": type}
     if "queue" in policy.keys:

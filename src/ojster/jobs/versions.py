@@ -1,4 +1,7 @@
-"""Which versions of a job can a worker handle? (ojs-job-versioning.md sections 5 and 8)"""
+"""The versions of a job type that a worker can handle.
+
+Spec: ojs-job-versioning 5, 8
+"""
 
 from __future__ import annotations
 
@@ -13,37 +16,37 @@ from ojster.core.json_schema import parse_version
 ANY: Final = "*"
 
 _PART: Final = 1_000_000
-"""Each of the three numbers of a version is smaller."""
+"""Exclusive upper bound of each of the three numbers of a version."""
 
-_LAST: Final = _PART**3
+_UNBOUNDED: Final = _PART**3
 _BOUND: Final = re.compile(r"(>=|<=|>|<|=|)(\d+(?:\.\d+){0,2})")
 
 
 class Handled(msgspec.Struct, frozen=True):
-    """The versions of a job type that a worker can handle: from one, up to and without another, as numbers."""
+    """The versions of a job type that a worker can handle, as numbers: from ``low`` to ``high``, which is excluded."""
 
     type: str
     low: int = 0
-    high: int = _LAST
+    high: int = _UNBOUNDED
 
     @property
     def versions(self) -> str:
-        """Return the range as it is written; the inverse of ``parse_handled``."""
+        """The range as text; the inverse of ``parse_handled``."""
         bounds = [f">={shown_version(self.low)}"] * (self.low > 0) + [f"<{shown_version(self.high)}"] * (
-            self.high < _LAST
+            self.high < _UNBOUNDED
         )
         return " ".join(bounds) or ANY
 
 
 def shown_version(number: int) -> str:
-    """Return the version that a number stands for; the inverse of ``version_number``."""
+    """Return the version of a number; the inverse of ``version_number``."""
     rest, patch = divmod(number, _PART)
     major, minor = divmod(rest, _PART)
     return f"{major}.{minor}.{patch}"
 
 
 def version_number(given: Any) -> int | None:
-    """Return a version as a number, which is greater for a later one; ``None`` if it is none."""
+    """Return a version as a number that increases with the version; ``None`` if it is not a version."""
     try:
         parts = parse_version(given)
     except InvalidRequest:
@@ -55,14 +58,14 @@ def version_number(given: Any) -> int | None:
 
 
 def parse_handled(type: str, versions: str) -> Handled | None:
-    """Return the versions that a range stands for: ``2.0``, ``>=1.0 <3.0``, ``>=2.0``; ``None`` if it is any.
+    """Return the versions in a range such as ``2.0``, ``>=1.0 <3.0`` or ``>=2.0``; ``None`` if it includes all.
 
     Raises
     ------
     InvalidRequest
-        It is no range.
+        It is not a range.
     """
-    low, high = 0, _LAST
+    low, high = 0, _UNBOUNDED
     for bound in versions.split():
         if bound == ANY:
             continue
@@ -70,7 +73,7 @@ def parse_handled(type: str, versions: str) -> Handled | None:
         number = None if match is None else version_number(match[2])
         if match is None or number is None:
             raise InvalidRequest(
-                f"{versions[:80]!r} is no range of versions such as '2.0', '>=1.0 <3.0' or '*'.", field="versions"
+                f"{versions[:80]!r} is not a version range such as '2.0', '>=1.0 <3.0' or '*'.", field="versions"
             )
         match match[1]:
             case ">=":
@@ -83,4 +86,4 @@ def parse_handled(type: str, versions: str) -> Handled | None:
                 high = min(high, number + 1)
             case _:
                 low, high = max(low, number), min(high, number + 1)
-    return None if (low, high) == (0, _LAST) else Handled(type, low, high)
+    return None if (low, high) == (0, _UNBOUNDED) else Handled(type, low, high)

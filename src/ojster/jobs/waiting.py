@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.core.tenant import NOBODY
-from ojster.storage.transaction import KINDS_OF_WAITING, Transaction
+from ojster.storage.transaction import AVAILABLE_CONDITIONS, Transaction
 
 MAX_TENANTS: Final = 100
 """Maximum number of tenants whose jobs a claim looks at in one queue."""
@@ -29,7 +29,7 @@ def oldest_waiting(tx: Transaction, queue: str) -> int | None:
     """Return when the next job of a queue became available, whatever its tenant, in microseconds since the epoch."""
     moments = []
     for tenant in (NOBODY, *waiting_tenants(tx, queue)):
-        for kind, order in KINDS_OF_WAITING:
+        for kind, order in AVAILABLE_CONDITIONS:
             moments += tx.execute(
                 f"SELECT enqueued_at FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' "
                 f"AND {kind} ORDER BY {order}, seq LIMIT 1",

@@ -1,4 +1,7 @@
-"""How do workers get jobs, and tell what became of them? (ojs-http-binding.md section 10, ojs-worker-protocol.md)"""
+"""Endpoints for workers: fetch jobs, report their outcomes, and send heartbeats.
+
+Spec: ojs-http-binding 10, ojs-worker-protocol
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,19 @@ from ojster.jobs.failure import parse_failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.request import check_queue_name, read_type
 from ojster.jobs.versions import Handled, parse_handled
-from ojster.queues.fairness import MOST_SHARING, STRICT, Sharing
+from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 from ojster.workflows.property_values import Changes
 
 
-async def fetch(exchange: Exchange) -> Answer:
-    """Claim jobs for a worker. With ``wait_ms``, wait for one if there is none."""
+async def fetch(exchange: HttpRequest) -> Answer:
+    """Claim jobs for a worker. With ``wait_ms``, wait up to that time if no job is available."""
     body = await exchange.read(wire.FETCH)
     if body.capabilities and body.worker_id is None:
         raise InvalidRequest(
-            "A worker with 'capabilities' needs a 'worker_id', by which it is known what its jobs take of it.",
+            "'worker_id' is missing. It is required with 'capabilities', to track the resources in use.",
             field="worker_id",
         )
     request = Claim(
@@ -49,23 +52,23 @@ async def fetch(exchange: Exchange) -> Answer:
     if not body.wait_ms:
         jobs = await exchange.engine.fetch(request)
     else:
-        jobs = await _until_gone(exchange, request, body.wait_ms / 1000)
+        jobs = await _fetch_until_disconnect(exchange, request, body.wait_ms / 1000)
     return Answer(b'{"jobs":[%b]}' % b",".join([to_json(job) for job in jobs]))
 
 
 def _sharing(body: wire.FetchBody) -> Sharing:
     strategy = body.strategy or "weighted"
-    if strategy != "strict" and len(body.queues) > MOST_SHARING:
-        raise InvalidRequest(f"At most {MOST_SHARING} queues can share by {strategy}.", field="queues")
+    if strategy != "strict" and len(body.queues) > MAX_FAIR_QUEUES:
+        raise InvalidRequest(f"Strategy {strategy} allows {MAX_FAIR_QUEUES} queues. Name fewer.", field="queues")
     return Sharing(strategy, tuple(sorted(body.weights.items())))
 
 
-_TURNS_TO_NOTICE: Final = 3
-"""How many turns of the loop it takes until a connection that was closed is known to be: read, close, tell."""
+_DISCONNECT_LOOP_ITERATIONS: Final = 3
+"""Number of event-loop iterations until a closed connection is noticed: read, close, report."""
 
 
-async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[Job]:
-    """Fetch with a wait that ends when the caller hangs up, so that no job is handed to nobody."""
+async def _fetch_until_disconnect(exchange: HttpRequest, request: Claim, wait: float) -> list[Job]:
+    """Fetch jobs with a long poll that ends when the worker disconnects; its jobs are given back."""
     fetching = asyncio.create_task(exchange.engine.fetch(request, wait))
     gone = asyncio.create_task(exchange.gone())
     try:
@@ -73,7 +76,7 @@ async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[J
         if not fetching.done():
             return []
         jobs = await fetching
-        for _ in range(_TURNS_TO_NOTICE if jobs else 0):
+        for _ in range(_DISCONNECT_LOOP_ITERATIONS if jobs else 0):
             await asyncio.sleep(0)
         if gone.done():
             exchange.engine.give_back(jobs)
@@ -84,12 +87,12 @@ async def _until_gone(exchange: Exchange, request: Claim, wait: float) -> list[J
         gone.cancel()
 
 
-async def acknowledge(exchange: Exchange) -> Answer:
+async def acknowledge(exchange: HttpRequest) -> Answer:
     """Complete a job."""
     return await _acknowledge(exchange, await exchange.read(wire.ACK))
 
 
-async def _acknowledge(exchange: Exchange, body: wire.AckBody) -> Answer:
+async def _acknowledge(exchange: HttpRequest, body: wire.AckBody) -> Answer:
     (outcome,) = await exchange.engine.acknowledge((_acknowledgement(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
@@ -104,7 +107,7 @@ def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
 
 
 def changes_of(body: wire.ChangesBody | wire.PropertiesBody | None) -> Changes | None:
-    """Return what is to become of the properties of a workflow."""
+    """Return the requested changes of workflow properties, or ``None``."""
     return None if body is None else Changes(body.set, tuple(body.delete), body.expected)
 
 
@@ -116,33 +119,33 @@ def _completed(job: Job) -> bytes:
     ).encode()
 
 
-async def acknowledge_job(exchange: Exchange) -> Answer:
+async def acknowledge_job(exchange: HttpRequest) -> Answer:
     """Complete the job in the path."""
     body = await exchange.read(wire.ACK_JOB)
     given = wire.AckBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
     return await _acknowledge(exchange, given)
 
 
-async def acknowledge_batch(exchange: Exchange) -> Answer:
-    """Complete several jobs; each acknowledgement is accepted or refused by itself."""
+async def acknowledge_batch(exchange: HttpRequest) -> Answer:
+    """Complete several jobs. Each acknowledgement is accepted or refused independently."""
     body = await exchange.read(wire.ACK_BATCH)
     outcomes = await exchange.engine.acknowledge([_acknowledgement(ack) for ack in body.acks])
     return _batch(outcomes, _completed)
 
 
-async def fail(exchange: Exchange) -> Answer:
+async def fail(exchange: HttpRequest) -> Answer:
     """Report that a job failed, or hand it back with ``requeue``."""
     return await _fail(exchange, await exchange.read(wire.NACK))
 
 
-async def fail_job(exchange: Exchange) -> Answer:
+async def fail_job(exchange: HttpRequest) -> Answer:
     """Report that the job in the path failed, or hand it back with ``requeue``."""
     body = await exchange.read(wire.NACK_JOB)
     given = wire.NackBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
     return await _fail(exchange, given)
 
 
-async def _fail(exchange: Exchange, body: wire.NackBody) -> Answer:
+async def _fail(exchange: HttpRequest, body: wire.NackBody) -> Answer:
     engine = exchange.engine
     if body.requeue:
         (outcome,) = await engine.release((_requeue(body),))
@@ -153,8 +156,8 @@ async def _fail(exchange: Exchange, body: wire.NackBody) -> Answer:
     return Answer(_failed(outcome))
 
 
-async def fail_batch(exchange: Exchange) -> Answer:
-    """Report several failures or hand several jobs back; each is accepted or refused by itself."""
+async def fail_batch(exchange: HttpRequest) -> Answer:
+    """Report several failures, or hand several jobs back. Each report is accepted or refused independently."""
     body = await exchange.read(wire.NACK_BATCH)
     engine = exchange.engine
     failed = [_failure_report(one) for one in body.nacks if not one.requeue]
@@ -166,7 +169,7 @@ async def fail_batch(exchange: Exchange) -> Answer:
 
 def _failure_report(body: wire.NackBody) -> FailureReport:
     if body.error is None:
-        raise InvalidRequest("The 'error' attribute is missing; it says why the job failed.", field="error")
+        raise InvalidRequest("'error' is missing. Describe why the job failed.", field="error")
     failure = parse_failure(body.error)
     return FailureReport(body.job_id, failure, body.worker_id, body.attempt, changes_of(body.properties))
 
@@ -176,26 +179,26 @@ def _requeue(body: wire.NackBody) -> Release:
     return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000, changes=changes)
 
 
-async def release(exchange: Exchange) -> Answer:
-    """Let go of a job: put it back, let it wait, have its workflow run again, or skip the rest of that."""
+async def release(exchange: HttpRequest) -> Answer:
+    """Release a job: requeue it, suspend it, retry its workflow, or skip the rest of the workflow."""
     return await _release(exchange, await exchange.read(wire.RELEASE))
 
 
-async def release_job(exchange: Exchange) -> Answer:
-    """Let go of the job in the path, as ``release`` does."""
+async def release_job(exchange: HttpRequest) -> Answer:
+    """Release the job in the path: requeue it, suspend it, retry its workflow, or skip the rest of the workflow."""
     body = await exchange.read(wire.RELEASE_JOB)
     return await _release(exchange, wire.ReleaseBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body)))
 
 
-async def _release(exchange: Exchange, body: wire.ReleaseBody) -> Answer:
+async def _release(exchange: HttpRequest, body: wire.ReleaseBody) -> Answer:
     (outcome,) = await exchange.engine.release((_as_release(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(_released(outcome))
 
 
-async def release_batch(exchange: Exchange) -> Answer:
-    """Let go of several jobs; each is accepted or refused by itself."""
+async def release_batch(exchange: HttpRequest) -> Answer:
+    """Release several jobs. Each release is accepted or refused independently."""
     body = await exchange.read(wire.RELEASE_BATCH)
     return _batch(await exchange.engine.release([_as_release(one) for one in body.releases]), _released)
 
@@ -252,10 +255,10 @@ def _batch(outcomes: Sequence[Job | OjsterError], show: Any) -> Answer:
     return Answer(b'{"results":[%b]}' % b",".join(results))
 
 
-async def heartbeat(exchange: Exchange) -> Answer:
-    """Report a worker's health, extend the leases of its jobs, and learn what is wanted of it."""
+async def heartbeat(exchange: HttpRequest) -> Answer:
+    """Record a worker's heartbeat, extend the leases of its jobs, and return the server's directive."""
     body = await exchange.read(wire.HEARTBEAT)
-    read_provided(body.capabilities)  # or it is refused
+    read_provided(body.capabilities)  # reject malformed capabilities
     engine = exchange.engine
     active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
     pulse = await engine.beat(
@@ -289,35 +292,39 @@ async def heartbeat(exchange: Exchange) -> Answer:
 
 
 def _handled(bodies: Sequence[wire.HandlerBody]) -> tuple[Handled, ...]:
-    """Return of which types a worker handles only some versions, each once."""
-    found = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MOST_HANDLERS]]
+    """Return the job types of which a worker handles only some versions, without duplicates, sorted by type."""
+    found = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MAX_HANDLERS]]
     return tuple(sorted({one.type: one for one in found if one is not None}.values(), key=lambda one: one.type))
 
 
-MOST_HANDLERS: Final = 1_000
+MAX_HANDLERS: Final = 1_000
+"""Maximum number of handlers read from a heartbeat; more are ignored."""
 
 
-async def list_workers(exchange: Exchange) -> Answer:
+async def list_workers(exchange: HttpRequest) -> Answer:
     """List the workers that send heartbeats."""
     return Answer(encode({"workers": [_worker(worker) for worker in await exchange.engine.workers()]}))
 
 
-async def check_worker(exchange: Exchange) -> Answer:
-    """Tell whether a worker takes jobs; 503 if it does not (ojs-graceful-shutdown.md section 8.1)."""
+async def check_worker(exchange: HttpRequest) -> Answer:
+    """Show whether a worker accepts jobs. Answers 503 if it does not.
+
+    Spec: ojs-graceful-shutdown 8.1
+    """
     worker = await exchange.engine.find_worker(exchange.path["id"])
     return Answer(encode(_worker(worker)), 200 if worker.state == "running" else 503)
 
 
-async def direct_worker(exchange: Exchange) -> Answer:
-    """Tell a worker, with its next heartbeat, to be running, quiet, or to terminate."""
+async def direct_worker(exchange: HttpRequest) -> Answer:
+    """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
     body = await exchange.read(wire.DIRECTIVE)
     return Answer(encode({"worker": _worker(await exchange.engine.direct(exchange.path["id"], body.directive))}))
 
 
-async def remove_worker(exchange: Exchange) -> Answer:
-    """Forget a worker that has stopped; jobs that it still holds are given to others.
+async def remove_worker(exchange: HttpRequest) -> Answer:
+    """Remove a worker that has stopped, and make its jobs available again.
 
-    With ``lost=true`` it did not stop in good order, and its attempts count.
+    ``lost=true`` means that it did not stop cleanly; the attempts of its jobs then count.
     """
     await exchange.engine.leave(exchange.path["id"], lost=exchange.query.get("lost") == "true")
     return Answer(encode({"removed": True, "worker_id": exchange.path["id"]}))

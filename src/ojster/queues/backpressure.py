@@ -1,9 +1,10 @@
-"""Is a queue full? Bounds on how many jobs may wait in it, and what becomes of one too many. (ojs-backpressure.md)
+"""Depth bounds of queues, and what happens when one is reached.
 
-Which queues have bounds is remembered by each process (``ojster.storage.memory``), so that a push into any other
-costs nothing. Whether a bounded one is full is counted in the transaction of the push, with the queue locked.
-Jobs of workflows, of cron jobs and in callers' own transactions are let in: nobody could wait there, or would have to
-for long.
+Each process remembers which queues have bounds (``ojster.storage.memory``), so a push into any other queue costs
+nothing. A push into a bounded queue counts its jobs in the same transaction, with the queue locked. Jobs of workflows,
+and those in callers' transactions, are not bounded: they could not wait, or would block for too long.
+
+Spec: ojs-backpressure
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ojster.core.states import JobState
 from ojster.jobs.request import NewJob
 from ojster.jobs.transitions import finish
 from ojster.queues.rules import Bound, queue_bounds
-from ojster.storage.transaction import JOB_COLUMNS, KINDS_OF_WAITING, Transaction
+from ojster.storage.transaction import AVAILABLE_CONDITIONS, JOB_COLUMNS, Transaction
 
-WAITING: Final = ("available", "scheduled", "retryable", "pending")
-"""The states in which a job takes a place of its queue (section 3)."""
+DEPTH_STATES: Final = ("available", "scheduled", "retryable", "pending")
+"""States in which a job counts towards the depth of its queue. Spec: ojs-backpressure 3"""
 
 
 def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[QueueFull | None]:
-    """Make room for groups of jobs that are to be pushed; for each return why there is none, if there is none."""
+    """Reserve places for groups of jobs to push; return ``None`` or the refusal for each group."""
     bounds = queue_bounds(tx)
     if not bounds:
         return [None for _ in groups]
@@ -62,15 +63,15 @@ def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[Queue
 
 
 def depth_of(tx: Transaction, queue: str) -> int:
-    """How many jobs wait in a queue, those that this transaction has pushed included."""
+    """Return the depth of a queue, including the jobs that this transaction has pushed."""
     counted: dict[str, int] = dict(
         tx.execute("SELECT state, jobs FROM job_counts WHERE queue = :queue", {"queue": queue})
     )
-    return sum(counted.get(state, 0) + tx.effects.counts.get((queue, state), 0) for state in WAITING)
+    return sum(counted.get(state, 0) + tx.effects.counts.get((queue, state), 0) for state in DEPTH_STATES)
 
 
 def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound]) -> dict[str, int]:
-    """How many more jobs each queue takes; nobody else may push into them until the transaction ends."""
+    """Return the free places of each queue, and lock out other pushes until the transaction ends."""
     places = {}
     for queue in queues:
         if tx.for_update:
@@ -80,12 +81,12 @@ def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound])
 
 
 def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> int:
-    """Discard the jobs that have been available for the longest; return how many."""
+    """Discard the oldest available jobs; return their number."""
     jobs: list[Job] = []
-    for kind, _ in KINDS_OF_WAITING:
+    for kind, _ in AVAILABLE_CONDITIONS:
         rows = tx.execute(
             f"SELECT {JOB_COLUMNS} FROM jobs WHERE queue = :queue AND state = 'available' AND {kind} "
-            "ORDER BY seq + 0 LIMIT :wanted" + tx.skip_locked,  # + 0: not by walking through all jobs that there are
+            "ORDER BY seq + 0 LIMIT :wanted" + tx.skip_locked,  # + 0: keeps the planner from walking all jobs by seq
             {"queue": queue, "wanted": wanted},
         )
         jobs += [Job(*row) for row in rows]
@@ -104,18 +105,21 @@ def _warn(tx: Transaction, queue: str, bound: Bound, before: int, after: int) ->
 
 
 class Pressure(msgspec.Struct, frozen=True):
-    """How full a bounded queue is."""
+    """Depth of a bounded queue, relative to its bound."""
 
     depth: int
     bound: Bound
 
     @property
     def share(self) -> float:
-        """The depth as a share of the bound."""
+        """The depth divided by the bound, at most 1."""
         return min(1.0, self.depth / self.bound.max_depth)
 
     def headers(self) -> dict[str, str]:
-        """The headers that warn those who push (section 7.3); none if there is nothing to warn of."""
+        """Return the headers that warn a caller about a push; none below the warning threshold.
+
+        Spec: ojs-backpressure 7.3
+        """
         if self.share < self.bound.warning_threshold:
             return {}
         return {
@@ -126,12 +130,12 @@ class Pressure(msgspec.Struct, frozen=True):
 
 
 def bounded_pressures(tx: Transaction, requests: Sequence[None]) -> list[dict[str, Pressure]]:
-    """Return how full each bounded queue is, for each request."""
+    """Return the pressure of every bounded queue, for each request."""
     found = {queue: Pressure(depth_of(tx, queue), bound) for queue, bound in queue_bounds(tx).items()}
     return [found for _ in requests]
 
 
 def pressures(tx: Transaction, queues: Sequence[str]) -> list[Pressure | None]:
-    """Return how full each queue is; ``None``: it has no bound."""
+    """Return the pressure of each queue; ``None``: it has no bound."""
     bounds = queue_bounds(tx)
     return [Pressure(depth_of(tx, queue), bounds[queue]) if queue in bounds else None for queue in queues]

@@ -18,11 +18,21 @@ from ojster.jobs.available import by_priority, one_of_each, pass_over, select_av
 from ojster.jobs.claim_policy import UNLIMITED, Claim, ClaimPolicy, Obstacles, Pipeline, Share, Take
 from ojster.jobs.extension import settle
 from ojster.jobs.places import last_places
-from ojster.jobs.transitions import finish, write_outcomes
-from ojster.queues.fairness import STRICT, Sharing, Turns
-from ojster.queues.limits import MOST_KEYS, TRY_AGAIN, Gate, Head, Limit, count_active, find_limit, heads, key_of_queue
+from ojster.jobs.transitions import finish, write_states
+from ojster.queues.fairness import STRICT, FairnessState, Sharing
+from ojster.queues.limits import (
+    MAX_KEYS_PER_READ,
+    RESCHEDULE_DELAY_US,
+    Gate,
+    Head,
+    Limit,
+    count_active,
+    find_limit,
+    heads,
+    key_of_queue,
+)
 from ojster.queues.pool import Pool, pools_by_name
-from ojster.queues.pools import count_active_jobs, is_starved, room_in
+from ojster.queues.pools import count_active_jobs, is_starved, pool_capacity
 from ojster.queues.rules import queue_rules
 from ojster.queues.turns import turns_of
 from ojster.storage.transaction import WITH_LIMIT
@@ -172,10 +182,10 @@ class KeyLimitPolicy(ClaimPolicy):
         wrapped = False
         for _ in range(MAX_WINDOWS):
             some = heads(self.tx, queue, tenant, after)
-            is_last = len(some) < MOST_KEYS
+            is_last = len(some) < MAX_KEYS_PER_READ
             if wrapped:
                 is_last = is_last or some[-1].limit.key >= start
-                some = [head for head in some if head.limit.key <= start]  # those behind were looked at
+                some = [head for head in some if head.limit.key <= start]  # later keys were examined before
             if some:
                 places[here] = after = some[-1].limit.key
                 yield some
@@ -195,9 +205,9 @@ class KeyLimitPolicy(ClaimPolicy):
             else:
                 tx.move(job, JobState.SCHEDULED.value)
                 tx.emit("job.scheduled", job, scheduled_at=gate.opens_at, reason="rate_limit")
-                job.due_at = gate.opens_at or tx.now + TRY_AGAIN
+                job.due_at = gate.opens_at or tx.now + RESCHEDULE_DELAY_US
                 tx.expect(job.due_at)
-                write_outcomes(tx, [job])
+                write_states(tx, [job])
         settle(tx)
 
     def taken(self, tenant: str, jobs: Sequence[Job]) -> None:
@@ -260,7 +270,7 @@ class PoolPolicy(ClaimPolicy):
     def enter(self, shares: Collection[Share]) -> None:
         """Lock the pools, and count how many more jobs may run in each."""
         for name in sorted({name for share in shares if (name := share.trait(POOL)) is not None}):
-            self._room[name] = room_in(self.tx, self._pools[name], turns_of(self.tx, name))
+            self._room[name] = pool_capacity(self.tx, self._pools[name], turns_of(self.tx, name))
 
     def room(self, share: Share, wanted: int) -> int:
         """Return how many more jobs may run in the pool."""
@@ -307,7 +317,7 @@ class FairnessPolicy(ClaimPolicy):
 
     def _serve(self, share: Share, sharing: Sharing, wanted: int, take: Take) -> Iterator[list[Job]]:
         tx, is_mixed = self.tx, self.pipeline.is_mixed(share)
-        turns: Turns = turns_of(tx, share.trait(POOL) or share)
+        turns: FairnessState = turns_of(tx, share.trait(POOL) or share)
         pauses = self.pipeline.policy(PausePolicy)
         paused = pauses.paused if pauses is not None else ()
         queues = [queue for queue in dict.fromkeys(share.queues) if queue not in paused]

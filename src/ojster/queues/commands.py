@@ -1,4 +1,4 @@
-"""How are queues looked at, paused and resumed from the command line?"""
+"""Commands that list, show, pause and resume queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import moment_json, print_json, print_table
+from ojster.cli.output import print_json, print_table, timestamp_json
 from ojster.client.interface import Client
 from ojster.core.states import JobState
 from ojster.queues.queues import QueueStatistics
@@ -23,7 +23,7 @@ def queues() -> None:
 @with_url
 @with_json
 def list_queues(url: str, as_json: bool) -> None:
-    """List all queues, with their jobs by state."""
+    """List all queues with their job counts by state."""
 
     async def look(client: Client) -> list[QueueStatistics]:
         return list(await asyncio.gather(*[client.queue_statistics(queue.name) for queue in await client.queues()]))
@@ -37,7 +37,7 @@ def list_queues(url: str, as_json: bool) -> None:
         (one.queue.name, "paused" if one.queue.paused_at else "", *(one.counts.get(state, 0) for state in states))
         for one in found
     ]
-    print_table(("queue", "", *(f"# {state}" for state in states)), rows, "There are no queues yet.")
+    print_table(("queue", "", *(f"# {state}" for state in states)), rows, "There are no queues.")
 
 
 @queues.command("show", epilog=examples("ojster queues show default"))
@@ -45,7 +45,7 @@ def list_queues(url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def show_queue(name: str, url: str, as_json: bool) -> None:
-    """Show how a queue does."""
+    """Show a queue's job counts by state, and its jobs enqueued, completed and failed in the last hour."""
     one = ask(url, lambda client: client.queue_statistics(name))
     if as_json:
         print_json(_shown(one))
@@ -65,7 +65,7 @@ def _shown(one: QueueStatistics) -> dict[str, object]:
     return {
         "name": queue.name,
         "paused": queue.paused_at is not None,
-        "created_at": moment_json(queue.created_at),
+        "created_at": timestamp_json(queue.created_at),
         "counts": {state.value: one.counts.get(state.value, 0) for state in JobState},
         "last_hour": {"enqueued": one.enqueued, "completed": one.completed, "failed": one.failed},
     }
@@ -76,7 +76,7 @@ def _shown(one: QueueStatistics) -> dict[str, object]:
 @with_url
 @with_json
 def pause_queue(name: str, url: str, as_json: bool) -> None:
-    """Stop handing out the jobs of a queue."""
+    """Pause a queue: workers get none of its jobs."""
     ask(url, lambda client: client.pause(name))
     done(f"The queue {name} is paused.", as_json, {"name": name, "paused": True})
 
@@ -86,6 +86,6 @@ def pause_queue(name: str, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def resume_queue(name: str, url: str, as_json: bool) -> None:
-    """Hand out the jobs of a queue again."""
+    """Resume a paused queue."""
     ask(url, lambda client: client.resume(name))
-    done(f"The queue {name} hands out jobs again.", as_json, {"name": name, "paused": False})
+    done(f"The queue {name} is resumed.", as_json, {"name": name, "paused": False})

@@ -1,6 +1,8 @@
-"""What has an operator set for a queue? (ojs-admin-api.md section 6.6)
+"""Configuration of queues by operators.
 
-Limits on what runs are rows of ``rate_limits`` (see ``ojster.queues.limits``); the rest is one JSON object.
+Limits are rows of ``rate_limits`` (see ``ojster.queues.limits``); the rest is one JSON object per queue.
+
+Spec: ojs-admin-api 6.6
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import Transaction
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """How long finished jobs of a queue are kept, in microseconds; ``None``: as the server's settings say."""
+class QueueRetention(msgspec.Struct, frozen=True):
+    """Retention of finished jobs of a queue, in microseconds; ``None``: the server's setting.
+
+    ``most_dead_letters`` is the maximum number of dead letters.
+    """
 
     completed: int | None = None
     cancelled: int | None = None
@@ -27,15 +32,15 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class QueueConfig(Rules, frozen=True):
-    """What is set for a queue, beside what is limited."""
+    """Configuration of a queue, without its limits."""
 
-    retention: Kept = Kept()
+    retention: QueueRetention = QueueRetention()
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Changes to what is set for a queue; what is not mentioned stays.
+    """Changes to the configuration of a queue; members that are left out stay unchanged.
 
-    ``limits`` and ``retention`` are by members of ``Limits`` and ``Kept``, ``rules`` by members of ``Rules``.
+    ``limits`` has members of ``Limits``, ``retention`` those of ``QueueRetention``, and ``rules`` those of ``Rules``.
     """
 
     queue: str
@@ -48,15 +53,15 @@ _decode: Final = msgspec.json.Decoder(QueueConfig).decode
 
 
 def read_config(tx: Transaction, queue: str) -> QueueConfig:
-    """Return what is set for a queue."""
+    """Return the configuration of a queue; the defaults if it has none."""
     rows = tx.execute("SELECT config FROM queues WHERE name = :name AND config IS NOT NULL", {"name": queue})
     return _decode(rows[0][0]) if rows else QueueConfig()
 
 
 def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
-    """Change what is set for queues, whether there is one of that name yet or not. It holds at once."""
+    """Change the configuration of queues, effective at once; create queues that do not exist."""
     for change in changes:
-        tx.know_queues((change.queue,))
+        tx.ensure_queues((change.queue,))
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
         config = read_config(tx, change.queue)
         news = dict(change.rules)
@@ -67,7 +72,7 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
                 "UPDATE queues SET config = :config WHERE name = :name",
                 {"name": change.queue, "config": msgspec.json.encode(msgspec.structs.replace(config, **news))},
             )
-            drop(tx, FORGOTTEN)  # others may be forgotten now: look at all again
+            drop(tx, FORGOTTEN)  # other jobs may have expired: scan from the beginning
             tx.effects.configured = True
         if change.limits:
             limit_queue(tx, change.queue, **change.limits)
@@ -76,14 +81,14 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
 
 
 def rules(tx: Transaction, requests: Sequence[None]) -> list[Mapping[str, Rules]]:
-    """Return the rules of the queues that have some, for each request."""
+    """Return the rules of the queues that have any, for each request."""
     known = queue_rules(tx)
     return [known for _ in requests]
 
 
-def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict[str, Kept]]:
-    """Return how long finished jobs are kept in the queues for which that is set, for each request."""
+def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict[str, QueueRetention]]:
+    """Return the retention of the queues that configure one, for each request."""
     rows = tx.execute("SELECT name, config FROM queues WHERE config IS NOT NULL")
     found = {name: _decode(config).retention for name, config in rows}
-    kept = {name: retention for name, retention in found.items() if retention != Kept()}
+    kept = {name: retention for name, retention in found.items() if retention != QueueRetention()}
     return [kept for _ in requests]

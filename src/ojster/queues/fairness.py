@@ -1,10 +1,12 @@
-"""Whose turn is it? Queues that share those who work. (ojs-fair-scheduling.md sections 7 and 8)
+"""Fairness between queues that share workers.
 
-Round-robin and weighted sharing are start-time fair queueing: a clock of its own, virtual time, moves on with what is
-handed out; each queue has a time at which its next turn begins, and the earliest is served. What a queue gets moves its
-time on by one over its weight. A queue that was empty begins again at the clock: it keeps no credit.
+The round-robin and weighted strategies use start-time fair queueing. A virtual clock advances with the jobs handed out.
+Each queue has a virtual time at which its next turn begins, and the queue with the earliest is served. Each job moves
+the time of its queue forward by one over its weight. A queue that was empty restarts at the clock: it keeps no credit.
 
-The memory is the process's own. Several servers each hand out in proportion, and so does what they do together.
+The state belongs to the process. Each of several servers hands out jobs in proportion, and so does their sum.
+
+Spec: ojs-fair-scheduling 7, 8
 """
 
 from __future__ import annotations
@@ -18,19 +20,20 @@ Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
 
 
 class Sharing(msgspec.Struct, frozen=True):
-    """How queues share those who work.
+    """Fairness strategy of queues that share workers.
 
     Parameters
     ----------
     strategy:
-        ``strict``: the first queue that has a job; ``round-robin``: one after the other; ``weighted``: by weight;
-        ``least-loaded``: the queue with the most jobs, for workers that have room, the one with the fewest first.
+        ``strict``: the first queue with jobs; ``round-robin``: one queue after the other; ``weighted``: by weight;
+        ``least-loaded``: the queue with the most jobs, for the workers with free capacity, the least loaded one first.
     weights:
-        Pairs of a queue and its weight; 1 for those that are not mentioned.
+        Pairs of a queue and its weight. Queues that are left out have the weight 1.
     least_share:
-        The share of all that is handed out of which each queue that has jobs is sure.
+        Minimum share of the jobs handed out for each queue that has jobs, from 0 to 1.
     rotation:
-        After how many microseconds without any a queue is served that has jobs, whatever the strategy.
+        Time without service after which a queue with jobs is served under any strategy, in microseconds; ``None``:
+        never.
     """
 
     strategy: Strategy = "strict"
@@ -40,7 +43,7 @@ class Sharing(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the first queue that has a job is served: nothing is to be remembered for that."""
+        """Whether the first queue with jobs is always served, so that no state is needed."""
         return self.strategy == "strict" and not self.least_share and self.rotation is None
 
     def weight(self, queue: str) -> float:
@@ -52,27 +55,27 @@ class Sharing(msgspec.Struct, frozen=True):
 
 STRICT: Final = Sharing()
 
-MOST_SHARING: Final = 100
-"""How many queues can share otherwise than strictly."""
+MAX_FAIR_QUEUES: Final = 100
+"""Maximum number of queues in a claim with a strategy other than ``strict``."""
 
 
-class Turns:
-    """What queues that share have got so far.
+class FairnessState:
+    """Service that queues which share workers have received.
 
     Attributes
     ----------
     clock:
-        The virtual time: at which the last turn began.
+        Virtual time at which the last turn began.
     ends:
-        The virtual time at which the last turn of each queue ended.
+        Virtual time at which the last turn of each queue ended.
     given:
-        How many jobs were handed out.
+        Number of jobs handed out.
     last:
-        How many there were when each queue was served last.
+        Value of ``given`` when each queue was last served.
     served_at:
-        When each queue was served last, or known to have no jobs, in microseconds since the epoch.
+        Time at which each queue was last served, or known to have no jobs, in microseconds since the epoch.
     is_full:
-        Whether there was no room in the pool when it was looked at last.
+        Whether the pool had no capacity at the last check.
     """
 
     def __init__(self) -> None:
@@ -91,18 +94,18 @@ class Turns:
         backlog: Mapping[str, int],
         starved: Collection[str] = (),
     ) -> list[str]:
-        """Return the queue of each of the next jobs, if all queues have enough of them. Nothing is remembered.
+        """Return the queue of each of the next jobs, if all queues have enough of them. The state does not change.
 
         Parameters
         ----------
         queues:
-            Which queues, the first first.
+            Queues, in order of precedence.
         backlog:
-            How many jobs each has, as far as that is known; ``least-loaded`` goes by it.
+            Number of available jobs in each queue, as far as known; used by ``least-loaded``.
         starved:
-            Queues that are served first, once.
+            Queues to serve first, once each.
         """
-        ahead = Turns()
+        ahead = FairnessState()
         ahead.clock, ahead.given = self.clock, self.given
         ahead.ends, ahead.last = dict(self.ends), dict(self.last)
         left = {queue: backlog.get(queue, 0) for queue in queues}
@@ -119,7 +122,7 @@ class Turns:
     def _next(self, queues: Sequence[str], sharing: Sharing, left: Mapping[str, int]) -> str:
         if sharing.least_share:
             queue = max(queues, key=self._waited)
-            if (self._waited(queue) + len(queues) - 1) * sharing.least_share >= 1:  # the others may be as far
+            if (self._waited(queue) + len(queues) - 1) * sharing.least_share >= 1:  # the others may be as late
                 return queue
         if sharing.strategy == "strict":
             return queues[0]
@@ -131,22 +134,22 @@ class Turns:
         return max(self.clock, self.ends.get(queue, 0.0))
 
     def _waited(self, queue: str) -> int:
-        """Return how many jobs will have been handed out, with the next, since the queue was served last."""
+        """Return the number of jobs handed out since the queue was last served, the next one included."""
         return self.given + 1 - self.last.get(queue, 0)
 
     def was_passed_over(self, queue: str) -> bool:
-        """Whether jobs of others were handed out since the queue was served last."""
+        """Return whether jobs of other queues were handed out since the queue was last served."""
         return self.last.get(queue, 0) < self.given
 
     def forget_old(self, most: int) -> None:
-        """Forget queues whose turn has long ended, if there are more than so many."""
+        """Forget queues with a last turn that is over, if there are more than ``most``."""
         if len(self.ends) > most:
             self.ends = {queue: end for queue, end in self.ends.items() if end > self.clock}
             self.last = {queue: self.last[queue] for queue in self.ends}
             self.served_at = {queue: self.served_at[queue] for queue in self.ends}
 
     def note(self, queue: str, sharing: Sharing, now: int) -> None:
-        """Note that a job of a queue was handed out."""
+        """Record that a job of a queue is handed out."""
         self._move_on(queue, sharing.weight(queue))
         self.served_at[queue] = now
 

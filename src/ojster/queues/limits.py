@@ -1,10 +1,12 @@
-"""May another job start? Limits on jobs that share a key, and on queues. (ojs-rate-limiting.md)
+"""Rate and concurrency limits for jobs that share a key, and for queues.
 
-A limit is a row: what is allowed, and how far it is used. A claim locks the row before it counts, so that limits hold
-whoever claims at the same time. How many jobs are active is counted from the jobs themselves and can never drift.
+A limit is a row: the configured limits and the current usage. A claim locks the row before it counts, so limits hold
+for concurrent claims. The number of active jobs is counted from the jobs themselves and cannot drift.
 
-The limits of a queue have the key ``/queue/NAME``, which no job can name. A job that starts while its queue has a limit
-on its concurrency bears that key until it is pushed again, so that its end is known to make room.
+The limits of a queue have the key ``/queue/NAME``, which jobs cannot use. A job that starts while its queue has a
+concurrency limit keeps that key until it is pushed again, so that its end frees capacity.
+
+Spec: ojs-rate-limiting
 """
 
 from __future__ import annotations
@@ -17,25 +19,25 @@ import msgspec
 from ojster.core.durations import DAY, SECOND
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.tenant import BEYOND, NOBODYS, called, names_of
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
 from ojster.core.timestamps import format_timestamp
 from ojster.queues.rate_limit import Limits, Rate, RateLimitPolicy
 from ojster.storage.transaction import Transaction
 
 _ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
-"""The active jobs with a key, in the words of the index of jobs that have one and are not finished."""
+"""SQL: the active jobs with a key. Worded like the partial index on unfinished jobs with a key."""
 
 UNLIMITED: Final = 1_000_000
-"""How many jobs may start where nothing limits it."""
+"""Number of jobs that may start if there is no limit."""
 
-TRY_AGAIN: Final = 5 * SECOND
-"""When a job is scheduled that is not to wait, if nobody knows when there will be room."""
+RESCHEDULE_DELAY_US: Final = 5 * SECOND
+"""Delay of a job that is rescheduled while the next opening of its limit is unknown, in microseconds."""
 
-LOCKED: Final = 20_000
-"""When to try again to open a limit that somebody else is at, in microseconds."""
+LOCKED_RETRY_US: Final = 20_000
+"""Minimum delay until limits are opened again, in microseconds: another transaction may hold a limit."""
 
-MOST_KEYS: Final = 200
-"""At the jobs of how many keys a claim looks in one queue."""
+MAX_KEYS_PER_READ: Final = 200
+"""Maximum number of keys that a claim reads from one queue at a time."""
 
 QUEUE_PREFIX: Final = "/queue/"
 
@@ -51,17 +53,17 @@ class Limit(msgspec.Struct):
     Attributes
     ----------
     queues:
-        In which queues jobs with the key have been.
+        Queues that have had jobs with the key.
     override, override_until:
-        Limits that an operator has put in the place of others, and until when, if not for ever.
+        Limits that an operator has set in place of others, as JSON, and their end; ``None``: no end.
     next_start_at:
-        When the throttle lets the next job start.
+        Earliest start of the next job under the throttle.
     blocked_until:
-        Until when a handler has asked that none start.
+        Time before which no job may start, as a handler has requested.
     opens_at:
-        When there will be room, if that is known and there is none now.
+        Time at which the limit has capacity again, if it is known and there is none now.
     exceeded:
-        What there was no room for the last time: ``concurrency``, ``rate``, ``throttle`` or ``blocked``.
+        Strategy that had no capacity at the last claim: ``concurrency``, ``rate``, ``throttle`` or ``blocked``.
     """
 
     key: str
@@ -83,17 +85,17 @@ class Limit(msgspec.Struct):
 
     @property
     def own(self) -> Limits:
-        """What its jobs, or the configuration of its queue, say."""
+        """Limits set by the jobs, or by the configuration of the queue."""
         return Limits(
             self.concurrency, _rate(self.rate_limit, self.rate_period), _rate(self.throttle_limit, self.throttle_period)
         )
 
     def overridden(self, now: int) -> bool:
-        """Whether an operator's limits are in force."""
+        """Return whether an operator's override is in force."""
         return self.override is not None and (self.override_until is None or self.override_until > now)
 
     def in_force(self, now: int) -> Limits:
-        """What is allowed now: what an operator has said goes before the rest."""
+        """Return the limits in force: each from the active override if it sets one, else the own limit."""
         own = self.own
         if not self.overridden(now):
             return own
@@ -106,7 +108,7 @@ class Limit(msgspec.Struct):
         )
 
     def used(self, rate: Rate, now: int) -> int:
-        """How many jobs have started in the window that is open now."""
+        """Return the number of jobs that have started in the current rate window."""
         return 0 if now - self.window_started_at >= rate.period else self.window_used
 
 
@@ -120,13 +122,13 @@ def key_of_queue(queue: str) -> str:
 
 
 def find_limit(tx: Transaction, key: str, lock: str = "") -> Limit | None:
-    """Return a limit; ``lock`` is how it is kept from others until the transaction ends."""
+    """Return a limit, or ``None``. ``lock`` is the locking clause of the SELECT."""
     rows = tx.execute(f"SELECT {_COLUMNS} FROM rate_limits WHERE key = :key" + lock, {"key": key})
     return _limit(rows[0]) if rows else None
 
 
 def _lock_limit(tx: Transaction, key: str) -> Limit:
-    """Return a limit, which is made known if it is not, and keep it from others until the transaction ends."""
+    """Return a limit, locked until the transaction ends; create it if it does not exist."""
     known = find_limit(tx, key, tx.for_update)
     if known is None:
         tx.execute(
@@ -143,13 +145,13 @@ def _limit(row: Sequence[Any]) -> Limit:
     return Limit(key, msgspec.json.decode(queues, type=list[str]), *rest)
 
 
-# What is allowed
+# Setting limits
 
 
 def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, queue: str) -> None:
-    """Say what is allowed to jobs with a key, which are in this queue; written, and locked, only if it is news.
+    """Set the limits of a key that has jobs in ``queue``. Lock and write the row only if something changes.
 
-    ``None``: what was said before.
+    ``None`` as ``limits`` keeps the current limits.
     """
     known = find_limit(tx, key)
     if known is not None and not _is_news(known, limits, on_limit, queue):
@@ -174,7 +176,7 @@ def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, 
             "on_limit": on_limit,
         },
     )
-    tx.effects.opened.update(queues)  # what is allowed now may be more
+    tx.effects.opened.update(queues)  # the new limits may allow more jobs
 
 
 def _is_news(known: Limit, limits: Limits | None, on_limit: str, queue: str) -> bool:
@@ -184,14 +186,15 @@ def _is_news(known: Limit, limits: Limits | None, on_limit: str, queue: str) -> 
 
 
 def register(tx: Transaction, policy: RateLimitPolicy, queue: str) -> None:
-    """Take over what a job says of its key, if it says something. The last one that does is right."""
+    """Apply the limits that a job sets for its key, if it sets any. The last job wins."""
     set_limits(tx, policy.key, None if policy.limits == Limits() else policy.limits, policy.on_limit, queue)
 
 
 def limit_queue(tx: Transaction, queue: str, **changes: Any) -> None:
-    """Change what is allowed to all jobs of a queue: ``concurrency``, ``rate``, ``throttle``.
+    """Change the limits of a queue: ``concurrency``, ``rate``, ``throttle``.
 
-    A queue without limits has no row. Those of its jobs that run already are counted, and their ends are known, too.
+    A queue without limits has no row. With a concurrency limit, jobs that are already active get the queue's key, so
+    that they are counted and their ends free capacity.
     """
     key = key_of_queue(queue)
     known = find_limit(tx, key)
@@ -210,7 +213,10 @@ def limit_queue(tx: Transaction, queue: str, **changes: Any) -> None:
 
 
 class Override(msgspec.Struct, frozen=True):
-    """Limits that an operator puts in the place of others, for a time; ``None``: as before."""
+    """Limits that an operator sets in place of others; ``None``: remove the override.
+
+    ``until`` is in microseconds since the epoch; ``None``: no end.
+    """
 
     key: str
     limits: Limits | None
@@ -218,7 +224,12 @@ class Override(msgspec.Struct, frozen=True):
 
 
 def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | OjsterError]:
-    """Put other limits in the place of those of a key (section 10.2); a key that is not known yet is made known."""
+    """Set or remove the overrides of keys. A key that does not exist is created.
+
+    Return each limit, or ``NotFound`` if an override is to be removed from an unknown key.
+
+    Spec: ojs-rate-limiting 10.2
+    """
     results: list[Limit | OjsterError] = []
     for one in overrides:
         if one.limits is None and find_limit(tx, one.key) is None:
@@ -237,9 +248,14 @@ def override(tx: Transaction, overrides: Sequence[Override]) -> list[Limit | Ojs
 
 
 def block(tx: Transaction, key: str, until: int, reason: str) -> None:
-    """Let no job with a key start until then, at most a day: a handler was told to slow down (section 9.1)."""
+    """Block a key until ``until``, at most a day from now, because a service has asked a handler to slow down.
+
+    Keys of queues and unknown keys are ignored.
+
+    Spec: ojs-rate-limiting 9.1
+    """
     if key.startswith(QUEUE_PREFIX):
-        return  # the job itself has named no key
+        return  # the job has no key of its own
     limit = find_limit(tx, key, tx.for_update)
     until = min(until, tx.now + DAY)
     if limit is not None and until > limit.blocked_until:
@@ -249,21 +265,25 @@ def block(tx: Transaction, key: str, until: int, reason: str) -> None:
         tx.emit_about("rate_limit.dynamic_adjusted", key, key=key, until=format_timestamp(until), reason=reason)
 
 
-# What is used
+# Usage
 
 
 class Gate:
-    """A limit that a claim comes to: how many jobs may start, and who did.
+    """A limit during a claim: its remaining capacity, and the jobs that start.
 
-    It is looked at without a lock first. Only a claim that finds room locks the limit, and looks again; who finds it
-    locked passes it over, and is rung when it is free again. So claims never wait for each other, nor for anybody else.
+    The limit is first read without a lock. Only a claim that finds capacity locks it and reads it again. A claim that
+    finds it locked skips it, and its queues are woken when the lock is released. So claims never wait for a lock.
 
     Attributes
     ----------
     limit:
-        The limit, as it was looked at.
+        The limit as last read.
     room:
-        How many jobs may still start.
+        Number of jobs that may still start.
+    strategy:
+        Strategy that has no capacity; ``None``: there is capacity.
+    opens_at:
+        Time at which that strategy has capacity again, in microseconds since the epoch; ``None``: unknown.
     """
 
     def __init__(self, tx: Transaction, limit: Limit, active: int) -> None:
@@ -295,32 +315,32 @@ class Gate:
                 self.strategy, self.opens_at = strategy, opens_at
 
     def enter(self) -> int:
-        """Lock the limit, if there seems to be room, and return how many jobs may start."""
+        """Lock the limit if it seems to have capacity; return the number of jobs that may start."""
         if self._is_ours or not self.room:
             return self.room
         tx = self._tx
         locked = find_limit(tx, self.limit.key, tx.skip_locked)
         if locked is None:
-            self.room = 0  # somebody else is at it, or it is gone
+            self.room = 0  # locked by another transaction, or deleted
         else:
             self._is_ours = True
             self._look(locked, count_active(tx, locked.key))
             if tx.skip_locked:
-                tx.effects.opened.update(locked.queues)  # who passed it over may look again when we are done
+                tx.effects.opened.update(locked.queues)  # wake claims that have skipped the locked row
         return self.room
 
     @property
     def counts_active(self) -> bool:
-        """Whether it depends on how many jobs are active."""
+        """Whether the limit can depend on the number of active jobs."""
         return self.limit.concurrency is not None or self.limit.override is not None
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Note that jobs start."""
+        """Record that jobs start."""
         self.room -= len(jobs)
         self._started += jobs
 
     def close(self) -> None:
-        """Write down what was used, and when there will be room again."""
+        """Write the usage, and the time at which there is capacity again."""
         tx, limit, now = self._tx, self.limit, self._tx.now
         if not self._started:
             if self.strategy is not None and limit.exceeded is None:
@@ -346,7 +366,7 @@ class Gate:
         _write(tx, limit)
 
     def _exceed(self, strategy: str) -> None:
-        """Tell once that there is no room."""
+        """Emit ``rate_limit.exceeded``, once until jobs start again."""
         tx = self._tx
         limit = self.limit if self._is_ours else find_limit(tx, self.limit.key, tx.skip_locked)
         if limit is None or limit.exceeded is not None:
@@ -361,7 +381,7 @@ class Gate:
 
 
 def count_active(tx: Transaction, key: str) -> int:
-    """Return how many jobs with a key, or of a queue, are active."""
+    """Return the number of active jobs with a key, or in a queue if it is the key of a queue."""
     if not key.startswith(QUEUE_PREFIX):
         return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {_ACTIVE} = :key", {"key": key})[0][0])
     queue = key.removeprefix(QUEUE_PREFIX)
@@ -369,7 +389,7 @@ def count_active(tx: Transaction, key: str) -> int:
         "SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE queue = :queue AND state = 'active'",
         {"queue": queue},
     )
-    return int(counted) + tx.effects.counts.get((queue, "active"), 0)  # what this transaction did is not written yet
+    return int(counted) + tx.effects.counts.get((queue, "active"), 0)  # plus the unwritten changes of this transaction
 
 
 def _write(tx: Transaction, limit: Limit) -> None:
@@ -392,7 +412,7 @@ def _write(tx: Transaction, limit: Limit) -> None:
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first of the jobs with a key that wait in a queue, their limit, and how many of them are active."""
+    """The next available job with a key in a queue, the limit of the key, and the number of its active jobs."""
 
     priority: int
     seq: int
@@ -411,15 +431,15 @@ _HEADS: Final = (
     f"JOIN jobs AS j ON j.seq = (SELECT seq {_WAITS} = first.name ORDER BY priority DESC, seq LIMIT 1) "
     "LEFT JOIN rate_limits AS r ON r.key = first.name ORDER BY first.name"
 )
-"""Each key is looked up behind the one before it, so that the cost is that of the keys, not of their jobs."""
+"""Looks up each key after the one before it, so that the cost depends on the number of keys, not of jobs."""
 
 
 def heads(tx: Transaction, queue: str, tenant: str, after: str) -> list[Head]:
-    """Return the first job of a tenant of each key behind ``after`` that has some in a queue, by key.
+    """Return the next available job of each key after ``after``, for a tenant in a queue, ordered by key.
 
-    At most ``MOST_KEYS``.
+    At most ``MAX_KEYS_PER_READ`` jobs.
     """
-    rows = tx.execute(_HEADS, {"queue": queue, "tenant": tenant, "after": after, "most": MOST_KEYS})
+    rows = tx.execute(_HEADS, {"queue": queue, "tenant": tenant, "after": after, "most": MAX_KEYS_PER_READ})
     return [
         Head(priority, seq, Limit(name) if limit[0] is None else _limit(limit), active)
         for priority, seq, active, name, *limit in rows
@@ -427,7 +447,7 @@ def heads(tx: Transaction, queue: str, tenant: str, after: str) -> list[Head]:
 
 
 def unmark(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Take the key of its queue's limits from jobs that are pushed again."""
+    """Remove the key of the queue's limits from jobs that are pushed again."""
     marked = [job for job in jobs if job.limit_key is not None and job.limit_key.startswith(QUEUE_PREFIX)]
     for job in marked:
         job.limit_key = None
@@ -435,28 +455,31 @@ def unmark(tx: Transaction, jobs: Iterable[Job]) -> None:
 
 
 def free_limits(tx: Transaction, jobs: Iterable[Job]) -> None:
-    """Let those wait no longer who wait for room, now that these jobs are active no more."""
+    """Wake the queues of limits that may have capacity, because these jobs are no longer active."""
     for key in {job.limit_key for job in jobs if job.limit_key is not None}:
         for (queues,) in tx.execute("SELECT queues FROM rate_limits WHERE key = :key", {"key": key}):
             tx.effects.opened.update(msgspec.json.decode(queues, type=list[str]))
 
 
 def open_limits(tx: Transaction) -> int | None:
-    """Let those look again who wait for limits that have room again; return when the next one has."""
+    """Wake the queues of limits that have capacity again.
+
+    Return when the next limit opens, in microseconds since the epoch, or ``None``.
+    """
     for key, queues in tx.execute(
         "SELECT key, queues FROM rate_limits WHERE opens_at <= :now" + tx.skip_locked, {"now": tx.now}
     ):
         tx.execute("UPDATE rate_limits SET opens_at = NULL WHERE key = :key", {"key": key})
         tx.effects.opened.update(msgspec.json.decode(queues, type=list[str]))
     ((next_at,),) = tx.execute("SELECT min(opens_at) FROM rate_limits WHERE opens_at IS NOT NULL")
-    return None if next_at is None else max(int(next_at), tx.now + LOCKED)
+    return None if next_at is None else max(int(next_at), tx.now + LOCKED_RETRY_US)
 
 
-# How it looks
+# Limits as shown to callers
 
 
 class LimitState(msgspec.Struct, frozen=True):
-    """A limit, how many jobs of it are active, and how many wait."""
+    """A limit, and its numbers of active and waiting jobs."""
 
     limit: Limit
     active: int
@@ -464,7 +487,10 @@ class LimitState(msgspec.Struct, frozen=True):
     now: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Return it as JSON has it (section 10.1)."""
+        """Return the JSON form of the limit.
+
+        Spec: ojs-rate-limiting 10.1
+        """
         limit, now, allowed = self.limit, self.now, self.limit.in_force(self.now)
         wire: dict[str, Any] = {"key": called(limit.key), "on_limit": limit.on_limit, "waiting_count": self.waiting}
         if allowed.concurrency is not None:
@@ -487,7 +513,10 @@ class LimitState(msgspec.Struct, frozen=True):
         return wire
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that tell a client of it (section 10.4)."""
+        """Return the ``X-RateLimit-*`` headers of a response.
+
+        Spec: ojs-rate-limiting 10.4
+        """
         allowed = self.limit.in_force(self.now)
         if allowed.rate is not None:
             used = self.limit.used(allowed.rate, self.now)
@@ -510,7 +539,7 @@ def _headers(limit: int, remaining: int, resets_at: int) -> dict[str, str]:
 
 
 def show_limits(tx: Transaction, keys: Sequence[str]) -> list[LimitState | OjsterError]:
-    """Return how the limit of each key stands."""
+    """Return the state of each key's limit, or ``NotFound``."""
     results: list[LimitState | OjsterError] = []
     for key in keys:
         limit = find_limit(tx, key)
@@ -527,7 +556,7 @@ def _state(tx: Transaction, limit: Limit) -> LimitState:
 
 
 def limit_headers(tx: Transaction, keys: Sequence[str]) -> list[dict[str, str]]:
-    """Return the headers that tell of the limit of each key; how many jobs wait is not counted for it."""
+    """Return the rate limit headers for each key, empty if it has no limit. Waiting jobs are not counted."""
     results = []
     for key in keys:
         limit = find_limit(tx, key)
@@ -536,13 +565,13 @@ def limit_headers(tx: Transaction, keys: Sequence[str]) -> list[dict[str, str]]:
 
 
 def list_limits(tx: Transaction, pages: Sequence[tuple[str, int, int]]) -> list[tuple[list[LimitState], int]]:
-    """Return a page of the limits that a tenant's jobs have named, by key, and how many there are.
+    """Return a page of the limits of a tenant's keys, ordered by key, and the total number.
 
     A page is ``(tenant, limit, offset)``.
     """
     results = []
     for tenant, size, offset in pages:
-        first, end = names_of(tenant) if tenant else (NOBODYS, BEYOND)
+        first, end = names_of(tenant) if tenant else (NO_TENANT_START, NO_TENANT_END)
         bounds: dict[str, Any] = {"first": first, "end": end}
         rows = tx.execute(
             f"SELECT {_COLUMNS} FROM rate_limits WHERE key >= :first AND key < :end "
@@ -555,6 +584,6 @@ def list_limits(tx: Transaction, pages: Sequence[tuple[str, int, int]]) -> list[
 
 
 def no_limit(key: str) -> NotFound:
-    """Return the refusal for a key that no job has named."""
+    """Return the error for a key that has no limit."""
     key = called(key)
     return NotFound(f"There is no rate limit {key!r}.", resource_type="rate_limit", resource_id=key)

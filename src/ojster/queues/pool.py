@@ -13,18 +13,20 @@ from ojster.storage.transaction import Transaction
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Workers that share queues (ojs-fair-scheduling.md section 6). Times are microseconds since the epoch.
+    """A pool of workers that share queues. Times are microseconds since the epoch.
 
     Parameters
     ----------
     queues:
-        From which queues the workers get jobs, the first first.
+        Queues of the workers, in order.
     concurrency:
-        How many jobs run at once at most, in all workers of the pool together.
+        Maximum number of active jobs of the whole pool; ``None``: unlimited.
     sharing:
         How the queues share the workers.
     isolated:
         Whether workers outside the pool get no jobs from its queues.
+
+    Spec: ojs-fair-scheduling 6
     """
 
     name: str

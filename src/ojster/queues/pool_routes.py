@@ -1,4 +1,7 @@
-"""Which workers belong together, and how do queues share them? (ojs-fair-scheduling.md section 10)"""
+"""Endpoints for worker pools: groups of workers that queues share.
+
+Spec: ojs-fair-scheduling 10
+"""
 
 from __future__ import annotations
 
@@ -13,55 +16,56 @@ from ojster.queues.fairness import Sharing
 from ojster.queues.pool import Pool
 from ojster.queues.pools import PoolOverview
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
-_LONGEST_NAME: Final = 128
+_MAX_NAME_CHARS: Final = 128
+"""Maximum length of a pool's name, in characters."""
 
 
-async def list_pools(exchange: Exchange) -> Answer:
-    """List the pools by name, and who is at work in them."""
+async def list_pools(exchange: HttpRequest) -> Answer:
+    """List the pools by name, with their numbers of active workers and jobs."""
     found = await exchange.engine.look(pools.list_pools, None)
     return Answer(encode({"items": [_shown(one) for one in found]}))
 
 
-async def show_pool(exchange: Exchange) -> Answer:
-    """Show a pool, and who is at work in it."""
+async def show_pool(exchange: HttpRequest) -> Answer:
+    """Show a pool with its numbers of active workers and jobs."""
     return Answer(encode({"pool": _shown(await exchange.engine.look(pools.find_pools, exchange.path["name"]))}))
 
 
-async def put_pool(exchange: Exchange) -> Answer:
-    """Create a pool, or replace it. It holds at once, for all workers that say they are of it."""
+async def put_pool(exchange: HttpRequest) -> Answer:
+    """Create or replace a pool. It applies at once to all workers that name it."""
     found, is_new = await exchange.engine.do(
         pools.put_pools, _pool(exchange.path["name"], await exchange.read(wire.POOL))
     )
     return Answer(encode({"pool": _shown(found)}), 201 if is_new else 200)
 
 
-async def delete_pool(exchange: Exchange) -> Answer:
-    """Delete a pool; its workers go on as if they were of none."""
+async def delete_pool(exchange: HttpRequest) -> Answer:
+    """Delete a pool. Its workers continue without a pool."""
     await exchange.engine.do(pools.delete_pools, exchange.path["name"])
     return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
 
 
 def _pool(name: str, body: wire.PoolBody) -> Pool:
-    if len(name) > _LONGEST_NAME or not name.isprintable():
-        raise InvalidRequest(f"The name of a pool has at most {_LONGEST_NAME} printable characters.", field="name")
+    if len(name) > _MAX_NAME_CHARS or not name.isprintable():
+        raise InvalidRequest(f"Invalid pool name. Use at most {_MAX_NAME_CHARS} printable characters.", field="name")
     if body.name is not None and body.name != name:
-        raise InvalidRequest(f"The path says {name!r}, the body {body.name[:40]!r}.", field="name")
+        raise InvalidRequest(f"The path names {name!r}, the body {body.name[:40]!r}. Use one name.", field="name")
     queues = tuple(dict.fromkeys(check_queue_name(queue) for queue in body.queues))
     weights = dict(body.weights)
     if isinstance(body.queues, dict):
         weights = {queue: given.weight for queue, given in body.queues.items()} | weights
     if strangers := weights.keys() - set(queues):
-        raise InvalidRequest(f"{min(strangers)[:60]!r} has a weight, but is no queue of the pool.", field="weights")
+        raise InvalidRequest(f"{min(strangers)[:60]!r} has a weight but is not in 'queues'. Add it.", field="weights")
     prevention = body.starvation_prevention
     least_share, rotation = 0.0, None
     if prevention is not None and prevention.enabled:
         least_share, rotation = prevention.min_dispatch_ratio, parse_duration(prevention.rotation_interval)
         if least_share * len(queues) > 1:
             raise InvalidRequest(
-                f"{len(queues)} queues cannot each be sure of {least_share} of all.",
+                f"{len(queues)} queues with a share of {least_share} each exceed 1. Lower it.",
                 field="starvation_prevention.min_dispatch_ratio",
             )
     sharing = Sharing(body.strategy, tuple(sorted(weights.items())), least_share, rotation)
@@ -92,8 +96,8 @@ def _shown(one: PoolOverview) -> dict[str, Any]:
     return shown
 
 
-async def show_dispatched(exchange: Exchange) -> Answer:
-    """Show what was handed out of each queue in the last minute."""
+async def show_dispatched(exchange: HttpRequest) -> Answer:
+    """Show the jobs claimed from each queue in the last minute."""
     found = await exchange.engine.look(pools.count_dispatched, None)
     queues = [
         {

@@ -1,4 +1,7 @@
-"""Which workers belong together, and what do they share? (ojs-fair-scheduling.md)"""
+"""Pools: workers that share queues and a concurrency limit.
+
+Spec: ojs-fair-scheduling
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ from typing import Any
 import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
-from ojster.insight.statistics import MICROS_A_MINUTE, Work, work_by_queue
+from ojster.insight.statistics import MICROSECONDS_PER_MINUTE, Work, work_by_queue
 from ojster.jobs.claim_policy import UNLIMITED
 from ojster.jobs.waiting import oldest_waiting
-from ojster.queues.fairness import Sharing, Turns
+from ojster.queues.fairness import FairnessState, Sharing
 from ojster.queues.pool import Pool, decode_pool
 from ojster.storage.transaction import Transaction
 
 
 class PoolOverview(msgspec.Struct, frozen=True):
-    """A pool, and who is at work in it."""
+    """A pool, and its numbers of workers and of active jobs."""
 
     pool: Pool
     active_workers: int
@@ -25,7 +28,7 @@ class PoolOverview(msgspec.Struct, frozen=True):
 
 
 def put_pools(tx: Transaction, pools: Sequence[Pool]) -> list[tuple[PoolOverview, bool]]:
-    """Create or change pools; for each return it, and whether it is new. It holds at once."""
+    """Create or change pools, effective at once; return each pool, and whether it is new."""
     results = []
     for pool in pools:
         known = _find(tx, pool.name, tx.for_update)
@@ -49,7 +52,7 @@ def put_pools(tx: Transaction, pools: Sequence[Pool]) -> list[tuple[PoolOverview
 
 
 def delete_pools(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
-    """Delete pools; their workers go on as if they were of none."""
+    """Delete pools; their workers continue without a pool."""
     results: list[OjsterError | None] = []
     for name in names:
         known = _find(tx, name, tx.for_update)
@@ -63,13 +66,13 @@ def delete_pools(tx: Transaction, names: Sequence[str]) -> list[OjsterError | No
 
 
 def find_pools(tx: Transaction, names: Sequence[str]) -> list[PoolOverview | OjsterError]:
-    """Return each pool, or that there is none."""
+    """Return each pool, or ``NotFound``."""
     found = [_find(tx, name) for name in names]
     return [_no_pool(name) if pool is None else _overview(tx, pool) for name, pool in zip(names, found, strict=True)]
 
 
 def list_pools(tx: Transaction, requests: Sequence[None]) -> list[list[PoolOverview]]:
-    """Return all pools by name, for each request."""
+    """Return all pools, ordered by name, for each request."""
     rows = tx.execute("SELECT body FROM pools ORDER BY name")
     found = [_overview(tx, decode_pool(body)) for (body,) in rows]
     return [found for _ in requests]
@@ -83,7 +86,7 @@ def _find(tx: Transaction, name: str, locking: str = "") -> Pool | None:
 def _changed(tx: Transaction, *pools: Pool) -> None:
     tx.effects.configured = True
     for pool in pools:
-        tx.effects.opened.update(pool.queues)  # others may look into them now, or there may be more room
+        tx.effects.opened.update(pool.queues)  # other workers may get jobs from them now, or there may be more capacity
 
 
 def _overview(tx: Transaction, pool: Pool) -> PoolOverview:
@@ -101,7 +104,7 @@ def _count_active_in(tx: Transaction, pool: Pool) -> int:
 
 
 def count_active_jobs(tx: Transaction, workers: Collection[str]) -> dict[str, int]:
-    """Return how many jobs each of some workers holds, if it holds any."""
+    """Return the number of active jobs of each worker that has some."""
     rows = tx.execute(
         "SELECT worker_id, count(*) FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id IS NOT NULL "
         "GROUP BY worker_id"
@@ -109,8 +112,8 @@ def count_active_jobs(tx: Transaction, workers: Collection[str]) -> dict[str, in
     return {worker: jobs for worker, jobs in rows if worker in workers}
 
 
-def room_in(tx: Transaction, pool: Pool, turns: Turns) -> int:
-    """Return how many more jobs may run in a pool. Until the transaction ends, nobody else finds that out."""
+def pool_capacity(tx: Transaction, pool: Pool, turns: FairnessState) -> int:
+    """Return the number of jobs that may still start in a pool; lock its row until the transaction ends."""
     if pool.concurrency is None:
         return UNLIMITED
     tx.execute("SELECT name FROM pools WHERE name = :name" + tx.for_update, {"name": pool.name})
@@ -123,8 +126,13 @@ def room_in(tx: Transaction, pool: Pool, turns: Turns) -> int:
     return room
 
 
-def is_starved(tx: Transaction, queue: str, sharing: Sharing, turns: Turns) -> bool:
-    """Whether a queue has had a job for longer than it may be passed over (section 8.1)."""
+def is_starved(tx: Transaction, queue: str, sharing: Sharing, turns: FairnessState) -> bool:
+    """Return whether a queue with available jobs was passed over for longer than its rotation allows.
+
+    If it was, emit ``scheduling.queue_starved`` and count the queue as served.
+
+    Spec: ojs-fair-scheduling 8.1
+    """
     if sharing.rotation is None:
         return False
     served_at = turns.served_at.setdefault(queue, tx.now)
@@ -156,7 +164,10 @@ def _count_available(tx: Transaction, queue: str) -> int:
 
 
 class Dispatched(msgspec.Struct, frozen=True):
-    """What was handed out of a queue in the last minute; how long jobs had waited, in microseconds, on the average."""
+    """Jobs handed out of a queue in the last minute.
+
+    ``share`` is its part of those of all queues, ``waited`` the average wait in microseconds.
+    """
 
     queue: str
     started: float
@@ -166,11 +177,13 @@ class Dispatched(msgspec.Struct, frozen=True):
 
 
 def count_dispatched(tx: Transaction, requests: Sequence[None]) -> list[list[Dispatched]]:
-    """Return what was handed out of each queue in the last minute, by name, for each request (section 10.2).
+    """Return the jobs handed out of each queue in the last minute, ordered by queue, for each request.
 
-    Work is counted by the minute: of the minute before this one, as much counts as lies within the last sixty seconds.
+    Work is counted per calendar minute. The previous minute counts in proportion to its part in the last 60 seconds.
+
+    Spec: ojs-fair-scheduling 10.2
     """
-    elapsed = tx.now % MICROS_A_MINUTE / MICROS_A_MINUTE
+    elapsed = tx.now % MICROSECONDS_PER_MINUTE / MICROSECONDS_PER_MINUTE
     two_minutes, this_one = work_by_queue(tx, 2), work_by_queue(tx, 1)
     started: dict[str, float] = {}
     waited: dict[str, float] = {}

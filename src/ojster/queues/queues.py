@@ -1,4 +1,7 @@
-"""What queues are there, how do they do, and may they hand out jobs? (ojs-http-binding.md section 11)"""
+"""Queues: list, statistics, pause and resume.
+
+Spec: ojs-http-binding 11
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.tenant import ALL_NAMES, called
+from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.queues.limits import Limit
 from ojster.queues.rate_limit import Limits
 from ojster.storage.transaction import Row, Transaction
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """A queue: since when it is paused, if it is, and what is allowed to its jobs."""
+    """A queue and its limits. Times are microseconds since the epoch; ``paused_at`` is ``None`` unless it is paused."""
 
     name: str
     created_at: int
@@ -24,7 +27,7 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class QueueStatistics(msgspec.Struct, frozen=True):
-    """How a queue does: its jobs by state, and sums over the last hour. Durations are in microseconds."""
+    """Statistics of a queue: jobs by state, and totals of the last hour. Durations are in microseconds."""
 
     queue: Queue
     counts: dict[str, int]
@@ -40,7 +43,7 @@ _SUMS: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in
 
 
 def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
-    """Return all queues by name, for each request."""
+    """Return all queues, ordered by name, for each request."""
     rows = tx.execute(f"{_SELECT_QUEUES} ORDER BY q.name")
     return [[_queue(row) for row in rows] for _ in requests]
 
@@ -52,7 +55,7 @@ _SELECT_QUEUES: Final = (
 
 
 def find_queue(tx: Transaction, name: str) -> Queue | None:
-    """Return a queue, if there is one of that name."""
+    """Return the queue with a name, or ``None``."""
     rows = tx.execute(f"{_SELECT_QUEUES} WHERE q.name = :name", {"name": name})
     return _queue(rows[0]) if rows else None
 
@@ -63,7 +66,7 @@ def _queue(row: Row) -> Queue:
 
 
 def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
-    """Return how each queue does; ``None`` if there is no such queue. Names may be those of tenants for queues."""
+    """Return the statistics of each queue; ``None``: it does not exist. Names may be qualified with a tenant."""
     hour_ago = tx.now // 60_000_000 - 60
     results: list[QueueStatistics | None] = []
     for name in names:
@@ -82,8 +85,8 @@ def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | 
     return results
 
 
-def statistics_of_nobodys(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
-    """Return how each queue does as far as jobs are concerned that are nobody's: what is left without the tenants'."""
+def statistics_without_tenant(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
+    """Return the statistics of each queue for jobs without a tenant: the totals minus those of all tenants."""
     results: list[QueueStatistics | None] = []
     for name, whole in zip(names, statistics(tx, names), strict=True):
         if whole is None:
@@ -102,18 +105,19 @@ def statistics_of_nobodys(tx: Transaction, names: Sequence[str]) -> list[QueueSt
 
 
 _NAMES_OF_TENANTS: Final = (
-    f"SELECT DISTINCT queue FROM job_counts WHERE queue >= '{ALL_NAMES[0]}' AND queue < '{ALL_NAMES[1]}' "
+    "SELECT DISTINCT queue FROM job_counts "
+    f"WHERE queue >= '{TENANT_NAMES_RANGE[0]}' AND queue < '{TENANT_NAMES_RANGE[1]}' "
     "AND queue LIKE '/tenant/%/' || :queue"
 )
 
 
 def pause(tx: Transaction, names: Sequence[str]) -> list[Queue]:
-    """Stop handing out jobs of these queues. Jobs can still be enqueued; those that run go on."""
+    """Pause queues: none of their jobs is handed out. Jobs can still be enqueued, and active jobs continue."""
     return [_set_paused(tx, name, tx.now) for name in names]
 
 
 def resume(tx: Transaction, names: Sequence[str]) -> list[Queue]:
-    """Hand out jobs of these queues again."""
+    """Resume paused queues."""
     tx.effects.opened.update(names)
     return [_set_paused(tx, name, None) for name in names]
 

@@ -1,4 +1,7 @@
-"""How many jobs may run, and how many may start in a time? (ojs-rate-limiting.md section 6)"""
+"""Concurrency limits, rate limits and throttles for jobs that share a key or a queue.
+
+Spec: ojs-rate-limiting 6
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ojster.core.durations import DAY, HOUR, MINUTE, SECOND, format_duration, pa
 from ojster.core.errors import InvalidRequest
 
 ON_LIMIT: Final = ("wait", "reschedule", "drop")
-LARGEST_LIMIT: Final = 1_000_000_000
+MAX_LIMIT: Final = 1_000_000_000
 LONGEST_KEY: Final = 255
 
 _KEY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")
@@ -20,27 +23,27 @@ _PERIODS: Final = {"second": SECOND, "minute": MINUTE, "hour": HOUR, "day": DAY}
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many starts in a period; the period is in microseconds."""
+    """A maximum number of starts in a period. ``period`` is in microseconds."""
 
     limit: int
     period: int
 
     def to_wire(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the rate as JSON shows it."""
         return {"limit": self.limit, "period": format_duration(self.period)}
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What is allowed to the jobs that share a key, or a queue; ``None``: anything.
+    """Limits for the jobs that share a key or a queue; ``None`` means unlimited.
 
     Parameters
     ----------
     concurrency:
-        How many may be active at a time.
+        Maximum number of active jobs.
     rate:
-        How many may start in a window, which begins with the first of them.
+        Maximum number of starts in a window. The window begins with the first start.
     throttle:
-        How many may start in a period, evenly spread.
+        Maximum number of starts in a period, evenly spread.
     """
 
     concurrency: int | None = None
@@ -48,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True):
     throttle: Rate | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return them as JSON has them, without those that are not set."""
+        """Return the limits as JSON shows them, without those that are not set."""
         wire: dict[str, Any] = {}
         if self.concurrency is not None:
             wire["concurrency"] = self.concurrency
@@ -59,7 +62,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class RateLimitPolicy(msgspec.Struct, frozen=True):
-    """The limits of all jobs with a key; ``on_limit`` says what becomes of one that cannot start."""
+    """The limits of all jobs with a key; ``on_limit`` decides what happens to a job over the limit."""
 
     key: str
     limits: Limits
@@ -67,12 +70,12 @@ class RateLimitPolicy(msgspec.Struct, frozen=True):
 
 
 def parse_policy(given: Any) -> RateLimitPolicy | None:
-    """Return the policy that the option ``rate_limit`` of a job describes; ``None``, if it names no key.
+    """Return the policy in the option ``rate_limit`` of a job, or ``None`` if it has no ``key``.
 
     Raises
     ------
     InvalidRequest
-        It is malformed.
+        The option is malformed.
     """
     if given is None:
         return None
@@ -87,28 +90,30 @@ def parse_policy(given: Any) -> RateLimitPolicy | None:
 
 
 def check_key(key: Any) -> str:
-    """Return a key of a rate limit.
+    """Return ``key`` if it is a valid key of a rate limit.
 
     Raises
     ------
     InvalidRequest
-        It is none.
+        It is not valid.
     """
     if not isinstance(key, str) or len(key) > LONGEST_KEY or not _KEY.fullmatch(key):
-        raise _wrong("rate_limit.key", "letters, digits, '.', '_', ':' and '-' that begin with a letter or digit", key)
+        raise _wrong("rate_limit.key", "letters, digits, '.', '_', ':' and '-', beginning with a letter or digit", key)
     return key
 
 
 def parse_limits(given: Mapping[str, Any], where: str) -> Limits:
-    """Return the limits that an object describes; ``where`` is what errors call it.
+    """Return the limits that an object describes; ``where`` is its name in errors.
 
-    ``rate`` and ``throttle`` are objects with ``limit`` and ``period``; ``rate`` may also be a number, with ``period``
-    beside it. A ``limit`` with a ``period`` at the top (ojs-admin-api.md section 6.6) is a rate, too.
+    ``rate`` and ``throttle`` are objects with ``limit`` and ``period``. ``rate`` may also be a number, with ``period``
+    beside it (default: a second). A ``limit`` with a ``period`` at the top level is a rate, too.
 
     Raises
     ------
     InvalidRequest
-        It is malformed.
+        A limit is malformed.
+
+    Spec: ojs-admin-api 6.6
     """
     concurrency, rate, throttle = given.get("concurrency"), given.get("rate"), given.get("throttle")
     if isinstance(rate, int) and not isinstance(rate, bool):
@@ -121,12 +126,12 @@ def parse_limits(given: Mapping[str, Any], where: str) -> Limits:
 
 
 def parse_rate(given: Any, where: str) -> Rate | None:
-    """Return the rate that an object with ``limit`` and ``period`` describes; ``where`` is what errors call it.
+    """Return the rate that an object with ``limit`` and ``period`` describes; ``where`` is its name in errors.
 
     Raises
     ------
     InvalidRequest
-        It is malformed.
+        The rate is malformed.
     """
     if given is None:
         return None
@@ -137,13 +142,13 @@ def parse_rate(given: Any, where: str) -> Rate | None:
         raise _wrong(f"{where}.period", "an ISO 8601 duration such as 'PT1M'", period)
     micros = _PERIODS.get(period) or parse_duration(period)
     if micros <= 0:
-        raise _wrong(f"{where}.period", "longer than nothing", period)
+        raise _wrong(f"{where}.period", "longer than zero", period)
     return Rate(_whole(given.get("limit"), f"{where}.limit", least=1), micros)
 
 
 def _whole(given: Any, where: str, least: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= LARGEST_LIMIT:
-        raise _wrong(where, f"an integer from {least} to {LARGEST_LIMIT}", given)
+    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= MAX_LIMIT:
+        raise _wrong(where, f"an integer from {least} to {MAX_LIMIT}", given)
     return given
 
 

@@ -1,4 +1,7 @@
-"""How do rate limits stand, and how does an operator change them for a time? (ojs-rate-limiting.md section 10)"""
+"""Endpoints for rate limits: show their usage, and override them for a time.
+
+Spec: ojs-rate-limiting 10
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from ojster.queues import limits
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits, check_key, parse_limits
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 
-async def list_rate_limits(exchange: Exchange) -> Answer:
-    """List the rate limits that jobs have named, by key, with what is used of each."""
+async def list_rate_limits(exchange: HttpRequest) -> Answer:
+    """List the rate limits by key, with their current usage."""
     page = numbered_page(exchange.query)
     found, total = await exchange.engine.look(
         limits.list_limits, (exchange.engine.tenant or "", page.size, page.offset)
@@ -26,32 +29,32 @@ async def list_rate_limits(exchange: Exchange) -> Answer:
     return Answer(encode({"items": items, "pagination": numbered_pagination(page, total)}))
 
 
-async def show_rate_limit(exchange: Exchange) -> Answer:
-    """Show what is allowed to the jobs with a key, and how far it is used."""
+async def show_rate_limit(exchange: HttpRequest) -> Answer:
+    """Show the limits of a key and their current usage."""
     return await _shown(exchange, exchange.path["key"])
 
 
-async def override_rate_limit(exchange: Exchange) -> Answer:
-    """Put other limits in the place of those of a key, until ``expires_at`` or until they are deleted."""
+async def override_rate_limit(exchange: HttpRequest) -> Answer:
+    """Override the limits of a key until ``expires_at``, or until the override is deleted."""
     key = check_key(exchange.path["key"])
     body = await exchange.read(wire.RATE_LIMIT_OVERRIDE)
     given = parse_limits(msgspec.to_builtins(body), "override")
     if given == Limits():
-        raise InvalidRequest("Say at least one of 'concurrency', 'rate' and 'throttle'.", field="concurrency")
+        raise InvalidRequest("The override is empty. Set 'concurrency', 'rate' or 'throttle'.", field="concurrency")
     until = None if body.expires_at is None else parse_timestamp(body.expires_at)
     if until is not None and until <= exchange.engine.database.clock():
-        raise InvalidRequest("'expires_at' is over already.", field="expires_at")
+        raise InvalidRequest("'expires_at' is in the past. Use a later time.", field="expires_at")
     await exchange.engine.do(limits.override, Override(exchange.engine.named(key), given, until))
     return await _shown(exchange, key)
 
 
-async def restore_rate_limit(exchange: Exchange) -> Answer:
-    """Let the limits of a key be again what its jobs say."""
+async def restore_rate_limit(exchange: HttpRequest) -> Answer:
+    """Delete the override of a key, so that the limits in its jobs apply again."""
     await exchange.engine.do(limits.override, Override(exchange.engine.named(exchange.path["key"]), None))
     return await _shown(exchange, exchange.path["key"])
 
 
-async def _shown(exchange: Exchange, key: str) -> Answer:
+async def _shown(exchange: HttpRequest, key: str) -> Answer:
     state = await exchange.engine.look(limits.show_limits, exchange.engine.named(key))
     shown: dict[str, Any] = state.to_wire()
     return Answer(encode(shown))

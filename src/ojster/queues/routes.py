@@ -1,4 +1,7 @@
-"""What queues are there, and how do they do? (ojs-http-binding.md section 11)"""
+"""Endpoints for queues.
+
+Spec: ojs-http-binding 11
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.request import check_queue_name
 from ojster.queues.queues import Queue
 from ojster.queues.rate_limit import Limits
-from ojster.server.request import Answer, Exchange, encode, page_of, pagination
+from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination
 from ojster.server.route import BASE, PAGE, Route
 
 
-async def list_queues(exchange: Exchange) -> Answer:
+async def list_queues(exchange: HttpRequest) -> Answer:
     """List all queues, by name."""
     limit, offset, _ = page_of(exchange.query)
     queues = await exchange.engine.queues()
@@ -29,8 +32,8 @@ async def list_queues(exchange: Exchange) -> Answer:
     )
 
 
-async def queue_statistics(exchange: Exchange) -> Answer:
-    """Show how a queue does: its jobs by state, and what the last hour brought."""
+async def queue_statistics(exchange: HttpRequest) -> Answer:
+    """Show a queue with its job counts by state and its statistics for the last hour."""
     found = await exchange.engine.queue_statistics(check_queue_name(exchange.path["name"]))
     counts = {state.value: found.counts.get(state.value, 0) for state in JobState}
     started = found.completed + found.failed
@@ -56,14 +59,14 @@ async def queue_statistics(exchange: Exchange) -> Answer:
     )
 
 
-async def pause_queue(exchange: Exchange) -> Answer:
-    """Stop handing out the jobs of a queue. Jobs can still be enqueued."""
+async def pause_queue(exchange: HttpRequest) -> Answer:
+    """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
     queue = await exchange.engine.pause(exchange.path["name"])
     return Answer(encode({"queue": _queue(queue), "status": "paused"}))
 
 
-async def resume_queue(exchange: Exchange) -> Answer:
-    """Hand out the jobs of a queue again."""
+async def resume_queue(exchange: HttpRequest) -> Answer:
+    """Resume a paused queue, so that workers can claim its jobs."""
     queue = await exchange.engine.resume(exchange.path["name"])
     return Answer(encode({"queue": _queue(queue), "status": "active"}))
 

@@ -14,17 +14,19 @@ from ojster.storage.transaction import Transaction
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """How many jobs may wait in a queue, and what becomes of one too many (ojs-backpressure.md).
+    """Maximum depth of a queue, and the strategy for pushes beyond it.
 
     Parameters
     ----------
     max_depth:
-        How many.
+        Maximum number of waiting jobs.
     strategy:
-        ``reject`` it; ``block``: the same, but a caller may ask to wait for a place; ``drop_oldest``: discard the
-        oldest that is available.
+        ``reject`` the push; ``block``: the same, but a caller may ask to wait for a place; ``drop_oldest``: discard the
+        oldest available jobs.
     warning_threshold:
-        From which share of ``max_depth`` on those who push are warned.
+        Share of ``max_depth`` from which pushes get a warning.
+
+    Spec: ojs-backpressure
     """
 
     max_depth: int
@@ -33,14 +35,14 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What is set for a queue that matters to who pushes jobs into it or gets some from it.
+    """Settings of a queue that affect pushes or claims.
 
     Parameters
     ----------
     ml_defaults:
-        Attributes ``ext_ml_*`` of jobs that do not have them (ojs-ml-resources.md section 10.1).
+        Default values of ``ext_ml_*`` attributes. Spec: ojs-ml-resources 10.1
     ml_limits:
-        What jobs may need at most.
+        Maximum resources that jobs may require.
     """
 
     backpressure: Bound | None = None
@@ -48,12 +50,12 @@ class Rules(msgspec.Struct, frozen=True):
     ml_limits: ResourceLimits = ResourceLimits()
 
     def apply(self, members: Members, queue: str) -> Members:
-        """Return the attributes of a job of the queue, with the defaults for those that it does not have.
+        """Return the attributes of a job of the queue, with the queue's defaults for missing ones.
 
         Raises
         ------
         ResourcesRefused
-            It needs more than is allowed.
+            The job requires more than the queue allows.
         """
         defaults = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in self.ml_defaults.items()}
         completed = defaults | members
@@ -62,7 +64,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     @property
     def are_about_resources(self) -> bool:
-        """Whether they say something of what jobs need."""
+        """Whether the rules set resource defaults or limits."""
         return bool(self.ml_defaults) or self.ml_limits != ResourceLimits()
 
 

@@ -1,1 +1,1 @@
-"""Where is code run that jobs carry? In a child process that can do nothing but compute. (seed 002: sandbox)"""
+"""Sandbox for code carried by jobs: a child process that can only compute."""

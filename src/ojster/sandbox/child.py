@@ -1,8 +1,8 @@
-"""What does the child process do that runs code? It reads one request, gives up all that it may do, and answers.
+"""Child process of the sandbox: it reads one request, drops its privileges, runs the code and answers.
 
-Started by path, as ``python -I -B child.py``, so that nothing of the application is imported. It reads a frame from its
-standard input and writes frames to its standard output: four bytes of length, and JSON. Notes come first, and the end
-of the code last.
+The sandbox starts it by path, as ``python -I -B child.py``, so that it imports nothing of the application. It reads one
+frame from standard input and writes frames to standard output. A frame is four bytes of length (big-endian) and JSON.
+Notes come first, the result of the code comes last.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import sys
 import traceback
 from typing import Any, Final
 
-LONGEST_OUTPUT: Final = 65_536
-"""How many characters of what is printed are kept."""
+MAX_OUTPUT_CHARS: Final = 65_536
+"""Maximum number of characters kept of the code's printed output."""
 
-LONGEST_MESSAGE: Final = 4_000
+MAX_MESSAGE_CHARS: Final = 4_000
+"""Maximum length of an error message, in characters."""
 
 
 def load(name: str) -> Any:
-    """Import a module that stands beside this one."""
+    """Import a module from this module's directory."""
     spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -33,7 +34,7 @@ def load(name: str) -> Any:
 
 
 class Released(Exception):
-    """The base of what code raises that lets go of its job."""
+    """Base class of the exceptions with which code releases its job."""
 
     then = ""
 
@@ -43,7 +44,7 @@ class Released(Exception):
 
 
 class Wait(Released):
-    """Wait until somebody resumes the job."""
+    """Suspend the job until it is resumed."""
 
     then = "wait"
 
@@ -52,7 +53,7 @@ class Wait(Released):
 
 
 class Snooze(Released):
-    """Run the job again, after a while, without counting this attempt."""
+    """Run the job again after ``delay`` seconds, without counting this attempt."""
 
     then = "queue"
 
@@ -61,7 +62,7 @@ class Snooze(Released):
 
 
 class RetryWorkflow(Released):
-    """Run the whole workflow again."""
+    """Retry the whole workflow."""
 
     then = "retry"
 
@@ -70,7 +71,7 @@ class RetryWorkflow(Released):
 
 
 class SkipRest(Released):
-    """Complete the job, and with it the workflow."""
+    """Complete the job and its workflow, and skip the steps that have not started."""
 
     then = "skip"
 
@@ -79,7 +80,7 @@ class SkipRest(Released):
 
 
 class Fail(Exception):
-    """Fail with a code, and details; ``retryable=False``: for good."""
+    """Fail the attempt, with a code and details. ``retryable=False``: do not retry."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Fail(Exception):
 
 
 class Job(dict[str, Any]):
-    """The properties of the job's workflow, which the code may change, and what else is known of the job."""
+    """The properties of the job's workflow, which the code may change, and the job's attributes."""
 
     def __init__(self, request: dict[str, Any], note: Any) -> None:
         super().__init__(request["properties"])
@@ -105,8 +106,8 @@ class Job(dict[str, Any]):
             setattr(self, name, request.get(name))
 
 
-class Wire:
-    """Where frames go."""
+class FrameWriter:
+    """Writer of frames to standard output."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(1, "wb", buffering=0)
@@ -121,7 +122,7 @@ def main() -> None:
     """Serve one request."""
     size = int.from_bytes(sys.stdin.buffer.read(4), "big")
     request = json.loads(sys.stdin.buffer.read(size))
-    wire = Wire()
+    wire = FrameWriter()
     confine = load("confine")
     means: list[str] = []
     try:
@@ -131,7 +132,7 @@ def main() -> None:
         if request["scratch"] is not None:
             confine.limit(**request["limits"])
             means = confine.confine(request["scratch"], request["parent"], request["without"])
-        else:  # it was accepted that the platform may not offer even that
+        else:  # weak mode: limits are applied as far as the platform supports them
             with contextlib.suppress(OSError, ValueError):
                 confine.limit(**request["limits"])
             with contextlib.suppress(confine.CannotConfine, AttributeError):
@@ -140,7 +141,7 @@ def main() -> None:
         wire.send({"unconfined": f"{type(error).__name__}: {error}"})
         return
     output: list[str] = []
-    room = LONGEST_OUTPUT
+    room = MAX_OUTPUT_CHARS
 
     def say(line: str) -> None:
         nonlocal room
@@ -155,12 +156,12 @@ def main() -> None:
         end["properties"] = None if after == before else dict(job)
         wire.send(end | {"output": "".join(output), "means": means})
     except (TypeError, ValueError, RecursionError, MemoryError) as error:
-        problem = {"type": "TypeError", "message": f"What the code returned or shares is no JSON: {error}"[:500]}
+        problem = {"type": "TypeError", "message": f"The result and the properties must be JSON values: {error}"[:500]}
         wire.send({"error": problem, "output": "".join(output), "means": means})
 
 
 def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) -> dict[str, Any]:
-    """Run the code; return how it has ended."""
+    """Run the code, and return its result, its release or its error."""
     values = dict(request["values"]) | {
         "Fail": Fail,
         "RetryWorkflow": RetryWorkflow,
@@ -175,7 +176,7 @@ def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) 
         else:
             code = policy.compile_body(request["body"])
             names = policy.namespace(modules, values, say, files=request["scratch"] is not None)
-        exec(code, names)  # noqa: S102  (it is what this process is for)
+        exec(code, names)  # noqa: S102  (the purpose of this process)
         return {"result": names["body"](job, *request["args"])}
     except Released as released:
         return {"release": released.more}
@@ -184,7 +185,7 @@ def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) 
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """Return what is told of an exception."""
+    """Return the JSON members that describe an exception."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__, 50) if frame.filename == "<body>"]
     try:
         message = str(error)
@@ -192,7 +193,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         message = ""
     shown: dict[str, Any] = {
         "type": type(error).__name__,
-        "message": message[:LONGEST_MESSAGE] or type(error).__name__,
+        "message": message[:MAX_MESSAGE_CHARS] or type(error).__name__,
         "backtrace": [f"line {frame.lineno}, in {frame.name}" for frame in frames],
     }
     if isinstance(error, Fail):

@@ -1,8 +1,8 @@
-"""How does a process give up all that it may do but compute? By what Linux offers; it cannot be taken back.
+"""Irrevocable confinement of a Linux process, so that it can only compute.
 
-It uses nothing but the standard library, and runs in the child alone. In this order: limits of resources; namespaces
-and another root directory, where the system lets us; another user, if we are root; Landlock; and a list of system calls
-beside which there are no others. Each of the last two alone keeps the process from files and networks.
+This module uses only the standard library and runs only in the child. It applies, in this order: resource limits;
+namespaces and another root directory, where the system allows them; another user, if the process is root; Landlock; and
+an allowlist of system calls (seccomp). Each of the last two alone keeps the process from files and networks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import struct
 from collections.abc import Collection
 from typing import Final
 
-NOBODY: Final = 65_534
-"""The user that the child becomes if the worker is root."""
+UNPRIVILEGED_ID: Final = 65_534
+"""User and group id of the child if the worker runs as root."""
 
 _CLONE_NEWNS: Final = 0x00020000
 _CLONE_NEWUTS: Final = 0x04000000
@@ -35,15 +35,15 @@ _LANDLOCK_ADD_RULE: Final = 445
 _LANDLOCK_RESTRICT_SELF: Final = 446
 _LANDLOCK_CREATE_RULESET_VERSION: Final = 1
 _LANDLOCK_RULE_PATH_BENEATH: Final = 1
-_HANDLED_FILES: Final = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
-"""Which kinds of access to files each version of Landlock knows."""
-_IN_SCRATCH: Final = 0x1 << 1 | 0x1 << 2 | 0x1 << 3 | 0x1 << 8 | 0x1 << 14
-"""Write, read, list, make files, and truncate."""
-_LANDLOCK_ALONE: Final = 3
-"""Which version is enough where there is no other root directory: the first that keeps files from being truncated."""
+_FILE_ACCESS_RIGHTS: Final = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
+"""File access rights that each Landlock ABI version can restrict, as bit masks."""
+_SCRATCH_ACCESS_RIGHTS: Final = 0x1 << 1 | 0x1 << 2 | 0x1 << 3 | 0x1 << 8 | 0x1 << 14
+"""Landlock rights in the scratch directory: write, read, list, create regular files, and truncate."""
+_MIN_LANDLOCK_WITHOUT_CHROOT: Final = 3
+"""Minimum Landlock ABI version without another root directory: the first that restricts truncation."""
 
 _ALLOWED: Final = {
-    # name: (x86_64, aarch64); None where the architecture has no such call
+    # name: (x86_64, aarch64); None: the architecture has no such call
     "brk": (12, 214),
     "clock_getres": (229, 114),
     "clock_gettime": (228, 113),
@@ -85,15 +85,15 @@ _ALLOWED: Final = {
     "write": (1, 64),
     "writev": (20, 66),
 }
+# Calls that are allowed only with harmless arguments; see ``_seccomp``.
 _MMAP: Final = (9, 222)
 _MPROTECT: Final = (10, 226)
 _FCNTL: Final = (72, 25)
 _OPEN: Final = (2, None)
 _OPENAT: Final = (257, 56)
-"""Calls that are allowed as far as their arguments do no harm; see ``_seccomp``."""
 
 _FCNTL_COMMANDS: Final = (0, 1, 2, 3, 1030)
-"""To copy a file descriptor, and to ask for its flags; not to have signals sent to somebody."""
+"""Allowed ``fcntl`` commands: duplicate a descriptor, read its flags, set close-on-exec. None sends signals."""
 _MAP_ANONYMOUS: Final = 0x20
 _PROT_EXEC: Final = 0x4
 _O_ACCMODE: Final = 0x3
@@ -101,16 +101,16 @@ _O_TMPFILE: Final = 0x400000
 
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _ALLOW: Final = 0x7FFF0000
-_REFUSE: Final = 0x00050000 | 1  # as if it were not permitted (EPERM)
+_REFUSE: Final = 0x00050000 | 1  # fail with EPERM
 _KILL: Final = 0x80000000
 
 
 class CannotConfine(Exception):
-    """The system does not offer what is needed."""
+    """The system lacks a required means of confinement."""
 
 
 def limit(*, memory: int, seconds: int, file: int) -> None:
-    """Bound what the process can use: bytes of memory, seconds of processor time, and bytes of each file."""
+    """Limit the process: ``memory`` in bytes, processor time in ``seconds``, and size of each ``file`` in bytes."""
     for kind, most in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, seconds),
@@ -122,24 +122,24 @@ def limit(*, memory: int, seconds: int, file: int) -> None:
 
 
 def confine(scratch: str, parent: int, without: Collection[str] = ()) -> list[str]:
-    """Keep the process from all but the directory ``scratch``; return by what means.
+    """Confine the process to the directory ``scratch``, and return the means used.
 
     Parameters
     ----------
     parent:
-        The process that has started this one, and with which it dies.
+        Id of the parent process. The process is killed when its parent dies.
     without:
-        Means that are not to be used, to try what the others are good for.
+        Means of confinement to leave out, for tests of the others.
 
     Raises
     ------
     CannotConfine
-        The system does not offer what is needed.
+        The system lacks a required means of confinement.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
-        raise CannotConfine(f"system calls of {machine or 'this machine'} are not known")
+        raise CannotConfine(f"architecture {machine or 'unknown'} is not supported; use x86_64 or aarch64")
     means: list[str] = []
     here = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir(scratch)
@@ -152,8 +152,8 @@ def confine(scratch: str, parent: int, without: Collection[str] = ()) -> list[st
             means.append("chroot")
     if is_root:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        os.setresgid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+        os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         means.append("nobody")
     die_with_parent(parent)
     _call(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
@@ -162,32 +162,32 @@ def confine(scratch: str, parent: int, without: Collection[str] = ()) -> list[st
     if version:
         means.append("landlock")
     os.close(here)
-    if "chroot" not in means and version < _LANDLOCK_ALONE:
-        raise CannotConfine("neither Landlock (of Linux 6.2 or newer) nor another root directory can be had")
+    if "chroot" not in means and version < _MIN_LANDLOCK_WITHOUT_CHROOT:
+        raise CannotConfine("neither Landlock (Linux 6.2 or newer) nor chroot is available; allow namespaces")
     _seccomp(libc, machine)
     return [*means, "seccomp"]
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the process be killed when its parent dies, which may have happened already."""
+    """Kill this process when its parent dies, and raise `CannotConfine` if the parent is already dead."""
     libc = ctypes.CDLL(None, use_errno=True)
-    _call(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "the parent's death")
+    _call(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "set the parent-death signal")
     if os.getppid() != parent:
-        raise CannotConfine("the worker is gone")
+        raise CannotConfine(f"the worker process {parent} has exited")
 
 
 def _landlock(libc: ctypes.CDLL, scratch: int) -> int:
-    """Let nothing be reached of files but what is beneath ``scratch``, and no network; return its version, or 0."""
+    """Allow access only to files beneath ``scratch``, and to no network. Return Landlock's ABI version, or 0."""
     version: int = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
     if version < 1:
         return 0
-    files = _HANDLED_FILES[min(version, max(_HANDLED_FILES))]
+    files = _FILE_ACCESS_RIGHTS[min(version, max(_FILE_ACCESS_RIGHTS))]
     attributes = struct.pack("=QQQ", files, 0x3 if version >= 4 else 0, 0x3 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, size, 0)
     if rules < 0:
         return 0
-    beneath = struct.pack("=Qi", _IN_SCRATCH & files, scratch)
+    beneath = struct.pack("=Qi", _SCRATCH_ACCESS_RIGHTS & files, scratch)
     added = libc.syscall(_LANDLOCK_ADD_RULE, rules, _LANDLOCK_RULE_PATH_BENEATH, beneath, 0)
     done = added == 0 and libc.syscall(_LANDLOCK_RESTRICT_SELF, rules, 0) == 0
     os.close(rules)
@@ -195,7 +195,7 @@ def _landlock(libc: ctypes.CDLL, scratch: int) -> int:
 
 
 def _seccomp(libc: ctypes.CDLL, machine: str) -> None:
-    """Let no system call be made but those that are listed."""
+    """Allow only the listed system calls."""
     place, architecture = _ARCHITECTURES[machine]
     allowed = [number for numbers in _ALLOWED.values() if (number := numbers[place]) is not None]
     load, jump_equal, jump_set, keep, answer = 0x20, 0x15, 0x45, 0x54, 0x06
@@ -207,11 +207,12 @@ def _seccomp(libc: ctypes.CDLL, machine: str) -> None:
     no_execution = [argument(2), (jump_set, 0, 1, _PROT_EXEC), refused]
     conditions: list[tuple[int | None, list[tuple[int, int, int, int]]]] = [
         (_MPROTECT[place], no_execution),
-        # Not of files, either: what is mapped takes room although nobody sees it any more.
+        # Anonymous mappings only: a mapped file can take space that the check of the scratch directory misses.
         (_MMAP[place], [*no_execution, argument(3), (jump_set, 1, 0, _MAP_ANONYMOUS), refused]),
     ]
     for numbers, flags in ((_OPEN, 1), (_OPENAT, 2)):
-        # An access mode of 3 needs no permission to read or to write, and truncates; O_TMPFILE makes what nobody sees.
+        # Access mode 3 needs neither read nor write permission, and can truncate. O_TMPFILE creates unnamed files,
+        # which the check of the scratch directory's size would miss.
         odd = [argument(flags), (jump_set, 0, 1, _O_TMPFILE), refused, (keep, 0, 0, _O_ACCMODE)]
         conditions.append((numbers[place], [*odd, (jump_equal, 0, 1, _O_ACCMODE), refused]))
     commands = [(jump_equal, len(_FCNTL_COMMANDS) - at, 0, command) for at, command in enumerate(_FCNTL_COMMANDS)]

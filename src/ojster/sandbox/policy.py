@@ -1,7 +1,7 @@
-"""Which Python may code use that jobs carry? RestrictedPython's, a little wider, and modules that are allowed.
+"""The Python subset for code carried by jobs: RestrictedPython with a few additions, and the allowed modules.
 
-This keeps honest code from what it should not touch, with an error that says so. It is not what confines hostile code:
-that is ``confine``, which holds whatever Python can be talked into.
+The subset gives well-meaning code a clear error when it uses a forbidden feature. It does not contain hostile code;
+``confine`` does, and does not rely on this module.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from RestrictedPython.Guards import (
 from RestrictedPython.transformer import RestrictingNodeTransformer
 
 PRELOADED: Final = ("_strptime", "encodings.idna", "encodings.ascii", "encodings.latin_1")
-"""Modules that the allowed ones import when they are first used."""
+"""Modules that the allowed modules import on first use."""
 
-_MORE: Final = (
+_EXTRA_BUILTINS: Final = (
     "all",
     "any",
     "bytearray",
@@ -53,14 +53,14 @@ _MORE: Final = (
 
 
 class NotAllowed(SyntaxError):
-    """The code uses something of Python that it may not use."""
+    """The code uses a forbidden Python feature."""
 
 
 class _Transformer(RestrictingNodeTransformer):
-    """As RestrictedPython has it, but for three things that can do no harm, and that people expect."""
+    """RestrictedPython's transformer, plus three harmless features that authors expect."""
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:  # noqa: N802
-        """``job["n"] += 1`` is ``job["n"] = job["n"] + 1``."""
+        """Rewrite ``job["n"] += 1`` as ``job["n"] = job["n"] + 1``."""
         if not isinstance(node.target, ast.Subscript):
             return super().visit_AugAssign(node)
         source = ast.Subscript(node.target.value, node.target.slice, ast.Load())
@@ -69,14 +69,14 @@ class _Transformer(RestrictingNodeTransformer):
         return self.visit(ast.fix_missing_locations(ast.copy_location(assignment, node)))
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
-        """An annotation means nothing."""
+        """Ignore annotations."""
         if node.value is None:
             return None
         assignment = ast.copy_location(ast.Assign([node.target], node.value), node)
         return self.visit(ast.fix_missing_locations(assignment))
 
     def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:  # noqa: N802
-        """A name of a function around is as good as a global one."""
+        """Allow ``nonlocal``, with the same check of names as ``global``."""
         for name in node.names:
             self.check_name(node, name)
         return node
@@ -88,7 +88,7 @@ def compile_body(source: str) -> types.CodeType:
     Raises
     ------
     NotAllowed
-        It uses something that it may not use.
+        The source uses a forbidden Python feature, or has a syntax error.
     """
     compiled = compile_restricted_exec(source, "<body>", policy=_Transformer)
     if compiled.errors or compiled.code is None:
@@ -108,22 +108,22 @@ def namespace(
     Parameters
     ----------
     modules:
-        What can be imported, by name.
+        The modules that the code can import, by name.
     values:
-        What else is there.
+        Additional globals.
     say:
-        Called with each line that is printed.
+        Callback for the text of each ``print`` call.
     files:
-        Whether there is ``open``: only where something else keeps it to the scratch directory.
+        Whether ``open`` is available. Use it only in a confined process, which can reach only the scratch directory.
     """
 
     def import_(
         name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
     ) -> Any:
-        if name in PRELOADED:  # which modules in C import in the name of the code; it cannot write such a name itself
+        if name in PRELOADED:  # C modules import these on behalf of the code, which cannot write such names itself
             return sys.modules[name]
         if level or name not in modules:
-            raise ImportError(f"The module {name!r} is not allowed here; these are: {', '.join(sorted(modules))}.")
+            raise ImportError(f"Module {name!r} is not allowed here. Allowed modules: {', '.join(sorted(modules))}.")
         if fromlist or "." not in name:
             return modules[name]
         top, _, rest = name.partition(".")
@@ -136,7 +136,7 @@ def namespace(
         def _call_print(self, *objects: Any, sep: str | None = None, end: str | None = None, **_: Any) -> None:
             say((" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end))
 
-    allowed = dict(safe_builtins) | {name: getattr(builtins, name) for name in _MORE}
+    allowed = dict(safe_builtins) | {name: getattr(builtins, name) for name in _EXTRA_BUILTINS}
     allowed |= {"__import__": import_, "getattr": _attribute, "hasattr": _hasattr}
     if files:
         allowed["open"] = open
@@ -157,7 +157,7 @@ def namespace(
 
 
 def _attribute(target: Any, name: str, *default: Any) -> Any:
-    """Return an attribute that code may have. RestrictedPython returns ``None`` for one that is not there."""
+    """Return an attribute that code may read. RestrictedPython would return ``None`` for a missing attribute."""
 
     def get(target: Any, name: str, _: Any) -> Any:
         return getattr(target, name, *default)
@@ -194,26 +194,26 @@ def _in_place(name: str, left: Any, right: Any) -> Any:
     return _OPERATORS[name](left, right)
 
 
-_WITHHELD: Final = {
+_FORBIDDEN_NAMES: Final = {
     "functools": frozenset({"update_wrapper", "wraps"}),  # they copy attributes of any name
     "collections": frozenset({"UserString"}),  # its format is not guarded
 }
 
 
 def load_modules(names: Sequence[str]) -> dict[str, types.SimpleNamespace]:
-    """Import modules, and return of each what it offers: not what it has imported itself.
+    """Import modules, and return the public names of each, without the modules that it imports itself.
 
     Raises
     ------
     ImportError
-        There is no such module.
+        A module does not exist.
     """
     return {name: _public(importlib.import_module(name)) for name in names}
 
 
 def _public(module: types.ModuleType) -> types.SimpleNamespace:
     names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-    withheld = _WITHHELD.get(module.__name__, frozenset())
+    withheld = _FORBIDDEN_NAMES.get(module.__name__, frozenset())
     offered = {name: getattr(module, name) for name in names if name not in withheld}
     own = {name: value for name, value in offered.items() if not isinstance(value, types.ModuleType)}
     return types.SimpleNamespace(**own)

@@ -1,6 +1,6 @@
-"""How is code run that a job carries? In a child process of its own, which is confined, and killed when its time is up.
+"""Runs code carried by a job in a confined child process, and kills the process after a timeout.
 
-(Seed 002, "Task execution"; docs/node-workflow.md says what is guaranteed on which platform.)
+docs/node-workflow.md lists the guarantees for each platform.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.jobs.failure import Failure, clean
-from ojster.workflows.property_values import LARGEST_NOTE
+from ojster.workflows.property_values import MAX_NOTE_BYTES
 
 DEFAULT_MODULES: Final = (
     "base64",
@@ -46,35 +46,42 @@ DEFAULT_MODULES: Final = (
     "unicodedata",
     "urllib.parse",
 )
-"""Modules that code may import, unless the worker says otherwise: those that only compute."""
+"""Modules that code may import by default: modules that only compute."""
 
-DEFAULT_TIMEOUT: Final = 60.0
-"""How many seconds code may run whose job does not say."""
+DEFAULT_TIMEOUT_SECONDS: Final = 60.0
+"""Default timeout of code, in seconds."""
 
-DEFAULT_MEMORY: Final = 256 * 2**20
-LARGEST_FILE: Final = 16 * 2**20
-LARGEST_SCRATCH: Final = 64 * 2**20
-MOST_FILES: Final = 1_000
-"""What code may use of memory and of its scratch directory, in bytes and in files."""
+DEFAULT_MEMORY_BYTES: Final = 256 * 2**20
+"""Default memory limit of the child, in bytes."""
+MAX_FILE_BYTES: Final = 16 * 2**20
+"""Maximum size of a file that code writes, in bytes."""
+MAX_SCRATCH_BYTES: Final = 64 * 2**20
+"""Maximum total size of the scratch directory, in bytes."""
+MAX_SCRATCH_FILES: Final = 1_000
+"""Maximum number of files in the scratch directory."""
 
-LARGEST_FRAME: Final = 2 * 2**20
-LONGEST_TALK: Final = 8 * 2**20
-MOST_FRAMES: Final = 2_000
-LONGEST_OUTPUT: Final = 65_536
-"""How much a child may say: at once, in all, in how many pieces, and of what it prints."""
+MAX_FRAME_BYTES: Final = 2 * 2**20
+"""Maximum size of one frame from the child, in bytes."""
+MAX_TOTAL_FRAME_BYTES: Final = 8 * 2**20
+"""Maximum size of all frames from the child, in bytes."""
+MAX_FRAMES: Final = 2_000
+"""Maximum number of frames from the child."""
+MAX_OUTPUT_CHARS: Final = 65_536
+"""Maximum number of characters kept of the code's printed output."""
 
-LARGEST_DETAILS: Final = 16_384
-LONGEST_TYPE: Final = 200
-"""How much of an error is passed on: of its details, in bytes, and of its type."""
+MAX_ERROR_DETAILS_BYTES: Final = 16_384
+"""Maximum size of an error's details as JSON, in bytes; larger details are dropped."""
+MAX_ERROR_TYPE_CHARS: Final = 200
+"""Maximum length of an error's type and of its code, in characters."""
 
-LAST_WORDS: Final = 2.0
-"""How long to wait for the end of a child that was killed, in seconds."""
+CHILD_EXIT_WAIT_SECONDS: Final = 2.0
+"""Maximum wait for a killed child to exit, in seconds."""
 
-STALE: Final = 86_400.0
-"""After how many seconds a directory of a child is removed whose worker was killed before it could."""
+STALE_SCRATCH_SECONDS: Final = 86_400.0
+"""Minimum age, in seconds, at which a scratch directory left behind by a killed worker is removed."""
 
-LOOK_AGAIN: Final = 0.1
-"""How often it is looked how large the scratch directory is, in seconds."""
+SCRATCH_CHECK_SECONDS: Final = 0.1
+"""Interval between checks of the scratch directory's size, in seconds."""
 
 _CHILD: Final = str(Path(__file__).with_name("child.py"))
 
@@ -82,11 +89,11 @@ Guarantee = Literal["confined", "weak"]
 
 
 class NotConfined(Exception):
-    """The platform cannot keep code from what it should not touch."""
+    """The platform cannot confine the code."""
 
 
 class CodeFailed(Exception):
-    """Code that was run in the sandbox failed; ``failure`` says how."""
+    """Code failed in the sandbox. ``failure`` describes the error."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -94,18 +101,18 @@ class CodeFailed(Exception):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Code that is to be run, and what it is given.
+    """Code to run, and its input.
 
     Parameters
     ----------
     body:
-        Python source with a function ``body``.
+        Python source that defines a function ``body``.
     modules:
-        What it may import; ``None``: all that is allowed.
+        Modules that the code may import. ``None``: all modules that the worker allows.
     args:
-        What ``body`` is called with beside the job.
+        Arguments of ``body`` after the job.
     properties:
-        What the tasks of the workflow share.
+        The shared properties of the workflow.
     """
 
     body: str
@@ -122,16 +129,16 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct):
-    """How code has ended: with a result, letting go of its job, or with an error.
+    """The outcome of code: a result, a release of its job, or an error.
 
     Parameters
     ----------
     properties:
-        What the tasks of the workflow share now, if the code has changed that.
+        The new shared properties of the workflow. ``None``: the code has not changed them.
     output:
-        What it has printed.
+        The text that the code printed.
     means:
-        By what it was confined.
+        The means of confinement used.
     """
 
     result: Any = None
@@ -143,16 +150,16 @@ class End(msgspec.Struct):
 
     @property
     def failure(self) -> Failure | None:
-        """How the attempt is reported, if it failed."""
+        """The failure to report for the attempt, or ``None`` if the code did not raise an error."""
         if self.error is None:
             return None
         details, retryable, lines = (self.error.get(name) for name in ("details", "retryable", "backtrace"))
-        if not isinstance(details, dict) or len(msgspec.json.encode(details)) > LARGEST_DETAILS:
+        if not isinstance(details, dict) or len(msgspec.json.encode(details)) > MAX_ERROR_DETAILS_BYTES:
             details = None
         return Failure(
-            type=clean(str(self.error.get("type"))[:LONGEST_TYPE]),
+            type=clean(str(self.error.get("type"))[:MAX_ERROR_TYPE_CHARS]),
             message=clean(str(self.error.get("message"))),
-            code=clean(str(self.error.get("code", "handler_error"))[:LONGEST_TYPE]),
+            code=clean(str(self.error.get("code", "handler_error"))[:MAX_ERROR_TYPE_CHARS]),
             retryable=retryable if isinstance(retryable, bool) else None,
             details=details,
             backtrace=tuple(clean(str(line)) for line in lines) if isinstance(lines, list) else (),
@@ -160,7 +167,7 @@ class End(msgspec.Struct):
 
 
 class _Frame(msgspec.Struct):
-    """What a child says; that of its end is decoded once it is known to be that."""
+    """A frame from a child: a note, or a refusal. A frame with neither is decoded again as an ``End``."""
 
     note: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     unconfined: str | None = None
@@ -172,15 +179,15 @@ class Sandbox:
     Parameters
     ----------
     modules:
-        What code may import.
+        Modules that code may import.
     values:
-        What else is there for it, by name: what JSON can say.
+        Additional globals for code, by name: JSON values.
     memory:
-        How many bytes of memory it may use.
+        Memory limit of the child, in bytes.
     weak:
-        Whether to run code although the platform cannot confine it.
+        Whether to run code even if the platform cannot confine it.
     restricted:
-        Whether code is kept to a part of Python. What confines it holds without that, too.
+        Whether code is limited to a subset of Python. The confinement does not depend on it.
     """
 
     def __init__(
@@ -188,7 +195,7 @@ class Sandbox:
         modules: Sequence[str] = DEFAULT_MODULES,
         *,
         values: Mapping[str, Any] | None = None,
-        memory: int = DEFAULT_MEMORY,
+        memory: int = DEFAULT_MEMORY_BYTES,
         weak: bool = False,
         restricted: bool = True,
     ) -> None:
@@ -197,16 +204,16 @@ class Sandbox:
         self.memory = memory
         self.restricted = restricted
         self.without: tuple[str, ...] = ()
-        """Means of confinement that are not used, to try what the others are good for."""
+        """Means of confinement to leave out, for tests of the others."""
         self.guarantee: Guarantee = "weak" if weak else "confined"
 
     async def check(self) -> tuple[str, ...]:
-        """Try whether code is confined, by code that tries to get out; return by what means it is.
+        """Run code that tries to escape the sandbox, and return the means of confinement used.
 
         Raises
         ------
         NotConfined
-            It is not, or the extra is not installed.
+            The code can escape, the sandbox does not work, or the extra is not installed.
         """
         await asyncio.to_thread(_remove_stale)
         try:
@@ -214,13 +221,13 @@ class Sandbox:
             if end.failure is None and self.guarantee == "confined":
                 prober = Sandbox(("fcntl", "os", "socket"), memory=self.memory, restricted=False)
                 prober.without = self.without
-                end = await prober.run(Request(_PROBE, args=(sys.executable,)), timeout=30.0)
+                end = await prober.run(Request(_ESCAPE_PROBE, args=(sys.executable,)), timeout=30.0)
         except CodeFailed as error:
             raise NotConfined(error.failure.message) from None
         if end.failure is not None:
-            raise NotConfined(f"the sandbox does not work: {end.failure.message}")
+            raise NotConfined(f"the sandbox cannot run code: {end.failure.message}")
         if self.guarantee == "confined" and end.result:
-            raise NotConfined(f"code can get out: {', '.join(map(str, end.result))}")
+            raise NotConfined(f"code can escape the sandbox: {', '.join(map(str, end.result))}")
         return end.means
 
     async def run(
@@ -230,30 +237,31 @@ class Sandbox:
         timeout: float | None = None,
         on_note: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> End:
-        """Run code, and return how it has ended. If this is cancelled, or the time is up, the child is killed.
+        """Run code and return its outcome. The child is killed on cancellation and after the timeout.
 
         Parameters
         ----------
         timeout:
-            How many seconds it may run.
+            Maximum run time, in seconds. ``None``: 60 seconds.
         on_note:
-            Called with each note that the code makes, as JSON.
+            Callback for each note that the code adds, as JSON.
 
         Raises
         ------
         CodeFailed
-            The child was killed, died, or said something that nobody understands.
+            The code asks for a module that is not allowed, exceeds its timeout or a limit, or cannot be confined; or
+            the child was killed, died, or sent a malformed frame.
         """
         wanted = self.modules if request.modules is None else request.modules
         if unknown := sorted(set(wanted) - set(self.modules)):
             raise CodeFailed(
                 Failure(
                     "ModuleNotAllowed",
-                    f"The worker does not allow the module {unknown[0]!r}; it allows: {', '.join(self.modules)}.",
+                    f"The worker does not allow the module {unknown[0]!r}. Allowed: {', '.join(self.modules)}.",
                     retryable=False,
                 )
             )
-        seconds = DEFAULT_TIMEOUT if timeout is None else timeout
+        seconds = DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
         async with _scratch() as scratch:
             given = msgspec.structs.asdict(request) | {
                 "modules": wanted,
@@ -262,7 +270,7 @@ class Sandbox:
                 "without": self.without,
                 "parent": os.getpid(),
                 "scratch": None if self.guarantee == "weak" else scratch,
-                "limits": {"memory": self.memory, "seconds": math.ceil(seconds) + 1, "file": LARGEST_FILE},
+                "limits": {"memory": self.memory, "seconds": math.ceil(seconds) + 1, "file": MAX_FILE_BYTES},
             }
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -279,7 +287,7 @@ class Sandbox:
             watching = asyncio.create_task(_watch(process, scratch))
             try:
                 async with asyncio.timeout(seconds):
-                    return await self._talk(process, msgspec.json.encode(given), on_note)
+                    return await self._exchange_frames(process, msgspec.json.encode(given), on_note)
             except TimeoutError:
                 raise CodeFailed(
                     Failure("timeout", f"The job ran longer than {seconds:g} seconds.", code="timeout")
@@ -289,56 +297,64 @@ class Sandbox:
                 _kill(process)
                 assert process.stdout is not None
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_WORDS):
-                        await process.stdout.read()  # or its end is never seen, if nobody has read all that it said
+                    async with asyncio.timeout(CHILD_EXIT_WAIT_SECONDS):
+                        await process.stdout.read()  # the exit is not noticed while output is unread
                         await process.wait()
 
-    async def _talk(
+    async def _exchange_frames(
         self, process: asyncio.subprocess.Process, request: bytes, on_note: Callable[[bytes], Awaitable[None]] | None
     ) -> End:
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # how it ended is known below
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the failure is read below
             process.stdin.write(len(request).to_bytes(4, "big") + request)
             await process.stdin.drain()
-        room = LONGEST_TALK
-        for _ in range(MOST_FRAMES):
+        room = MAX_TOTAL_FRAME_BYTES
+        for _ in range(MAX_FRAMES):
             try:
                 size = int.from_bytes(await process.stdout.readexactly(4), "big")
                 room -= size
-                if size > LARGEST_FRAME or room < 0:
-                    raise CodeFailed(Failure("OutputTooLarge", f"The code said {size} bytes at once, or too much."))
+                if size > MAX_FRAME_BYTES or room < 0:
+                    raise CodeFailed(
+                        Failure(
+                            "OutputTooLarge",
+                            f"The code sent {size} bytes at once (limits: {MAX_FRAME_BYTES}, in all "
+                            f"{MAX_TOTAL_FRAME_BYTES}).",
+                        )
+                    )
                 raw = await process.stdout.readexactly(size)
                 frame = msgspec.json.decode(raw, type=_Frame)
                 if frame.unconfined is not None:
                     raise CodeFailed(Failure("NotConfined", f"The code cannot be confined here: {frame.unconfined}"))
                 if frame.note is msgspec.UNSET:
                     end = msgspec.json.decode(raw, type=End)
-                    end.output = clean(end.output[:LONGEST_OUTPUT])
+                    end.output = clean(end.output[:MAX_OUTPUT_CHARS])
                     return end
-                if len(frame.note) > LARGEST_NOTE:
-                    raise CodeFailed(Failure("OutputTooLarge", f"The code made a note of {len(frame.note)} bytes."))
-                msgspec.json.decode(frame.note)  # or it is refused
+                if len(frame.note) > MAX_NOTE_BYTES:
+                    raise CodeFailed(
+                        Failure("OutputTooLarge", f"The note has {len(frame.note)} bytes (limit {MAX_NOTE_BYTES}).")
+                    )
+                msgspec.json.decode(frame.note)  # reject malformed JSON
             except asyncio.IncompleteReadError:
-                raise CodeFailed(await _death_of(process)) from None
+                raise CodeFailed(await _exit_failure(process)) from None
             except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                raise CodeFailed(Failure("Unreadable", f"The child said something unreadable: {error}")) from None
+                raise CodeFailed(Failure("Unreadable", f"The child sent a malformed frame: {error}")) from None
             if on_note is not None:
                 await on_note(bytes(frame.note))
-        raise CodeFailed(Failure("OutputTooLarge", f"The code made more than {MOST_FRAMES} notes."))
+        raise CodeFailed(Failure("OutputTooLarge", f"The code added {MAX_FRAMES} or more notes. Add fewer notes."))
 
 
-async def _death_of(process: asyncio.subprocess.Process) -> Failure:
-    """Say how a child died that has not said how its code ended."""
+async def _exit_failure(process: asyncio.subprocess.Process) -> Failure:
+    """Return the failure for a child that exited before it sent its result."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1.0):
             await process.wait()
     status = process.returncode
     if status is not None and -status == signal.SIGXCPU:
-        return Failure("CpuLimit", "The code used more processor time than it may.", code="timeout")
+        return Failure("CpuLimit", "The code exceeded its limit of processor time.", code="timeout")
     if status is not None and status < 0:
         return Failure("ProcessDied", f"The process that ran the code was killed by signal {-status}.")
-    return Failure("ProcessDied", f"The process that ran the code ended with status {status}, without a word.")
+    return Failure("ProcessDied", f"The process that ran the code exited with status {status} before it sent a result.")
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
@@ -349,39 +365,39 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def _scratch() -> AsyncIterator[str]:
-    """Make a directory for the code, and remove it with all that is in it."""
+    """Create a scratch directory for the code, and remove it afterwards with its files."""
     scratch = tempfile.mkdtemp(prefix="ojster-code-")
     try:
         if os.geteuid() == 0:
-            os.chown(scratch, 65_534, 65_534)  # whom the child becomes
+            os.chown(scratch, 65_534, 65_534)  # the child's user and group
         yield scratch
     finally:
         await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
 
 def _remove_stale() -> None:
-    """Remove what is left of children whose workers were killed."""
+    """Remove scratch directories older than ``STALE_SCRATCH_SECONDS``, which killed workers have left behind."""
     for path in Path(tempfile.gettempdir()).glob("ojster-code-*"):
         with contextlib.suppress(OSError):
-            if path.stat().st_mtime < time.time() - STALE:
+            if path.stat().st_mtime < time.time() - STALE_SCRATCH_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 async def _watch(process: asyncio.subprocess.Process, scratch: str) -> None:
-    """Kill a child that fills its scratch directory."""
+    """Kill a child that exceeds the limits of its scratch directory."""
     while process.returncode is None:
         files = size = 0
-        with os.scandir(scratch) as entries:  # it can make no directories, and take nothing away
+        with os.scandir(scratch) as entries:  # the child can neither create directories nor delete files
             for entry in entries:
                 files += 1
                 size += entry.stat(follow_symlinks=False).st_blocks * 512
-                if files > MOST_FILES or size > LARGEST_SCRATCH:
+                if files > MAX_SCRATCH_FILES or size > MAX_SCRATCH_BYTES:
                     _kill(process)
                     return
-        await asyncio.sleep(LOOK_AGAIN)
+        await asyncio.sleep(SCRATCH_CHECK_SECONDS)
 
 
-_PROBE: Final = """
+_ESCAPE_PROBE: Final = """
 import fcntl, os, socket, sys
 
 def body(job, executable):
@@ -412,4 +428,4 @@ def body(job, executable):
         assert file.read() == "scratch"
     return found
 """
-"""Code that tries to get out, and returns how it could."""
+"""Code that tries to escape the sandbox, and returns the attempts that succeeded."""

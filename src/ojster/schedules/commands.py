@@ -1,4 +1,4 @@
-"""How are cron jobs listed, added, switched and removed from the command line?"""
+"""Commands for cron jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, moment_json, print_json, print_table
+from ojster.cli.output import ago, print_json, print_table, timestamp_json
 from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.jobs.commands import _argument
 from ojster.schedules.cron import Cron
@@ -52,11 +52,11 @@ def list_crons(url: str, as_json: bool) -> None:
 
 @cron.command("show", epilog=examples("ojster cron show daily-report", "ojster cron show daily-report --next 10"))
 @click.argument("name")
-@click.option("--next", "occurrences", type=click.IntRange(1, 1000), default=5, help="How many occurrences to show.")
+@click.option("--next", "occurrences", type=click.IntRange(1, 1000), default=5, help="Number of runs to show.")
 @with_url
 @with_json
 def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
-    """Show a cron job, and when it runs next."""
+    """Show a cron job and its next runs."""
     one = ask(url, lambda client: client.find_cron(name))
     moments: list[str] = []
     at: int | None = system_clock()
@@ -80,7 +80,7 @@ def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
 @click.argument("expression")
 @click.argument("type")
 @click.argument("args", nargs=-1)
-@click.option("--timezone", default="UTC", show_default=True, help="A zone of the IANA database.")
+@click.option("--timezone", default="UTC", show_default=True, help="IANA time zone of EXPRESSION.")
 @click.option("--overlap", type=click.Choice(OVERLAP_POLICIES), default="skip", show_default=True)
 @click.option("--queue", "-q", default="default", show_default=True)
 @with_url
@@ -96,7 +96,7 @@ def add_cron(
     url: str,
     as_json: bool,
 ) -> None:
-    """Register a cron job that enqueues jobs of TYPE, or update the one of that NAME."""
+    """Register a cron job that enqueues jobs of TYPE, or update the cron job NAME."""
     template = {"type": type, "args": [_argument(text) for text in args], "options": {"queue": queue}}
     one = Cron(
         name=name,
@@ -116,7 +116,7 @@ def add_cron(
 @with_url
 @with_json
 def enable_cron(name: str, url: str, as_json: bool) -> None:
-    """Let a cron job run again."""
+    """Enable a cron job."""
     one = ask(url, lambda client: client.switch_cron(name, True))
     done(f"{name} runs next {ago(one.next_run_at)}.", as_json, _shown(one))
 
@@ -126,7 +126,7 @@ def enable_cron(name: str, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def disable_cron(name: str, url: str, as_json: bool) -> None:
-    """Let a cron job run no more, but keep it."""
+    """Disable a cron job without removing it."""
     one = ask(url, lambda client: client.switch_cron(name, False))
     done(f"{name} is disabled.", as_json, _shown(one))
 
@@ -136,7 +136,7 @@ def disable_cron(name: str, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def remove_cron(name: str, url: str, as_json: bool) -> None:
-    """Remove a cron job; jobs that it made stay."""
+    """Remove a cron job; jobs that it has enqueued stay."""
     one = ask(url, lambda client: client.unregister_cron(name))
     done(f"{name} is removed.", as_json, _shown(one))
 
@@ -144,7 +144,7 @@ def remove_cron(name: str, url: str, as_json: bool) -> None:
 def _shown(one: Cron) -> dict[str, Any]:
     return msgspec.structs.asdict(one) | {
         "template": msgspec.Raw(one.template),
-        "created_at": moment_json(one.created_at),
-        "last_run_at": moment_json(one.last_run_at),
-        "next_run_at": moment_json(one.next_run_at),
+        "created_at": timestamp_json(one.created_at),
+        "last_run_at": timestamp_json(one.last_run_at),
+        "next_run_at": timestamp_json(one.next_run_at),
     }

@@ -1,6 +1,8 @@
-"""Which jobs recur, and which of them are due? (ojs-cron.md)
+"""Cron jobs: registration, and firing of due occurrences.
 
-An occurrence is fired by the transaction that moves ``next_run_at`` on: once, by whichever server is first.
+The transaction that advances ``next_run_at`` fires the occurrence, so it fires once, on whichever server is first.
+
+Spec: ojs-cron
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 
 log = logging.getLogger(__name__)
 
-MOST_FIRED: Final = 200
+MAX_FIRED: Final = 200
 
 
 class Cron(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that recurs. ``template`` is the enqueue request of each of its jobs, as JSON."""
+    """A cron job. ``template`` is the enqueue request of its jobs, as JSON. Times are microseconds since the epoch."""
 
     name: str
     expression: str
@@ -45,7 +47,7 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schedule(self) -> CronSchedule:
-        """When it runs."""
+        """Schedule of the cron job."""
         return CronSchedule(self.expression, self.timezone)
 
 
@@ -56,17 +58,17 @@ _COLUMNS = (
 
 
 def register(tx: Transaction, crons: Sequence[Cron]) -> list[tuple[Cron, bool]]:
-    """Register or update cron jobs, by name; for each return it, and whether it is new.
+    """Register or update cron jobs by name; return each, and whether it is new.
 
-    An update keeps what has happened, and the next run too where the schedule stays the same: an application may
-    register all of its cron jobs at every start.
+    An update keeps the history, and also the next run if the schedule is unchanged, so an application may register all
+    its cron jobs at every start.
     """
     return [_register(tx, cron) for cron in crons]
 
 
 def _register(tx: Transaction, cron: Cron) -> tuple[Cron, bool]:
     if tx.lock_keys({"cron:" + cron.name}):
-        raise TryAgain(f"The cron job {cron.name} is being registered by somebody else.")
+        raise TryAgain(f"Another caller is registering the cron job {cron.name}.")
     known = _find(tx, cron.name, tx.for_update)
     next_run_at = cron.schedule.next_after(tx.now) if cron.enabled else None
     if known is None:
@@ -102,7 +104,7 @@ def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | O
 
 
 def unregister(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError]:
-    """Remove cron jobs. Jobs that they made stay."""
+    """Remove cron jobs. The jobs that they enqueued stay."""
     results: list[Cron | OjsterError] = []
     for name in names:
         cron = _find(tx, name, tx.for_update)
@@ -124,13 +126,15 @@ def find_cron(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError]
 
 
 def fire_due(tx: Transaction) -> int | None:
-    """Enqueue the jobs of all cron jobs that are due; return when the next one is.
+    """Fire at most ``MAX_FIRED`` due cron jobs; return when the next one is due.
 
-    However many occurrences were missed, a cron job fires once (ojs-cron.md section 7.3).
+    However many occurrences were missed, a cron job fires once.
+
+    Spec: ojs-cron 7.3
     """
     rows = tx.execute(
         f"SELECT {_COLUMNS} FROM crons WHERE next_run_at <= :now ORDER BY next_run_at LIMIT :limit" + tx.skip_locked,
-        {"now": tx.now, "limit": MOST_FIRED},
+        {"now": tx.now, "limit": MAX_FIRED},
     )
     for row in rows:
         _fire(tx, _cron(row))
@@ -140,7 +144,7 @@ def fire_due(tx: Transaction) -> int | None:
 
 def _fire(tx: Transaction, cron: Cron) -> None:
     scheduled_for = cron.next_run_at or tx.now
-    # Only jobs that are to be cancelled are locked: a fetch would pass over locked ones, and nobody would tell it.
+    # Lock only jobs that are to be cancelled: a fetch skips locked jobs, and is not notified when they are free.
     lock = tx.for_update if cron.overlap_policy == "cancel_previous" else ""
     unfinished = _unfinished_jobs(tx, cron.name, lock) if cron.overlap_policy != "allow" else []
     facts: dict[str, Any] = {

@@ -1,4 +1,7 @@
-"""When does a cron job run next? Expressions, zones and both edges of daylight saving (ojs-cron.md sections 3 to 5)."""
+"""Cron schedules: expressions, time zones and daylight saving time.
+
+Spec: ojs-cron 3 to 5
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class CronSchedule:
     Raises
     ------
     InvalidRequest
-        The expression is malformed or never matches, or the zone is no name of the IANA database.
+        The expression is malformed or never matches, or the time zone is not in the IANA database.
     """
 
     def __init__(self, expression: str, timezone: str = "UTC") -> None:
@@ -52,12 +55,12 @@ class CronSchedule:
         if text.lower().startswith("@every "):
             self._interval = parse_go_duration(text[7:].strip())
             if self._interval < SECOND:
-                raise InvalidRequest("@every takes no interval shorter than a second.", field="cron")
+                raise InvalidRequest("The interval of @every must be at least one second.", field="cron")
             return
         self._fields = _ALIASES.get(text.lower(), text)
         if self._fields.startswith("@"):
             raise InvalidRequest(
-                f"{expression[:64]!r} is no cron alias; there are {', '.join(_ALIASES)} and '@every 90s'.", field="cron"
+                f"Unknown cron alias {expression[:64]!r}. Use {', '.join(_ALIASES)} or '@every 90s'.", field="cron"
             )
         if self.next_after(0) is None:
             raise InvalidRequest(f"The cron expression {expression[:64]!r} never matches.", field="cron")
@@ -65,9 +68,9 @@ class CronSchedule:
     def next_after(self, moment: int) -> int | None:
         """Return the first occurrence after ``moment``, both in microseconds since the epoch.
 
-        A time of day that the clocks skip does not occur; one that they repeat occurs once, the first time. Schedules
-        whose hour field begins with ``*`` follow the elapsed time instead, so that "every ten minutes" never pauses.
-        ``None``: there is no further occurrence in the next fifty years.
+        At the change to or from daylight saving time, a skipped time does not occur, and a repeated time occurs once,
+        the first time. A schedule with an hour field that begins with ``*`` follows the elapsed time instead, so that
+        "every ten minutes" never pauses. Return ``None`` if nothing occurs in the next fifty years.
         """
         if self._interval is not None:
             return moment + self._interval
@@ -90,7 +93,7 @@ class CronSchedule:
 
 
 class _Expression(CronSim):
-    """CronSim, with the nearest weekday (``15W``) that it does not know."""
+    """CronSim with support for the nearest weekday (``15W``)."""
 
     def __init__(self, fields: str, start: datetime) -> None:
         self.nearest: list[int] = []
@@ -104,7 +107,9 @@ class _Expression(CronSim):
         self.nearest = [int(match[1]) for term in terms if (match := _NEAREST_WEEKDAY.fullmatch(term))]
         if self.nearest:
             if not all(1 <= day <= 31 for day in self.nearest):
-                raise InvalidRequest(f"Bad day-of-month in the cron expression {fields[:64]!r}.", field="cron")
+                raise InvalidRequest(
+                    f"Bad day-of-month in the cron expression {fields[:64]!r}. Use 1W to 31W.", field="cron"
+                )
             others = [term for term in terms if not _NEAREST_WEEKDAY.fullmatch(term)]
             parts[-3] = ",".join(others) or "1"
         try:
@@ -119,7 +124,7 @@ class _Expression(CronSim):
 
 
 def _nearest_weekday(year: int, month: int, day: int) -> int | None:
-    """The weekday nearest to a day, without leaving the month; ``None`` where the month has no such day."""
+    """Return the weekday nearest to a day within its month; ``None`` if the month has no such day."""
     first, last = 1, calendar.monthrange(year, month)[1]
     if day > last:
         return None
@@ -138,7 +143,10 @@ def _micros(moment: datetime) -> int:
 
 @lru_cache(maxsize=1024)
 def _zone(name: str) -> ZoneInfo | None:
-    """The zone of an IANA name; ``None`` for UTC. Offsets and abbreviations are refused (ojs-cron.md section 5.1)."""
+    """Return the time zone with an IANA name; ``None`` for UTC. Offsets and abbreviations are rejected.
+
+    Spec: ojs-cron 5.1
+    """
     if name == "UTC":
         return None
     if not _ZONE.fullmatch(name) or name.startswith("Etc/GMT") or name not in available_timezones():

@@ -1,4 +1,4 @@
-"""What falls due by itself? Schedules, retries, leases, time-outs, expiry, silent workers, cron jobs.
+"""Maintenance task: due schedules, retries, leases, timeouts, expiry, silent workers, limits and cron jobs.
 
 Any server may run it at any time: it is idempotent, works on bounded sets, and needs no leader.
 """
@@ -16,27 +16,30 @@ from ojster.core.tenant import called
 from ojster.fleet.workers import reap_silent_workers
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
-from ojster.jobs.transitions import fail_attempt, finish, lose_attempt, make_available
+from ojster.jobs.transitions import fail_attempt, fail_lost_attempt, finish, make_available
 from ojster.queues.limits import open_limits
 from ojster.schedules.cron import fire_due
 from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import JOB_COLUMNS, Transaction, TryAgain
-from ojster.workflows.suspensions import WAITING, end_wait
-from ojster.workflows.workflows import look_after_workflows
+from ojster.workflows.suspensions import WAITING, end_suspension
+from ojster.workflows.workflows import process_due_workflows
 
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 500
-"""How many jobs of a state are looked after in one transaction, which bounds how long it takes."""
+"""Maximum number of due jobs of each state processed in one transaction, which bounds its duration."""
 
-PAUSE: Final = 100_000
-"""When to look again, in microseconds, if what is due is locked by another transaction."""
+LOCKED_RETRY_DELAY_US: Final = 100_000
+"""Delay before the next run, in microseconds, if another transaction has locked all that is due."""
 
 _WAITING: Final = (JobState.SCHEDULED, JobState.RETRYABLE, JobState.AVAILABLE, JobState.PENDING, JobState.ACTIVE)
 
 
 def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
-    """Do all that is due at ``tx.now``; return when the next thing is due, at the latest ``tx.now`` if much is left."""
+    """Process everything due at ``tx.now``; return when to run again, or ``None`` if nothing will become due.
+
+    The returned time is not after ``tx.now`` if a batch was full, which means that more may be due.
+    """
     more = False
     (maintenance,) = find_maintenance(tx, (None,))
     for state, act in (
@@ -44,10 +47,10 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         ("retryable", _promote),
         ("available", _expire),
         ("pending", _end_waits),
-        ("active", _end_overdue),
+        ("active", _end_expired_attempts),
     ):
         if maintenance is None or act is not _promote:
-            more = _look_after(tx, state, act) or more
+            more = _process_due(tx, state, act) or more
     tx.tidy()
     next_workflow, more_workflows = _look_after_workflows(tx)
     more = more or more_workflows
@@ -55,14 +58,14 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     moments = [fired, reap_silent_workers(tx), open_limits(tx), _next_due(tx, maintenance is not None), next_workflow]
     next_due = min((moment for moment in moments if moment is not None), default=None)
     if next_due is not None and next_due <= tx.now and not more:
-        next_due = tx.now + PAUSE  # somebody else is at what is due
+        next_due = tx.now + LOCKED_RETRY_DELAY_US  # another transaction has locked what is due
     return [next_due for _ in requests]
 
 
-def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None]) -> bool:
-    """Do what is due for the jobs of a state, and tell whether there may be more.
+def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[Job]], None]) -> bool:
+    """Process the due jobs of a state; return whether more may be due.
 
-    One job that cannot be looked after does not keep the others from it.
+    If processing them together fails, process them one by one, and postpone those that fail by a minute.
     """
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = :state AND due_at <= :now "
@@ -82,7 +85,7 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
     except TryAgain:
         raise
     except Exception:
-        log.exception("upkeep of %d %s jobs failed; they are looked after one by one", len(rows), state)
+        log.exception("maintenance of %d %s jobs failed; processing them one by one", len(rows), state)
     for row in rows:
         try:
             with tx.savepoint():
@@ -91,20 +94,20 @@ def _look_after(tx: Transaction, state: str, act: Callable[[Transaction, list[Jo
         except TryAgain:
             raise
         except Exception:
-            log.exception("the %s job %s cannot be looked after; it is tried again in a minute", state, row[1])
+            log.exception("maintenance of the %s job %s failed; retrying in 60 seconds", state, row[1])
             tx.execute("UPDATE jobs SET due_at = :later WHERE seq = :seq", {"later": tx.now + MINUTE, "seq": row[0]})
     return more
 
 
 def _look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
-    """Start and end workflows that are due; if that fails, the jobs are looked after all the same."""
+    """Start and end due workflows. A failure is logged and does not stop the maintenance of jobs."""
     try:
         with tx.savepoint():
-            return look_after_workflows(tx)
+            return process_due_workflows(tx)
     except TryAgain:
         raise
     except Exception:
-        log.exception("workflows that are due cannot be looked after; it is tried again in a minute")
+        log.exception("maintenance of due workflows failed; retrying in 60 seconds")
         return tx.now + MINUTE, False
 
 
@@ -121,16 +124,16 @@ def _expire(tx: Transaction, jobs: list[Job]) -> None:
 
 
 def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
-    """End pending jobs whose time is up: they have expired, or nobody has resumed them."""
+    """End due pending jobs: expired jobs, and suspended jobs that were not resumed in time."""
     for job in jobs:
         if job.hold in WAITING:
-            end_wait(tx, job)
+            end_suspension(tx, job)
         else:
             _expire(tx, [job])
 
 
-def _end_overdue(tx: Transaction, jobs: list[Job]) -> None:
-    """End the attempts of active jobs that were not heard of in time: their time is up, or their worker is lost."""
+def _end_expired_attempts(tx: Transaction, jobs: list[Job]) -> None:
+    """Fail the attempts of due active jobs: the job has exceeded its timeout, or its lease has expired."""
     for job in jobs:
         timeout = job.timeout or tx.settings.default_timeout
         if timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
@@ -138,15 +141,15 @@ def _end_overdue(tx: Transaction, jobs: list[Job]) -> None:
             fail_attempt(tx, job, failure)
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
-            failure = Failure("visibility_timeout", f"{holder} was not heard of until its lease ended.")
-            lose_attempt(tx, job, failure)
+            failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
+            fail_lost_attempt(tx, job, failure)
 
 
 def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:
     found = []
     for state in _WAITING:
         if in_maintenance and state in (JobState.SCHEDULED, JobState.RETRYABLE):
-            continue  # it will be looked again when that is over
+            continue  # these jobs wait until maintenance mode ends
         ((due_at,),) = tx.execute(
             "SELECT min(due_at) FROM jobs WHERE state = :state AND due_at IS NOT NULL", {"state": state.value}
         )

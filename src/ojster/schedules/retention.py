@@ -1,11 +1,11 @@
-"""When is a finished job forgotten? After its retention period, a bounded batch at a time.
+"""Retention: delete finished jobs after their retention period, in bounded batches.
 
-A job or workflow may say itself how long it is to be kept (seed 003: expiration delay); else its queue says it, or its
-workspace, or the server's settings. Jobs that say it themselves have an index of their own. Those of queues and
-workspaces that say it are left out of the usual search, and found by walks instead: see ``Engine.retain_by_walks``. How
-far the others are forgotten is noted then, so that those are not looked at each time.
+The period comes from the job or workflow itself (expiration delay), else from its queue, its workspace, or the server's
+settings. Jobs with a period of their own have a separate index. Jobs of queues and workspaces with a configured period
+are left out of the common scan and are found by walks instead: see ``Engine.retain_by_walks``. The common scan then
+stores its position, so that it does not read the jobs that it leaves out each time.
 
-Jobs of workflows go with these, whole trees together.
+Workflows are deleted as a whole, with all their jobs.
 """
 
 from __future__ import annotations
@@ -19,40 +19,43 @@ import msgspec
 from ojster.core.durations import HOUR
 from ojster.core.settings import Retention
 from ojster.core.states import FINISHED
-from ojster.insight.statistics import sum_up
+from ojster.insight.statistics import roll_up_minutes
 from ojster.insight.task_history import forget_runs
 from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.interventions import delete_jobs
 from ojster.jobs.selection import JobFilter
-from ojster.queues.configuration import Kept, configured_retention
+from ojster.queues.configuration import QueueRetention, configured_retention
 from ojster.storage.system import FORGOTTEN, note, recall
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
-from ojster.workflows.workflows import forget_workflows, forgettable_workflows
+from ojster.workflows.workflows import deletable_workflows, forget_workflows
 
 BATCH: Final = 500
 
-Pruned = Counter[str]
-"""How many were deleted of what: ``jobs``, those of workflows among them, and ``workflows``; ``rows``: of all."""
+DeletedCounts = Counter[str]
+"""Number of deleted items: ``jobs`` (including those of workflows), ``workflows``, and ``rows`` of any kind."""
 
 _KINDS: Final = (("completed", 0), ("cancelled", 0), ("discarded", 0), ("dead_letter", 1))
-"""The members of ``Retention`` and ``Kept`` that are periods, and whether they are those of dead letters."""
+"""The retention periods, and whether each applies to dead letters (1) or to other jobs (0)."""
 
-_FREE: Final = "NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.job_id = jobs.id AND i.removed_at IS NULL)"
-"""What a collection holds that a job has put there, refers to it."""
+_NOT_IN_COLLECTION: Final = (
+    "NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.job_id = jobs.id AND i.removed_at IS NULL)"
+)
+"""Leaves out jobs that an item in a collection refers to."""
 
-_OWN: Final = f"state = :state AND due_at <= :now AND node IS NULL AND {_FREE}"
+_OWN: Final = f"state = :state AND due_at <= :now AND node IS NULL AND {_NOT_IN_COLLECTION}"
 _USUAL: Final = (
-    f"state = :state AND dead = :dead AND finished_at < :before AND node IS NULL AND due_at IS NULL AND {_FREE}"
+    "state = :state AND dead = :dead AND finished_at < :before AND node IS NULL AND due_at IS NULL "
+    f"AND {_NOT_IN_COLLECTION}"
 )
 
 
-def forget(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:
-    """Delete at most about ``BATCH`` rows of what was kept long enough, and do other things that are due now and then.
+def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
+    """Delete at most about ``BATCH`` rows past their retention, and do other periodic maintenance.
 
-    Return how many were deleted of what.
+    Return the number of deleted items by kind.
     """
-    done: Pruned = Counter()
+    done: DeletedCounts = Counter()
     for state in sorted(FINISHED):
         done += _delete(tx, f"{_OWN} ORDER BY due_at", {"state": state, "now": tx.now}, BATCH - done["rows"])
     others, marks = _left_out(tx)
@@ -63,7 +66,7 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:
         condition = _USUAL + others + " AND finished_at >= :since" * bool(marks)
         found = _delete(tx, f"{condition} ORDER BY finished_at", parameters | marks | since, room)
         if found["rows"] < room and marks:
-            position[kind] = parameters["before"] - HOUR  # some may be locked at this moment
+            position[kind] = parameters["before"] - HOUR  # rows that are locked now were skipped
         done += found
     if marks:
         note(tx, FORGOTTEN, position)
@@ -75,20 +78,20 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:
         done["rows"] += forget_runs(tx, BATCH - done["rows"])
     tx.forget_events()
     forget_replies(tx)
-    sum_up(tx)
+    roll_up_minutes(tx)
     return [done for _ in requests]
 
 
-def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[Pruned]:
-    """Return what ``forget`` would delete if it were called until nothing is left."""
-    found: Pruned = Counter()
+def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
+    """Return the number of items, by kind, that repeated calls of ``forget`` would delete."""
+    found: DeletedCounts = Counter()
     for state in sorted(FINISHED):
         found["jobs"] += _count(tx, _OWN, {"state": state, "now": tx.now})
     others, marks = _left_out(tx)
     for _, parameters in _usual(tx):
         found["jobs"] += _count(tx, _USUAL + others, parameters | marks)
     found["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
-    for condition, parameters in forgettable_workflows(tx):
+    for condition, parameters in deletable_workflows(tx):
         where = condition.partition(" ORDER BY ")[0]
         ((workflows, jobs),) = tx.execute(f"SELECT count(*), sum(jobs) FROM workflows WHERE {where}", parameters)
         found += Counter(workflows=workflows, jobs=int(jobs or 0))
@@ -96,7 +99,7 @@ def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[Pruned]
 
 
 def _usual(tx: Transaction) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The kinds of jobs that the server's settings let be forgotten, with the parameters of ``_USUAL``."""
+    """Yield the kinds of jobs with a period in the server's settings, with the parameters of ``_USUAL``."""
     for kind, dead in _KINDS:
         period = getattr(tx.settings.retention, kind)
         if period is not None:
@@ -104,7 +107,7 @@ def _usual(tx: Transaction) -> Iterator[tuple[str, dict[str, Any]]]:
             yield kind, {"state": state, "dead": dead, "before": tx.now - period}
 
 
-def _delete(tx: Transaction, condition: str, parameters: Mapping[str, Any], room: int) -> Pruned:
+def _delete(tx: Transaction, condition: str, parameters: Mapping[str, Any], room: int) -> DeletedCounts:
     if room <= 0:
         return Counter()
     rows = tx.execute(
@@ -120,13 +123,13 @@ def _count(tx: Transaction, condition: str, parameters: Mapping[str, Any]) -> in
     return int(count)
 
 
-def _queues(tx: Transaction) -> dict[str, Kept]:
+def _queues(tx: Transaction) -> dict[str, QueueRetention]:
     (configured,) = configured_retention(tx, (None,))
     return configured
 
 
 def _left_out(tx: Transaction) -> tuple[str, dict[str, str]]:
-    """Return a condition that leaves out what walks find, to stand behind others, and its parameters."""
+    """Return the condition, beginning with ``AND``, that leaves out jobs found by walks, and its parameters."""
     condition, parameters = "", dict[str, str]()
     for column, names in (("queue", sorted(_queues(tx))), ("tenant", sorted(tenants_retention(tx)))):
         marks = {f"{column}_{number}": name for number, name in enumerate(names)}
@@ -140,24 +143,24 @@ def _position(tx: Transaction) -> dict[str, int]:
     return {} if known is None else msgspec.json.decode(known, type=dict[str, int])
 
 
-# What walks find
+# Periods of queues and workspaces
 
 
-class Own(msgspec.Struct, frozen=True):
-    """Which queues and workspaces say for how long finished jobs are kept."""
+class ConfiguredRetention(msgspec.Struct, frozen=True):
+    """Retention of finished jobs by queue and by workspace. Workspaces: in microseconds; 0: forever."""
 
-    queues: dict[str, Kept]
+    queues: dict[str, QueueRetention]
     tenants: dict[str, int]
 
 
-def own_retention(tx: Transaction, requests: Sequence[None]) -> list[Own]:
-    """Return which queues and workspaces say how long jobs are kept, for each request."""
-    found = Own(_queues(tx), tenants_retention(tx))
+def own_retention(tx: Transaction, requests: Sequence[None]) -> list[ConfiguredRetention]:
+    """Return the retention that queues and workspaces configure, for each request."""
+    found = ConfiguredRetention(_queues(tx), tenants_retention(tx))
     return [found for _ in requests]
 
 
-def walks(own: Own, usual: Retention, now: int) -> list[JobFilter]:
-    """Return which jobs of such queues and workspaces are to be forgotten now: what a queue says comes first."""
+def walks(own: ConfiguredRetention, usual: Retention, now: int) -> list[JobFilter]:
+    """Return filters for the expired jobs of these, by the period of the queue, else workspace, else server."""
     filters = []
     for kind, dead in _KINDS:
         state = "discarded" if dead else kind
@@ -180,7 +183,7 @@ def walks(own: Own, usual: Retention, now: int) -> list[JobFilter]:
 
 
 def prune_own(tx: Transaction, queues: Sequence[tuple[str, int]]) -> list[int]:
-    """Delete the oldest dead letters of queues that may keep only so many; return how many were deleted."""
+    """Delete the oldest dead letters of queues beyond their maximum; return the number deleted for each queue."""
     return [_prune_dead_letters(tx, queue, (), most, BATCH)["jobs"] for queue, most in queues]
 
 
@@ -198,8 +201,11 @@ def _surplus(tx: Transaction, condition: str, parameters: Mapping[str, Any], mos
 
 def _prune_dead_letters(
     tx: Transaction, queue: str | None, left_out: Sequence[str], most: int | None, room: int
-) -> Pruned:
-    """Delete the oldest dead letters if there are too many (ojs-dead-letter.md section 8.1)."""
+) -> DeletedCounts:
+    """Delete the oldest dead letters beyond the maximum, at most ``room``.
+
+    Spec: ojs-dead-letter 8.1
+    """
     condition, parameters = _dead(queue, left_out)
     surplus = _surplus(tx, condition, parameters, most) if room > 0 else 0
     done = _delete(tx, f"{condition} ORDER BY seq", parameters, min(room, surplus))

@@ -1,4 +1,7 @@
-"""Which jobs are pushed by the clock? (ojs-http-binding.md section 13, ojs-cron.md)"""
+"""Endpoints for cron jobs.
+
+Spec: ojs-http-binding 13, ojs-cron
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from ojster.jobs.request import Members, read_members
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, page_of, pagination
+from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination
 from ojster.server.route import BASE, PAGE, Route
 
 
-async def list_crons(exchange: Exchange) -> Answer:
-    """List the cron jobs, by name; with ``enabled=true`` or ``false`` only those that are, or are not."""
+async def list_crons(exchange: HttpRequest) -> Answer:
+    """List the cron jobs by name; with ``enabled=true`` or ``enabled=false`` only the enabled or disabled ones."""
     limit, offset, _ = page_of(exchange.query)
     crons = await exchange.engine.crons()
     if (enabled := exchange.query.get("enabled")) is not None:
@@ -27,13 +30,13 @@ async def list_crons(exchange: Exchange) -> Answer:
     return Answer(encode({"crons": shown, "cron_jobs": shown, "count": len(crons), "pagination": page}))
 
 
-async def register_cron(exchange: Exchange) -> Answer:
-    """Register a cron job, or update the one of that name."""
+async def register_cron(exchange: HttpRequest) -> Answer:
+    """Register a cron job, or update the existing one with that name."""
     raw = await exchange.body()
     body = exchange.decode(raw, wire.CRON)
     expression = body.expression or body.cron
     if not expression:
-        raise InvalidRequest("The cron job has no 'expression'.", field="expression")
+        raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
     CronSchedule(expression, body.timezone)
     cron, is_new = await exchange.engine.register_cron(
         Cron(
@@ -51,11 +54,11 @@ async def register_cron(exchange: Exchange) -> Answer:
 
 
 def _template(body: wire.CronBody, members: Members) -> bytes:
-    """The enqueue request of each job of a cron job, with what else its template says."""
+    """Return the enqueue request for the jobs of a cron job, with the other members of its template."""
     job = body.job_template
     if job is None:
         if body.type is None:
-            raise InvalidRequest("The cron job has no 'type' and no 'job_template'.", field="type")
+            raise InvalidRequest("The cron job has neither 'type' nor 'job_template'. Add one.", field="type")
         job = wire.JobTemplateBody(body.type, body.args, body.meta, body.options)
     options = dict(job.options)
     meta = dict(job.meta)
@@ -65,19 +68,19 @@ def _template(body: wire.CronBody, members: Members) -> bytes:
     return encode(others | {"type": job.type, "args": job.args, "meta": meta, "options": options})
 
 
-async def show_cron(exchange: Exchange) -> Answer:
+async def show_cron(exchange: HttpRequest) -> Answer:
     """Show a cron job."""
     return Answer(_cron_answer(await exchange.engine.find_cron(exchange.path["name"])))
 
 
-async def switch_cron(exchange: Exchange) -> Answer:
+async def switch_cron(exchange: HttpRequest) -> Answer:
     """Enable or disable a cron job."""
     body = await exchange.read(wire.CRON_PATCH)
     return Answer(_cron_answer(await exchange.engine.switch_cron(exchange.path["name"], body.enabled)))
 
 
-async def unregister_cron(exchange: Exchange) -> Answer:
-    """Remove a cron job; jobs that it made stay."""
+async def unregister_cron(exchange: HttpRequest) -> Answer:
+    """Remove a cron job. The jobs that it has created remain."""
     cron = await exchange.engine.unregister_cron(exchange.path["name"])
     return Answer(encode({"deleted": True, "name": called(cron.name), "cron": _cron(cron)}))
 

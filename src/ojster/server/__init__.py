@@ -1,1 +1,4 @@
-"""How is Ojster reached over HTTP? The binding of ojs-http-binding.md as an ASGI application."""
+"""HTTP server: the Open Job Spec HTTP binding as an ASGI application.
+
+Spec: ojs-http-binding
+"""

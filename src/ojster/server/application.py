@@ -1,4 +1,7 @@
-"""How do the routes become an ASGI application? One table for all; the hot ones are found in it without a search."""
+"""The ASGI application of the HTTP server.
+
+Paths without parameters are looked up in a table; Starlette routes the others.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ from starlette.websockets import WebSocket
 from ojster.core.errors import MethodNotAllowed, NotFound, OjsterError
 from ojster.events.mail import Smtp
 from ojster.events.streams import Feed
-from ojster.events.webhook_sender import Deliverer, Sender
-from ojster.events.websocket import follow_by_socket
+from ojster.events.webhook_sender import WebhookSender, WebhookWorker
+from ojster.events.websocket import serve_websocket
 from ojster.insight import overview
 from ojster.insight.status_routes import STARTED
 from ojster.queues.backpressure import bounded_pressures
 from ojster.server import openapi
-from ojster.server.authentication import Doorkeeper
+from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics, Seen
-from ojster.server.request import Answer, Endpoint, Exchange, Services, encode, refuse
+from ojster.server.request import Answer, Endpoint, HttpRequest, Services, encode, refuse
 from ojster.server.route import BASE, Route
 from ojster.server.routes import ROUTES
 from ojster.service import Engine
@@ -46,14 +49,15 @@ EXPOSED_HEADERS: Final = (
     "Retry-After",
     "Location",
 )
+"""Response headers that browsers may read across origins."""
 
 
-ROOM_FOR_OPTIONS: Final = 65_536
-"""How many bytes a request may take beside a job or result of the largest size."""
+MAX_REQUEST_OVERHEAD_BYTES: Final = 65_536
+"""Size allowed for a request in addition to the largest job or result, in bytes."""
 
 
-LAST_WORD: Final = 5.0
-"""How many seconds an orchestrator that runs has to finish when the server stops."""
+ORCHESTRATOR_GRACE_SECONDS: Final = 5.0
+"""Time that running orchestrators get to finish when the server stops, in seconds."""
 
 
 log = logging.getLogger("ojster")
@@ -72,22 +76,26 @@ class Application:
     Parameters
     ----------
     engine:
-        What it serves; the application starts and stops its chores, and closes it.
+        The engine to serve. The application starts and stops its maintenance tasks, and closes it.
     cors_origins:
-        From which origins browsers may use it; none by default (ojs-http-binding.md section 20).
+        Origins from which browsers may use the server. Default: none.
     trusting:
-        Whether events may be delivered over plain HTTP, and to addresses that are not public.
-    largest_body:
-        The most bytes that the body of a batch may have; by default room for 32 of the largest jobs. Other bodies may
-        have as many as the largest job, and a little more.
+        Whether webhooks may use plain HTTP, and addresses that are not public.
+    max_body_bytes:
+        Maximum size of a batch request body, in bytes. Default: 32 times the largest job, or 1 KiB for each job of the
+        largest batch if that is more. Other bodies may have the size of the largest job plus
+        ``MAX_REQUEST_OVERHEAD_BYTES``, but
+        no more than ``max_body_bytes``.
     tenants:
-        What tenants may do of whom nothing is said yet; it is said when the application starts.
+        Initial configuration of tenants, applied at startup to tenants without one.
     guarded:
-        Whether only who has a token is let in (``ojster.server.authentication``).
+        Whether every caller needs a token (``ojster.server.authentication``).
     smtp:
-        Who takes the e-mail that jobs want to be sent.
+        Mail server for e-mail notifications.
     worker:
-        Works as long as the application serves: it runs orchestrators.
+        A worker that runs orchestrators while the application serves.
+
+    Spec: ojs-http-binding 20
     """
 
     def __init__(
@@ -96,7 +104,7 @@ class Application:
         *,
         cors_origins: Sequence[str] = (),
         trusting: bool = False,
-        largest_body: int | None = None,
+        max_body_bytes: int | None = None,
         tenants: Sequence[TenantChange] = (),
         guarded: bool = False,
         smtp: Smtp | None = None,
@@ -108,9 +116,9 @@ class Application:
         self._tenants = tenants
         self.metrics = Metrics()
         engine.database.on_events = self.metrics.count_events
-        self.deliverer = Deliverer(engine, Sender(trusting=trusting), smtp)
-        self._services = Services(self.deliverer.sender, Feed(engine), Doorkeeper(engine) if guarded else None)
-        self._largest_body = largest_body or max(
+        self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
+        self._services = Services(self.deliverer.sender, Feed(engine), Authenticator(engine) if guarded else None)
+        self._largest_body = max_body_bytes or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )
         self._described = openapi.document(ROUTES)
@@ -157,7 +165,7 @@ class Application:
             self._direct = {}
         self._app = app
         self.direct = {(method.encode(), path.encode()): endpoint for (method, path), endpoint in self._direct.items()}
-        """The endpoints that a protocol may call by itself, by method and path, without middleware in between."""
+        """Endpoints that the protocol may call directly, without middleware, by method and path."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -168,12 +176,12 @@ class Application:
         await self._app(scope, receive, send)
 
     async def drain(self) -> None:
-        """Answer those who wait, and tell those who follow that the server stops. The first step of a shutdown."""
+        """Answer parked fetches and announce the shutdown to event streams. This is the first step of a shutdown."""
         self.engine.drain()
         await self._services.feed.farewell()
 
     def _endpoint(self, route: Route) -> Endpoint:
-        single = self.engine.database.settings.largest_job + ROOM_FOR_OPTIONS
+        single = self.engine.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
         largest = self._largest_body if route.large else min(single, self._largest_body)
         return Endpoint(
             route.handler,
@@ -187,7 +195,7 @@ class Application:
         )
 
     def _plain_routes(self) -> list[Route]:
-        """What is served beside the specification's endpoints."""
+        """Return the routes that the specification does not define."""
         return [
             Route("GET", "/metrics", self._show_metrics, "Server"),
             Route("GET", "/openapi.json", self._show_openapi, "Server"),
@@ -200,7 +208,7 @@ class Application:
         for tenant in self._tenants:
             await self.engine.do(introduce_tenants, tenant)
         if self._services.doorkeeper is not None and not await self.engine.tokens():
-            log.warning("callers need a token, and there is none yet: ojster tokens create NAME --role owner")
+            log.warning("callers need a token, but none exists; create one: ojster tokens create NAME --role owner")
         self.engine.start_chores()
         self.deliverer.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
@@ -208,7 +216,7 @@ class Application:
             yield
         finally:
             if self._worker is not None and working is not None:
-                self._worker.stop(grace=LAST_WORD)
+                self._worker.stop(grace=ORCHESTRATOR_GRACE_SECONDS)
                 await working
             await self.deliverer.stop()
             await self.engine.close()
@@ -217,24 +225,24 @@ class Application:
         try:
             await worker.run()
         except Exception:
-            log.exception("the worker of this server has failed: it runs no orchestrators any more")
+            log.exception("the server's worker has failed; this server runs no orchestrators until it is restarted")
 
     async def _refuse_path(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         refusal: OjsterError
         if error.status_code == 405:
-            refusal = MethodNotAllowed(f"{request.url.path} cannot be used with {request.method}.")
+            refusal = MethodNotAllowed(f"{request.url.path} does not support {request.method}.")
         else:
-            refusal = NotFound(f"There is nothing at {request.url.path}.", resource_type="path")
-        exchange = Exchange(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)
+            refusal = NotFound(f"The path {request.url.path} does not exist.", resource_type="path")
+        exchange = HttpRequest(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)
         answer = refuse(refusal, exchange.request_id)
         headers = {"OJS-Version": "1.0", "X-Request-Id": exchange.request_id, **dict(error.headers or {})}
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:
-        await follow_by_socket(socket, self.engine, self._services, self._cors_origins)
+        await serve_websocket(socket, self.engine, self._services, self._cors_origins)
 
-    async def _show_metrics(self, exchange: Exchange) -> Answer:
+    async def _show_metrics(self, exchange: HttpRequest) -> Answer:
         engine = self.engine
         counts, workers, workflows, tenants, pressures, state = await asyncio.gather(
             engine.count_jobs(),
@@ -253,8 +261,8 @@ class Application:
         seen = Seen(counts, statistics, by_state, workflows, tenants, pressures, state, uptime)
         return Answer(self.metrics.render(seen), content_type=b"text/plain")
 
-    async def _show_openapi(self, exchange: Exchange) -> Answer:
+    async def _show_openapi(self, exchange: HttpRequest) -> Answer:
         return Answer(encode(self._described), content_type=b"application/json")
 
-    async def _show_docs(self, exchange: Exchange) -> Answer:
+    async def _show_docs(self, exchange: HttpRequest) -> Answer:
         return Answer(openapi.page(self._described), content_type=b"text/html; charset=utf-8")

@@ -1,4 +1,7 @@
-"""Who is it that calls, and may they? Tokens in the header ``Authorization``. (ojs-security.md sections 6, 7 and 11)"""
+"""Authentication by a bearer token in the ``Authorization`` header, and the audit log.
+
+Spec: ojs-security 6, 7, 11
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from ojster.service import Engine
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.access import Access, Operation, Token, split_token
 from ojster.tenancy.tenant import Tenant, tenants_by_id
-from ojster.tenancy.tokens import NOTED_EVERY, note_uses, tokens_by_id
+from ojster.tenancy.tokens import MIN_TOKEN_USE_INTERVAL_US, record_token_uses, tokens_by_id
 
-MOST_REMEMBERED: Final = 10_000
-"""How many tokens a process remembers as good."""
+MAX_CACHED_TOKENS: Final = 10_000
+"""Maximum number of verified tokens that a process caches."""
 
 _BEARER: Final = "bearer "
 
@@ -28,41 +31,42 @@ audit_log = logging.getLogger("ojster.audit")
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """The tokens and tenants of one version of what operators have set."""
+    """The tokens and tenants of one configuration version."""
 
     version: int
     tokens: dict[str, Token]
     tenants: dict[str, Tenant]
 
 
-class Doorkeeper:
-    """Lets in who has a token, and only for what its roles allow."""
+class Authenticator:
+    """Authenticates callers by their token and limits them to the operations of its roles."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known: _Known | None = None
-        self._good: dict[bytes, tuple[str, bytes, int]] = {}
-        """What hashes to these, quickly, was found to be good: of which token, with which slow hash, and until when."""
-        self._noted: dict[str, int] = {}
+        self._verified: dict[bytes, tuple[str, bytes, int]] = {}
+        """Verified tokens, by the SHA-256 of their text: id, slow hash, and end of validity (epoch microseconds)."""
+        self._use_recorded_at: dict[str, int] = {}
 
     async def admit(self, authorization: str | None, tenant: str | None) -> tuple[Engine, Access]:
-        """Return the engine as the caller sees it, and what he may do.
+        """Return the engine in the caller's tenant scope, and the caller's permissions.
 
         Parameters
         ----------
         authorization:
-            The header of this name.
+            The ``Authorization`` header.
         tenant:
-            The workspace that the caller names; ``None``: the only one for which the token is, or all of them.
+            The workspace that the caller names. ``None``: all workspaces for a token with a global role, otherwise the
+            token's only workspace.
 
         Raises
         ------
         Unauthenticated
-            There is no token, or it is worth nothing.
+            The token is missing, malformed, revoked or expired.
         NotFound
-            The workspace is none that the caller may know of.
+            The workspace is not public, and the token has no role in it.
         InvalidRequest
-            It is not said which of several workspaces is meant.
+            The workspace name is malformed, or it is missing and the token is valid in several workspaces.
         """
         known = await self._look_up()
         token = await self._identify(authorization, known)
@@ -70,7 +74,7 @@ class Doorkeeper:
         if place is None and not token.is_global:
             place = token.only_tenant
             if place is None:
-                raise InvalidRequest("The token is for several workspaces: name one with X-OJS-Tenant.")
+                raise InvalidRequest("The token is valid in several workspaces. Name one in the header X-OJS-Tenant.")
         operations = token.operations(place)
         if place is not None:
             if not operations and place in known.tenants and known.tenants[place].public:
@@ -92,37 +96,45 @@ class Doorkeeper:
 
     async def _identify(self, authorization: str | None, known: _Known) -> Token:
         if authorization is None or not authorization[: len(_BEARER)].lower() == _BEARER:
-            raise Unauthenticated("Send a token: 'Authorization: Bearer ojster_…'. 'ojster tokens create' makes one.")
+            raise Unauthenticated(
+                "The request has no token. Send a token as 'Authorization: Bearer ojster_…'; "
+                "create one with 'ojster tokens create'."
+            )
         shown = authorization[len(_BEARER) :].strip()
         now = self._engine.database.clock()
         quick = hashlib.sha256(shown.encode()).digest()
         token = None
-        if (found := self._good.get(quick)) is not None:
+        if (found := self._verified.get(quick)) is not None:
             id, slow, until = found
             token = known.tokens.get(id)
             if token is None or token.hash != slow or now >= until:
-                token = None  # it was revoked or rotated, or has expired
+                token = None  # revoked, rotated or expired
         if token is None:
             token = await self._look_at(shown, quick, known, now)
         if token.expires_at is not None and token.expires_at <= now:
-            raise TokenExpired(f"The token {token.id} has expired at {format_timestamp(token.expires_at)}.")
-        if now >= self._noted.get(token.id, 0) + NOTED_EVERY:
-            self._noted[token.id] = now
-            await self._engine.database.run(note_uses, token.id)
+            raise TokenExpired(
+                f"The token {token.id} expired at {format_timestamp(token.expires_at)}. "
+                "Create one with 'ojster tokens create'."
+            )
+        if now >= self._use_recorded_at.get(token.id, 0) + MIN_TOKEN_USE_INTERVAL_US:
+            self._use_recorded_at[token.id] = now
+            await self._engine.database.run(record_token_uses, token.id)
         return token
 
     async def _look_at(self, shown: str, quick: bytes, known: _Known, now: int) -> Token:
-        self._good.pop(quick, None)
+        self._verified.pop(quick, None)
         parts = split_token(shown)
         token = None if parts is None else known.tokens.get(parts[0])
         until = None
         if parts is not None and token is not None:
-            until = await asyncio.to_thread(token.good_until, parts[1], now)
+            until = await asyncio.to_thread(token.valid_until, parts[1], now)
         if token is None or until is None:
-            raise Unauthenticated("The token is worth nothing here: it is malformed, was revoked, or is another's.")
-        if len(self._good) >= MOST_REMEMBERED:
-            self._good.clear()
-        self._good[quick] = (token.id, token.hash, until)
+            raise Unauthenticated(
+                "The token is invalid: malformed, revoked, or not issued here. Create one with 'ojster tokens create'."
+            )
+        if len(self._verified) >= MAX_CACHED_TOKENS:
+            self._verified.clear()
+        self._verified[quick] = (token.id, token.hash, until)
         return token
 
 
@@ -140,7 +152,10 @@ def audit(
     refusal: OjsterError | None = None,
     **detail: str,
 ) -> None:
-    """Write an entry of the audit log, which is structured (ojs-security.md section 11)."""
+    """Write a structured entry to the audit log.
+
+    Spec: ojs-security 11
+    """
     entry = {
         "timestamp": format_timestamp(engine.database.clock()),
         "event_type": event_type,

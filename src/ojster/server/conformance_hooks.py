@@ -1,14 +1,14 @@
-"""What does the conformance suite want that nobody else does? Two hooks, on the ordinary extension points.
+"""Hooks that only the conformance suite needs, installed through the ordinary extension points.
 
-``options.metadata.test_directive`` of a job becomes the directive of the worker that holds it (it is kept in the job's
-``meta``, so that any server knows it), and a job whose ``meta`` has ``ojs_validate`` is refused by an enqueue
-middleware.
+An enqueue middleware copies ``options.metadata.test_directive`` to the job's ``meta``, so that every server can read
+it; the worker that runs the job receives it as the directive of its next heartbeat. A second middleware rejects a job
+with ``ojs_validate: true`` in its ``meta``.
 """
 
 from __future__ import annotations
 
 from ojster.core.errors import InvalidPolicy
-from ojster.fleet.workers import Heartbeat, Pulse
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse
 from ojster.jobs.queries import find
 from ojster.scope import Enqueue, JobRequest
 from ojster.service import Engine
@@ -30,10 +30,10 @@ def install(engine: Engine) -> None:
     async def refuse_marked(request: JobRequest, enqueue: Enqueue) -> JobRequest:
         meta = request.get("meta")
         if isinstance(meta, dict) and meta.get("ojs_validate") is True:
-            raise InvalidPolicy("The job is marked to be refused.", field="meta.ojs_validate")
+            raise InvalidPolicy("The job has 'ojs_validate' in its meta. Remove it.", field="meta.ojs_validate")
         return await enqueue(request)
 
-    async def direct(heartbeat: Heartbeat, pulse: Pulse) -> str | None:
+    async def direct(heartbeat: Heartbeat, pulse: HeartbeatResponse) -> str | None:
         jobs = await engine.database.read_many(find, heartbeat.active_jobs) if heartbeat.active_jobs else ()
         found = (job.meta.get(_DIRECTIVE) for job in jobs if job is not None)
         return next((str(directive) for directive in found if directive), None)

@@ -1,4 +1,4 @@
-"""What does the API look like to tools and to readers? An OpenAPI 3.1 document made of the routes and their types."""
+"""An OpenAPI 3.1 document and an HTML page of the API, generated from the routes and their types."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": text.split(".")[0] + ".",
         "description": text.replace("``", "`"),
         "responses": {
-            str(route.status): {"description": "Done.", "content": {_MEDIA: {"schema": _schema(route.answer)}}},
-            "default": {"description": "Refused.", "content": {_MEDIA: {"schema": _schema(wire.ErrorAnswer)}}},
+            str(route.status): {"description": "Success.", "content": {_MEDIA: {"schema": _schema(route.answer)}}},
+            "default": {"description": "Error.", "content": {_MEDIA: {"schema": _schema(wire.ErrorAnswer)}}},
         },
     }
     parameters = [
@@ -73,7 +73,7 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def page(described: dict[str, Any]) -> bytes:
-    """Return the document as a page for people, without scripts and without the network."""
+    """Return the document as an HTML page, without scripts or external resources."""
     by_tag: dict[str, list[str]] = {}
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
@@ -96,10 +96,10 @@ def page(described: dict[str, Any]) -> bytes:
 def _entry(path: str, method: str, operation: dict[str, Any]) -> str:
     notes = []
     if "requestBody" in operation:
-        notes.append("takes " + _link(operation["requestBody"]["content"][_MEDIA]["schema"]))
+        notes.append("body " + _link(operation["requestBody"]["content"][_MEDIA]["schema"]))
     status, answer = next(iter(operation["responses"].items()))
     shown = _link(answer["content"][_MEDIA]["schema"])
-    notes.append(f"answers {status}" + (f" with {shown}" if shown else ""))
+    notes.append(f"returns {status}" + (f" with {shown}" if shown else ""))
     query = [parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "query"]
     if query:
         notes.append("parameters " + ", ".join(f"<code>{html.escape(name)}</code>" for name in query))

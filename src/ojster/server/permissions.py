@@ -1,7 +1,9 @@
-"""What must be allowed to who calls an endpoint? One table for all. (ojs-security.md section 7.2)
+"""The operations that a caller needs for each endpoint.
 
-What is not in it needs ``inspect`` if it only looks, and ``admin`` otherwise, or if it concerns all workspaces: an
-endpoint that is new, and of which nobody has thought here, is for few.
+An endpoint that is not listed needs ``inspect`` if it is a GET for one workspace, and ``admin`` otherwise. A new
+endpoint is therefore restricted by default.
+
+Spec: ojs-security 7.2
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Final
 from ojster.tenancy.access import Operation
 
 PUBLIC: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready", "/ojs/manifest"})
-"""What everybody may ask."""
+"""Paths that need no token."""
 
 _ENQUEUE: Final = (Operation.ENQUEUE,)
 _DEQUEUE: Final = (Operation.DEQUEUE,)
@@ -79,18 +81,18 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "GET /webhooks/deliveries": _ADMIN,
     "GET /webhooks/deliveries/{id}": _ADMIN,
 }
-"""Any of which operations an endpoint needs, by method and path."""
+"""Accepted operations by method and path: the caller needs at least one."""
 
 
 def operations_for(method: str, path: str, *, for_all: bool) -> tuple[Operation, ...]:
-    """Return any of which operations must be allowed to who calls an endpoint; none: everybody may.
+    """Return the accepted operations of an endpoint: the caller needs at least one. Empty if it is public.
 
     Parameters
     ----------
     path:
-        Its path, behind ``/ojs/v1``.
+        The path without ``/ojs/v1``.
     for_all:
-        Whether it concerns all workspaces.
+        Whether the endpoint concerns all workspaces.
     """
     if path in PUBLIC:
         return ()

@@ -1,9 +1,8 @@
-"""How do bytes get in and out of the server? uvicorn's protocol, with a shorter way for the requests that matter.
+"""uvicorn's HTTP protocol, with a fast path for small requests.
 
-ASGI costs a small request about as much as all that is done for it: dictionaries for its scope and its messages, an
-event, two writes. A request to a known path, with a body of known and moderate size and nothing unusual about it, is
-therefore handed to its endpoint directly. Everything else takes uvicorn's own way, with one write for each turn of the
-event loop.
+ASGI costs a small request about as much as its actual work: dictionaries for the scope and the messages, an event, two
+writes. A request to a known path, with a body of known and moderate size and no special features, is therefore passed
+directly to its endpoint. All other requests take uvicorn's normal path, with one write per turn of the event loop.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from ojster.server.request import COMMON_HEADERS, Answer, Endpoint, Header, refu
 
 log = logging.getLogger(__name__)
 
-LARGEST_DIRECT_BODY: Final = 65_536
-"""Bodies up to so many bytes are collected before the endpoint is called; larger ones stream through uvicorn."""
+MAX_DIRECT_BODY_BYTES: Final = 65_536
+"""Maximum size of a body on the fast path, in bytes. Larger bodies stream through uvicorn."""
 
-LARGEST_HEAD: Final = 65_536
-"""How many bytes the head of a request may have: its target and its headers."""
+MAX_HEAD_BYTES: Final = 65_536
+"""Maximum size of a request head (target and headers), in bytes."""
 
 _UPGRADE: Final = re.compile(rb"\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
 
 _WEBSOCKET: Final = (b"GET /ojs/v1/ws ", b"GET /ojs/v1/ws?")
-"""How requests begin that may ask for a WebSocket."""
+"""The first bytes of requests that may open a WebSocket."""
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
-class _Corked:
-    """A transport that collects what is written during one turn of the event loop, and writes it at once."""
+class _CorkedTransport:
+    """A transport that collects the writes of one turn of the event loop and sends them together."""
 
     __slots__ = ("_loop", "_parts", "_transport")
 
@@ -66,7 +65,7 @@ class _Corked:
 
 
 class _Cycle:
-    """A request that is answered without ASGI, as far as uvicorn wants to know of it."""
+    """A request answered without ASGI, with the attributes that uvicorn reads."""
 
     __slots__ = ("_body", "_gone", "_waiter", "disconnected", "keep_alive", "message_event", "response_complete")
 
@@ -80,11 +79,11 @@ class _Cycle:
         self._waiter: asyncio.Future[None] | None = None
 
     def give(self, body: bytes) -> None:
-        """Let ``receive`` return this body."""
+        """Set the body that ``receive`` returns."""
         self._body = body
 
     async def receive(self) -> dict[str, Any]:
-        """Return the whole body, or, after that, wait until the caller has gone."""
+        """Return the whole body; on later calls, wait until the client disconnects."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -94,39 +93,39 @@ class _Cycle:
         return {"type": "http.disconnect"}
 
     def set(self) -> None:
-        """Note that the connection is lost; uvicorn calls this."""
+        """Record that the connection is lost. uvicorn calls this."""
         self._gone = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class QuickHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 protocol on httptools, over a corked transport, with a direct way to an ``Application``."""
+    """uvicorn's HTTP/1.1 protocol on httptools, over a corked transport, with a fast path to an ``Application``."""
 
     _endpoint: Endpoint | None = None
-    """The endpoint of the request that is being read, if it takes the direct way."""
+    """The endpoint of the request being read, if it takes the fast path."""
     _parts: list[bytes]
     _query: bytes
     _is_reading = False
-    """Whether a part of a request has come, and not the whole."""
+    """Whether a request has been received in part."""
     _head_size = 0
-    """How many bytes the head of the request that is being read has so far; 0 if it is complete."""
+    """Bytes received of the current request head; 0 if the head is complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
-        super().connection_made(cast("asyncio.Transport", _Corked(transport, self.loop)))
+        super().connection_made(cast("asyncio.Transport", _CorkedTransport(transport, self.loop)))
         self._direct: Mapping[tuple[bytes, bytes], Endpoint] = getattr(self.app, "direct", {})
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come. Heads are bounded; wishes for a protocol that is not spoken here are passed over."""
-        if not self._is_reading and b"pgrade:" in data[:LARGEST_HEAD] and not self._may_upgrade(data):
+        """Parse received bytes. Limit the head size and ignore upgrades to unsupported protocols."""
+        if not self._is_reading and b"pgrade:" in data[:MAX_HEAD_BYTES] and not self._may_upgrade(data):
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"", head, count=1) + end + rest
         super().data_received(data)
         if self._head_size:
             self._head_size += len(data)
-            if self._head_size > LARGEST_HEAD:
-                self._refuse(InvalidRequest(f"The head of a request has at most {LARGEST_HEAD} bytes."), 431)
+            if self._head_size > MAX_HEAD_BYTES:
+                self._refuse(InvalidRequest(f"The request head exceeds {MAX_HEAD_BYTES} bytes. Shorten it."), 431)
 
     def _may_upgrade(self, data: bytes) -> bool:
         return self.ws_protocol_class is not None and data.startswith(_WEBSOCKET)
@@ -138,7 +137,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Decide which way a request takes."""
+        """Choose the fast path or uvicorn's path for a request."""
         self._head_size = 0
         path, _, self._query = self.url.partition(b"?")
         endpoint = self._direct.get((self.parser.get_method(), path))
@@ -151,14 +150,14 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self.cycle = cast("Any", _Cycle())
 
     def on_body(self, body: bytes) -> None:
-        """Collect a body."""
+        """Collect a chunk of the body."""
         if self._endpoint is not None:
             self._parts.append(body)
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Begin to answer a request that is there as a whole."""
+        """Answer a complete request."""
         self._is_reading = False
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is None:
@@ -172,9 +171,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self.tasks.add(task)
 
     def _is_plain(self, endpoint: Endpoint) -> bool:
-        """Whether nothing about the request that begins needs uvicorn's care."""
+        """Whether the current request can take the fast path."""
         if self.cycle is not None and not self.cycle.response_complete:
-            return False  # it is pipelined behind another
+            return False  # pipelined behind another request
         if b"#" in self._query:
             return False
         if self.expect_100_continue or self.parser.should_upgrade() or self.parser.get_http_version() != "1.1":
@@ -184,7 +183,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
                 return (
                     value.isdigit()
                     and len(value) < 10
-                    and int(value) <= min(LARGEST_DIRECT_BODY, endpoint.largest_body)
+                    and int(value) <= min(MAX_DIRECT_BODY_BYTES, endpoint.max_body_bytes)
                 )
             if name == b"transfer-encoding":
                 return False
@@ -200,7 +199,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
             if not cycle.disconnected:
                 self._write(answer, exchange.request_id, cycle.keep_alive)
         except Exception:
-            log.exception("a request could not be answered")
+            log.exception("cannot answer a request")
             self.transport.close()
         cycle.response_complete = True
         self.on_response_complete()
@@ -219,7 +218,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the words of every other refusal."""
+        """Reject malformed HTTP with the usual error body."""
         self._refuse(InvalidRequest(msg), 400)
 
     def _refuse(self, error: InvalidRequest, status: int) -> None:

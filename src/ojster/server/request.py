@@ -1,8 +1,9 @@
-"""How does an HTTP request become a call of an endpoint, and its answer or error a response?
+"""HTTP requests and responses: from an ASGI call to an endpoint's handler and back.
 
-Every endpoint is a plain ASGI callable made of the same four steps: read, check, run, answer. The headers that every
-response carries, the error bodies and the request ids (ojs-http-binding.md sections 4, 6, 16 and 19) are made here and
-nowhere else.
+Every endpoint is a plain ASGI callable with the same four steps: read, check, run, respond. The headers that every
+response carries, the error bodies and the request ids are made only here.
+
+Spec: ojs-http-binding 4, 6, 16, 19
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from ojster.core.errors import (
 from ojster.core.ids import new_id
 from ojster.core.tenant import check_tenant
 from ojster.events.streams import Feed
-from ojster.events.webhook_sender import Sender
+from ojster.events.webhook_sender import WebhookSender
 from ojster.jobs.request import SPEC_VERSION, Members, read_members
-from ojster.server.authentication import Doorkeeper, audit
+from ojster.server.authentication import Authenticator, audit
 from ojster.server.metrics import Metrics
 from ojster.service import Engine
 from ojster.tenancy.access import Operation
@@ -48,7 +49,7 @@ Header = tuple[bytes, bytes]
 MEDIA_TYPE: Final = b"application/openjobspec+json"
 _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, b"application/json", b""})
 COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()),)
-_LONGEST_REQUEST_ID: Final = 200
+_MAX_REQUEST_ID_LENGTH: Final = 200
 _TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
 
 _REQUEST_PREFIX: Final = f"req_{new_id()}-"
@@ -58,7 +59,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 class Answer:
-    """What an endpoint answers: a body, which is JSON unless ``content_type`` says otherwise; or one without end."""
+    """The response of an endpoint: a body, which is JSON unless ``content_type`` says otherwise, or a stream."""
 
     __slots__ = ("body", "content_type", "headers", "status", "stream")
 
@@ -77,7 +78,10 @@ class Answer:
         self.content_type = content_type
 
     def all_headers(self, request_id: str) -> list[Header]:
-        """Return the headers of the response, those among them that every response has (section 6.5)."""
+        """Return the headers of the response, including content type, request id and, if known, content length.
+
+        Spec: ojs-http-binding 6.5
+        """
         has_none = self.stream is not None or self.status == 304
         length = [] if has_none else [(b"content-length", b"%d" % len(self.body))]
         return [
@@ -89,25 +93,25 @@ class Answer:
 
 
 class Services(NamedTuple):
-    """What endpoints need beside the engine: who calls those who are told of events, what others follow, who is let in.
+    """What endpoints need beside the engine: the webhook sender, the event feed, and authentication.
 
-    ``doorkeeper`` is ``None`` if everybody is.
+    ``doorkeeper`` is ``None`` if callers need no token.
     """
 
-    sender: Sender
+    sender: WebhookSender
     feed: Feed
-    doorkeeper: Doorkeeper | None = None
+    doorkeeper: Authenticator | None = None
 
 
-class Exchange:
-    """One request, and what an endpoint may want to know of it.
+class HttpRequest:
+    """One request, as a handler sees it.
 
     Attributes
     ----------
     path:
-        The parameters in its path.
+        The path parameters.
     address:
-        From where it comes, if that is known.
+        The client's address; empty if unknown.
     """
 
     __slots__ = (
@@ -119,7 +123,7 @@ class Exchange:
         "content_length",
         "content_type",
         "engine",
-        "largest_body",
+        "max_body_bytes",
         "path",
         "request_id",
         "tenant",
@@ -129,7 +133,7 @@ class Exchange:
     def __init__(
         self,
         engine: Engine,
-        largest_body: int,
+        max_body_bytes: int,
         headers: Sequence[Header],
         query_string: bytes,
         path: Mapping[str, str],
@@ -139,7 +143,7 @@ class Exchange:
         self.engine = engine
         self._services = services
         self.address = ""
-        self.largest_body = largest_body
+        self.max_body_bytes = max_body_bytes
         self.path = path
         self._headers = headers
         self._query_string = query_string
@@ -161,29 +165,32 @@ class Exchange:
             elif name == b"x-ojs-tenant":
                 self.tenant = value
         usable = (
-            0 < len(request_id) <= _LONGEST_REQUEST_ID and request_id.isascii() and request_id.decode().isprintable()
+            0 < len(request_id) <= _MAX_REQUEST_ID_LENGTH and request_id.isascii() and request_id.decode().isprintable()
         )
         self.request_id = request_id.decode() if usable else f"{_REQUEST_PREFIX}{next(_request_numbers):x}"
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters behind the question mark; of those that stand there twice, the last."""
+        """The query parameters. If one occurs several times, the last value counts."""
         return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
 
     @property
-    def sender(self) -> Sender:
-        """What calls the endpoints of those who are told of events."""
-        assert self._services is not None, "the exchange belongs to no endpoint"
+    def sender(self) -> WebhookSender:
+        """The webhook sender."""
+        assert self._services is not None, "the request belongs to no endpoint"
         return self._services.sender
 
     @property
     def feed(self) -> Feed:
-        """What is read by those who follow events."""
-        assert self._services is not None, "the exchange belongs to no endpoint"
+        """The event feed."""
+        assert self._services is not None, "the request belongs to no endpoint"
         return self._services.feed
 
     def check_version(self) -> None:
-        """Refuse a request for a version of the specification that this server does not speak (section 3.2)."""
+        """Reject a request for a specification version that this server does not support.
+
+        Spec: ojs-http-binding 3.2
+        """
         if self.version and self.version != b"1.0" and not self.version.startswith(b"1.0."):
             raise Unsupported(
                 f"OJS-Version {self.version.decode('latin-1')[:32]!r} is not supported; this server speaks "
@@ -191,34 +198,38 @@ class Exchange:
             )
 
     def confine(self, is_for_tenants: bool) -> None:
-        """Let a request for a tenant see nothing of what is others' (ojs-multi-tenancy.md section 5.3).
+        """Limit the request to the tenant that it names.
 
         Raises
         ------
         InvalidRequest
-            What it names is no tenant.
+            The tenant name is malformed.
         Forbidden
-            It concerns all tenants.
+            The endpoint concerns all tenants.
+
+        Spec: ojs-multi-tenancy 5.3
         """
         if self.tenant is not None:
             tenant = check_tenant(self.tenant.decode("latin-1"))
             if not is_for_tenants:
-                raise Forbidden("This concerns all tenants, and is not for one of them; leave out X-OJS-Tenant.")
+                raise Forbidden("This endpoint concerns all tenants. Remove the header X-OJS-Tenant.")
             self.engine = self.engine.of(tenant)
 
     async def optional_body(self) -> bytes:
-        """Return the request's body, which may be missing; raises as ``body`` does."""
+        """Return the request body, which may be missing. Raises as ``body`` does."""
         return await self.body(may_be_missing=True)
 
     async def body(self, *, may_be_missing: bool = False) -> bytes:
-        """Return the request's body.
+        """Return the request body.
 
         Raises
         ------
         InvalidRequest
-            Its content type is not one of JSON.
+            The content type is not JSON.
         PayloadTooLarge
-            It is longer than the server accepts.
+            The body is longer than ``max_body_bytes`` bytes.
+        InvalidPayload
+            The client closed the connection before the body was complete.
         """
         kind = self.content_type or (b"application/json" if may_be_missing else b"")
         if kind not in _ACCEPTED_TYPES and kind.partition(b";")[0].strip().lower() not in _ACCEPTED_TYPES:
@@ -226,12 +237,12 @@ class Exchange:
                 f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported; "
                 "use 'application/openjobspec+json' or 'application/json'."
             )
-        if self.content_length.isdigit() and int(self.content_length) > self.largest_body:
+        if self.content_length.isdigit() and int(self.content_length) > self.max_body_bytes:
             raise self._too_large(int(self.content_length))
         message = await self._receive()
         body: bytes = message.get("body", b"")
         if not message.get("more_body"):
-            if len(body) > self.largest_body:
+            if len(body) > self.max_body_bytes:
                 raise self._too_large(len(body))
             return body
         parts, size = [body], len(body)
@@ -239,14 +250,14 @@ class Exchange:
             message = await self._receive()
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if size > self.largest_body:
+            if size > self.max_body_bytes:
                 raise self._too_large(size)
         if message["type"] == "http.disconnect":
             raise InvalidPayload("The connection was closed before the request body was complete.")
         return b"".join(parts)
 
     async def pieces(self) -> AsyncGenerator[bytes | None, None]:
-        """Return the request's body as it comes, whatever it is and however long; at last ``None`` if it is cut off."""
+        """Yield the request body in chunks, with any content type and size; finally ``None`` if it is cut off."""
         more = True
         while more:
             message = await self._receive()
@@ -258,7 +269,7 @@ class Exchange:
             more = message.get("more_body", False)
 
     async def members(self) -> Members:
-        """Return the members of the JSON object in the body, not yet decoded."""
+        """Return the undecoded members of the JSON object in the body."""
         return read_members(await self.body())
 
     async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
@@ -267,14 +278,14 @@ class Exchange:
         Raises
         ------
         InvalidPayload
-            The body is no JSON object.
+            The body is not a JSON object.
         InvalidRequest
             A member is missing or has the wrong type.
         """
         return self.decode(await self.body(), decoder)
 
     def decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return a body that was read already, decoded into the decoder's type; raises as ``read`` does."""
+        """Return a body that was already read, decoded into the decoder's type. Raises as ``read`` does."""
         read_members(raw)
         try:
             return decoder.decode(raw)
@@ -282,25 +293,26 @@ class Exchange:
             raise InvalidRequest(f"{error}.") from None
 
     def header(self, name: bytes) -> str | None:
-        """Return a header of the request, by its name in lower case."""
+        """Return a request header by its lower-case name; ``None`` if it is missing."""
         return next((value.decode("latin-1") for known, value in self._headers if known == name), None)
 
     def trace_headers(self) -> dict[str, str]:
-        """Return the headers of the request that say to which trace it belongs."""
+        """Return the request headers that carry the trace context."""
         return {name.decode(): value.decode("latin-1") for name, value in self._headers if name in _TRACE_HEADERS}
 
     async def gone(self) -> None:
-        """Return when the caller has closed the connection. The body must have been read before."""
+        """Wait until the client closes the connection. The body must have been read before."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     def _too_large(self, size: int) -> PayloadTooLarge:
         return PayloadTooLarge(
-            f"The request body takes {size} bytes; at most {self.largest_body} are allowed.", limit=self.largest_body
+            f"The request body takes {size} bytes; at most {self.max_body_bytes} are allowed.",
+            limit=self.max_body_bytes,
         )
 
 
-Handler = Callable[[Exchange], Awaitable[Answer]]
+Handler = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 class Endpoint:
@@ -309,21 +321,21 @@ class Endpoint:
     Parameters
     ----------
     handler:
-        Answers the request, or raises an ``OjsterError``.
+        Returns the response, or raises an ``OjsterError``.
     engine:
-        What the handler works with.
+        The engine that the handler uses.
     metrics:
-        Where the request is counted.
-    largest_body:
-        The most bytes that a request body may have.
+        Counts the requests.
+    max_body_bytes:
+        Maximum size of a request body, in bytes.
     services:
         What endpoints need beside the engine.
     is_for_tenants:
-        Whether it answers requests for a tenant.
+        Whether the endpoint accepts requests for one tenant.
     needs:
-        Any of these operations must be allowed to the caller; none: whoever calls is answered.
+        Accepted operations: the caller needs at least one. Empty: callers need no token.
     is_audited:
-        Whether it stands in the audit log that it was done.
+        Whether calls are written to the audit log.
     """
 
     def __init__(
@@ -331,7 +343,7 @@ class Endpoint:
         handler: Handler,
         engine: Engine,
         metrics: Metrics,
-        largest_body: int,
+        max_body_bytes: int,
         services: Services | None = None,
         *,
         is_for_tenants: bool = True,
@@ -346,7 +358,7 @@ class Endpoint:
         self._services = services
         self._engine = engine
         self._metrics = metrics
-        self.largest_body = largest_body
+        self.max_body_bytes = max_body_bytes
         self._name = handler.__name__
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -363,8 +375,8 @@ class Endpoint:
         else:
             await self._stream(answer.stream, exchange, send)
 
-    async def _stream(self, stream: AsyncGenerator[bytes, None], exchange: Exchange, send: Send) -> None:
-        """Send pieces of a body until there are no more, or the caller has gone."""
+    async def _stream(self, stream: AsyncGenerator[bytes, None], exchange: HttpRequest, send: Send) -> None:
+        """Send a stream in chunks until it ends or the client disconnects."""
         gone = asyncio.ensure_future(exchange.gone())
         piece: asyncio.Future[bytes] | None = None
         try:
@@ -388,19 +400,19 @@ class Endpoint:
 
     def exchange(
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
-    ) -> Exchange:
-        """Return a request to this endpoint."""
-        return Exchange(self._engine, self.largest_body, headers, query_string, path, receive, self._services)
+    ) -> HttpRequest:
+        """Create the ``HttpRequest`` of a request to this endpoint."""
+        return HttpRequest(self._engine, self.max_body_bytes, headers, query_string, path, receive, self._services)
 
-    async def answer(self, exchange: Exchange) -> Answer:
-        """Answer a request, and count it."""
+    async def answer(self, exchange: HttpRequest) -> Answer:
+        """Handle a request, and count it."""
         started = time.perf_counter()
         with tracing.serving(self._name, exchange.trace_headers()) if tracing.ENABLED else nullcontext():
             answer = await self._answer(exchange)
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
         return answer
 
-    async def _answer(self, exchange: Exchange) -> Answer:
+    async def _answer(self, exchange: HttpRequest) -> Answer:
         try:
             if exchange.version:
                 exchange.check_version()
@@ -413,16 +425,16 @@ class Endpoint:
             return refuse(error, exchange.request_id)
         except Exception:
             log.exception("%s failed (request %s)", self._name, exchange.request_id)
-            why = f"The server failed; its log says more under {exchange.request_id}."
+            why = f"Internal server error. Search the server log for {exchange.request_id}."
             return refuse(BackendError(why), exchange.request_id)
 
-    async def _guarded(self, doorkeeper: Doorkeeper, exchange: Exchange) -> Answer:
-        """Answer a request if its caller may make it, and write it down if that is of interest."""
+    async def _guarded(self, doorkeeper: Authenticator, exchange: HttpRequest) -> Answer:
+        """Authenticate and authorize the caller, handle the request, and write to the audit log where required."""
         try:
             tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
             exchange.engine, access = await doorkeeper.admit(exchange.header(b"authorization"), tenant)
             if exchange.engine.tenant is not None and not self._is_for_tenants:
-                raise Forbidden("This concerns all workspaces, and is not for one of them.")
+                raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)
             answer = await self._handler(exchange)
         except (Unauthenticated, Forbidden) as error:
@@ -436,7 +448,7 @@ class Endpoint:
             self._audit("access.used", exchange)
         return answer
 
-    def _audit(self, event_type: str, exchange: Exchange, refusal: OjsterError | None = None) -> None:
+    def _audit(self, event_type: str, exchange: HttpRequest, refusal: OjsterError | None = None) -> None:
         audit(
             event_type,
             exchange.engine,
@@ -449,34 +461,39 @@ class Endpoint:
 
 
 def refuse(error: OjsterError, request_id: str) -> Answer:
-    """Return the answer that tells of an error (section 16)."""
+    """Return the response for an error.
+
+    Spec: ojs-http-binding 16
+    """
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     return Answer(encode({"error": error.to_wire(request_id)}), error.status, headers)
 
 
 def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:
-    """Return ``limit``, ``offset`` and the position that ``cursor`` stands for (section 17).
+    """Return ``limit`` (at most ``largest``), ``offset``, and the position that ``cursor`` encodes.
 
     Raises
     ------
     InvalidRequest
-        One of them is malformed.
+        A parameter is malformed.
+
+    Spec: ojs-http-binding 17
     """
     limit = whole(query, "limit", default, 1)
     cursor = query.get("cursor")
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise InvalidRequest(f"The cursor {cursor[:40]!r} is not one that this server gave out.", field="cursor")
+        raise InvalidRequest(f"The cursor {cursor[:40]!r} is invalid. Use 'next_cursor' of a page.", field="cursor")
     before = int(cursor) if cursor else None
     return min(limit, largest), whole(query, "offset", 0, 0), before
 
 
 def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
-    """Return a parameter that is an integer of at least ``least``.
+    """Return a query parameter that is an integer of at least ``least``.
 
     Raises
     ------
     InvalidRequest
-        It is none.
+        The parameter is no such integer, or has more than 9 digits.
     """
     text = query.get(name)
     if text is None:
@@ -487,49 +504,55 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
 
 
 def wait_ms(query: Mapping[str, str]) -> float:
-    """Return how long to wait for something to happen, in seconds; 0 if the query does not say.
+    """Return the parameter ``wait_ms`` in seconds; 0 if it is missing.
 
     Raises
     ------
     InvalidRequest
-        It is no number of milliseconds.
+        It is not an integer of at most 6 digits.
     """
     text = query.get("wait_ms", "0")
     if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise InvalidRequest("The parameter 'wait_ms' must be a number of milliseconds.", field="wait_ms")
+        raise InvalidRequest(f"'wait_ms' must be 0 to 999999 milliseconds, not {text[:40]!r}.", field="wait_ms")
     return int(text) / 1000
 
 
 class NumberedPage(msgspec.Struct, frozen=True):
-    """A page of an operator's list (ojs-admin-api.md section 7.1); ``number`` counts from 1."""
+    """A page of an admin list; ``number`` starts at 1.
+
+    Spec: ojs-admin-api 7.1
+    """
 
     number: int
     size: int
 
     @property
     def offset(self) -> int:
-        """How many entries are before it."""
+        """The number of entries before the page."""
         return (self.number - 1) * self.size
 
 
 def numbered_page(query: Mapping[str, str]) -> NumberedPage:
-    """Return the page that ``page`` and ``per_page`` ask for: at most 100 entries, 20 if nothing is said.
+    """Return the page given by ``page`` (default 1) and ``per_page`` (default 20, at most 100).
 
     Raises
     ------
     InvalidRequest
-        One of them is malformed.
+        A parameter is malformed.
     """
     return NumberedPage(whole(query, "page", 1, 1), min(whole(query, "per_page", 20, 1), 100))
 
 
 def numbered_pagination(page: NumberedPage, total: int) -> dict[str, Any]:
-    """Return the ``pagination`` object of an operator's list."""
+    """Return the ``pagination`` object of an admin list."""
     return {"total": total, "page": page.number, "per_page": page.size}
 
 
 def pagination(total: int, limit: int, offset: int, next_before: int | None) -> dict[str, Any]:
-    """Return the ``pagination`` object of a list (section 17.2)."""
+    """Return the ``pagination`` object of a list.
+
+    Spec: ojs-http-binding 17.2
+    """
     page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}
     if next_before is not None:
         page["next_cursor"] = str(next_before)

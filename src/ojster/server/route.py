@@ -1,4 +1,4 @@
-"""What is an endpoint? Where it is, what it does, and the types that document it."""
+"""Declarations of endpoints: method, path, handler, and the types that document them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ojster.tenancy.access import Operation
 BASE: Final = "/ojs/v1"
 
 PAGE: Final = ("limit", "cursor", "offset")
-"""The parameters of lists."""
+"""Query parameters of lists."""
 
 NUMBERED_PAGE: Final = ("page", "per_page")
-"""The parameters of an operator's lists."""
+"""Query parameters of admin lists."""
 
 
 FOR_ALL: Final = (f"{BASE}/admin/", "/metrics")
-"""How the paths of endpoints begin that concern all tenants."""
+"""Path prefixes of endpoints that concern all tenants."""
 
 
 class Route(msgspec.Struct, frozen=True):
-    """An endpoint: where it is, what it does, and the types that document it."""
+    """The declaration of an endpoint."""
 
     method: str
     path: str
@@ -35,23 +35,26 @@ class Route(msgspec.Struct, frozen=True):
     status: int = 200
     query: tuple[str, ...] = ()
     large: bool = False
-    """Whether its body may be that of many jobs."""
+    """Whether the body may contain many jobs."""
     may_be_empty: bool = False
-    """Whether its body may be left out."""
+    """Whether the body may be missing."""
     streams: bool = False
-    """Whether its answer has no end."""
+    """Whether the response is an endless stream."""
 
     @property
     def needs(self) -> tuple[Operation, ...]:
-        """Any of these operations must be allowed to who calls it; none: everybody may."""
+        """Accepted operations: the caller needs at least one. Empty if the endpoint is public."""
         return operations_for(self.method, self.path.removeprefix(BASE), for_all=not self.is_for_tenants)
 
     @property
     def is_audited(self) -> bool:
-        """Whether it stands in the audit log that it was done (ojs-security.md section 11.1)."""
+        """Whether calls are written to the audit log.
+
+        Spec: ojs-security 11.1
+        """
         return self.method != "GET" and bool({Operation.ADMIN, Operation.CANCEL}.intersection(self.needs))
 
     @property
     def is_for_tenants(self) -> bool:
-        """Whether a request for a tenant is answered; else it is refused, as it concerns all of them."""
+        """Whether a request for one tenant is accepted. It is rejected if the endpoint concerns all tenants."""
         return not self.path.startswith(FOR_ALL)

@@ -1,4 +1,4 @@
-"""Which paths are there? One row of ``ROUTES`` for every endpoint, and a module for each kind of thing."""
+"""HTTP endpoints: one module for each resource, and one ``Route`` for each endpoint."""
 
 from __future__ import annotations
 

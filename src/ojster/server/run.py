@@ -1,4 +1,4 @@
-"""How does the server start, and how does it stop? uvicorn, with a shutdown that lets nobody wait in vain."""
+"""Start and shutdown of the HTTP server on uvicorn. The shutdown answers parked long polls first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import uvicorn
 from ojster.app import App
 from ojster.core.errors import InvalidRequest
 from ojster.core.settings import Settings
-from ojster.core.tuning import be_quick
+from ojster.core.tuning import tune_interpreter
 from ojster.events.mail import read_smtp
 from ojster.files.store import store_for
 from ojster.server import conformance_hooks
@@ -29,14 +29,14 @@ from ojster.worker.worker import Worker
 from ojster.workflows.orchestrator_request import queue_of
 
 GRACE: Final = 25
-"""How many seconds requests under way have to finish after a signal to stop."""
+"""Time requests in progress get to finish after a stop signal, in seconds."""
 
-LARGEST_MESSAGE: Final = 65_536
-"""How many bytes a message of a WebSocket client may have: they only say what it wants to follow."""
+MAX_WEBSOCKET_MESSAGE_BYTES: Final = 65_536
+"""Maximum size of a message from a WebSocket client, in bytes. Clients send only short commands."""
 
 
 def has_websockets() -> bool:
-    """Whether WebSocket can be spoken: the extra ``websocket`` is installed."""
+    """Whether WebSocket is available: the extra ``websocket`` is installed."""
     return importlib.util.find_spec("websockets") is not None
 
 
@@ -50,7 +50,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGINT and SIGTERM, and then exit with 0; uvicorn would end with the signal itself."""
+        """Stop on SIGINT and SIGTERM and exit with status 0; uvicorn would raise the signal again."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -64,7 +64,7 @@ class _Server(uvicorn.Server):
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens at an address."""
+    """Whether a server that listens at a host is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -96,29 +96,31 @@ def serve(
     url:
         The database, such as ``sqlite:///jobs.db`` or ``postgresql://user@host/name``.
     migrate:
-        Bring the tables of a PostgreSQL database up to date first.
-    trusting:
-        Whether events may be delivered over plain HTTP, and to addresses that are not public.
+        Migrate the tables of a PostgreSQL database first.
     hooks:
-        Add the two hooks that only the conformance suite wants.
+        Install the hooks that only the conformance suite needs.
+    trusting:
+        Whether webhooks may use plain HTTP and non-public addresses.
     tenants:
-        What tenants may do of whom nothing is said yet.
+        Initial settings of tenants. Tenants that already have settings keep them.
     guarded:
-        Whether callers need a token; ``None``: only if others than this machine can call.
+        Whether callers need a token. ``None``: only if ``host`` is not a loopback address.
     smtp:
-        Who takes e-mail, such as ``smtps://user:password@mail.example.com:465``.
+        The mail server, such as ``smtps://user:password@mail.example.com:465``.
     files:
-        Where files are kept (``ojster.files.store.store_for``).
+        The file store (see ``ojster.files.store.store_for``).
     app:
-        The application whose orchestrators this server runs.
+        The application with the orchestrators that this server runs.
 
     Raises
     ------
-    InvalidRequest, BackendUnavailable
+    BackendUnavailable
         The database cannot be opened.
+    InvalidRequest
+        The database cannot be opened, ``smtp`` is malformed, or ``app`` has no orchestrators.
     """
     mail_server = None if smtp is None else read_smtp(smtp)
-    be_quick()
+    tune_interpreter()
     store = store_for(url, files)
     engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
     if hooks:
@@ -127,12 +129,12 @@ def serve(
     if app is not None:
         app.work_on(engine, url)
         if not app.orchestrators:
-            raise InvalidRequest("The application has no orchestrators that this server could run.")
+            raise InvalidRequest("The application has no orchestrators to run. Add one, or leave out the application.")
         worker = Worker(app, queues=tuple(map(queue_of, app.orchestrators)))
     is_local = _is_loopback(host)
     guarded = not is_local if guarded is None else guarded
     if not guarded and not is_local:
-        log.warning("everybody who reaches %s may do everything: --auth is off", host)
+        log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
     application = Application(
         engine,
         cors_origins=cors_origins,
@@ -150,7 +152,7 @@ def serve(
         access_log=False,
         http=QuickHttpProtocol,
         ws="websockets-sansio" if has_websockets() else "none",
-        ws_max_size=LARGEST_MESSAGE,
+        ws_max_size=MAX_WEBSOCKET_MESSAGE_BYTES,
         ws_ping_interval=20.0,
         ws_ping_timeout=10.0,
         proxy_headers=False,

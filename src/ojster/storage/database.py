@@ -1,4 +1,4 @@
-"""What does the engine need of a database? To run transaction functions, and to tell when something has happened."""
+"""The interface of a database: it runs transaction functions, and sends wake-ups and notifications after commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
-from ojster.storage.dispatcher import Operation, Patience
+from ojster.storage.dispatcher import LongPoll, Operation
 from ojster.storage.memory import Memory
 from ojster.storage.transaction import Effects
 from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
@@ -26,9 +26,9 @@ R = TypeVar("R")
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
-MOST_FINISHED: Final = 100
-"""How many jobs of one transaction may finish, and workflows change, for each to be named to other processes; else they
-hear of "finished" and "workflows"."""
+MAX_NAMED_IDS: Final = 100
+"""Maximum number of finished jobs, and of changed workflows, that one notification names. Beyond it, other processes
+receive only the topic "finished" or "workflows"."""
 
 _QUEUE: Final = "queue:"
 _DUE: Final = "due:"
@@ -65,11 +65,11 @@ class Database(ABC):
         self.records_events = False
         self.next_due: int | None = None
         self.on_events: Callable[[Sequence[Event]], None] | None = None
-        """Called with what a transaction has brought about, once it is committed, from any thread."""
+        """Callback for the events of a transaction, called after its commit, from any thread."""
 
     @abstractmethod
     def open(self) -> None:
-        """Connect, migrate if the schema is older, and start the threads.
+        """Connect, migrate an older schema if that is enabled, and start the threads.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Database(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what is under way, and disconnect."""
+        """Finish the accepted calls, and disconnect."""
 
     @abstractmethod
     def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
@@ -87,19 +87,19 @@ class Database(ABC):
 
     @abstractmethod
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
-        """Run a transaction function that only reads, without holding up those that write."""
+        """Run a transaction function that only reads, without blocking writers."""
 
     @abstractmethod
-    def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
-        """Run a transaction function that may write, when it is worth it: see ``Patience``."""
+    def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
+        """Run a transaction function that may write; park the call while its result is empty (see ``LongPoll``)."""
 
     @abstractmethod
-    def hurry(self, patience: Patience) -> None:
-        """Answer a patient call now: with what it had got in vain, or, if it is being tried, with what that brings."""
+    def hurry(self, patience: LongPoll) -> None:
+        """Answer a parked call now with its empty results; if it is being run, with the results of that run."""
 
     @abstractmethod
-    def let_nobody_wait(self) -> None:
-        """Answer all patient calls with what they had got in vain."""
+    def answer_parked(self) -> None:
+        """Answer all parked calls now with their empty results."""
 
     async def run(self, operation: Operation[A, R], argument: A) -> R:
         """Run a transaction function that may write, for one argument."""
@@ -110,15 +110,15 @@ class Database(ABC):
         return (await self.read_many(operation, (argument,)))[0]
 
     async def order_events(self) -> None:
-        """Let all events that have become visible have positions, where they do not have them from the beginning."""
+        """Assign positions to all visible events, where the database does not assign them on insert."""
         return
 
     @abstractmethod
-    def ring_fetches(self, queues: Sequence[str]) -> None:
-        """Let those look again who wait for jobs of these queues."""
+    def wake_parked_fetches(self, queues: Sequence[str]) -> None:
+        """Run the parked fetches of these queues again."""
 
     def publish(self, effects: Effects) -> None:
-        """Tell this process what a transaction has brought about. Called once it is committed, from any thread."""
+        """Publish the effects of a transaction in this process. Called after the commit, from any thread."""
         wakeups = self.wakeups
         if effects.finished and wakeups.waits_for("job:"):
             for job_id in effects.finished:
@@ -137,12 +137,12 @@ class Database(ABC):
             self.memory.forget()
 
     def heed(self, topics: Sequence[str]) -> None:
-        """Hear what another process says that its transactions have brought about: see ``topics_of``."""
+        """Handle the topics of another process's notification: see ``topics_of``."""
         if queues := [topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)]:
-            self.ring_fetches(queues)
+            self.wake_parked_fetches(queues)
         for topic in topics:
             if topic.startswith(_DUE):
-                with contextlib.suppress(ValueError):  # anybody may write to the channel
+                with contextlib.suppress(ValueError):  # any database client may notify the channel
                     self.expect(int(topic.removeprefix(_DUE)))
             elif topic == _CONFIGURED:
                 self.memory.forget()
@@ -150,20 +150,20 @@ class Database(ABC):
                 self.wakeups.wake(topic)
 
     def expect(self, moment: int) -> None:
-        """Note that something is due at ``moment``; wake whoever does the chores if nothing is due sooner."""
+        """Record that work is due at ``moment``; wake the maintenance task if nothing is due sooner."""
         if self.next_due is None or moment < self.next_due:
             self.next_due = moment
             self.wakeups.wake(DUE)
 
 
 def topics_of(effects: Effects) -> list[str]:
-    """Return what other processes may wait for of what a transaction has brought about."""
+    """Return the topics that notify other processes of a transaction's effects."""
     topics = [_QUEUE + queue for queue in effects.fetchable]
-    if len(effects.finished) > MOST_FINISHED:
+    if len(effects.finished) > MAX_NAMED_IDS:
         topics.append(FINISHED)
     else:
         topics += map(job_topic, effects.finished)
-    if len(effects.workflows) > MOST_FINISHED:
+    if len(effects.workflows) > MAX_NAMED_IDS:
         topics.append(WORKFLOWS)
     else:
         topics += map(workflow_topic, effects.workflows)
@@ -182,7 +182,7 @@ def open_database(
     *,
     migrate: bool = False,
 ) -> Database:
-    """Open the database that ``url`` names.
+    """Open the database at ``url``.
 
     Parameters
     ----------
@@ -190,17 +190,18 @@ def open_database(
         ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or
         ``postgresql://user@host/database``, as libpq understands it.
     clock:
-        What time it is, in microseconds since the epoch; ``None``: what the machine says, or the PostgreSQL server.
+        Function that returns the time in microseconds since the epoch. Default: the machine's clock with SQLite, the
+        server's clock with PostgreSQL.
     synchronous:
-        ``FULL`` survives a power loss, ``NORMAL`` only a crash of the process (SQLite) or may lose what was committed
-        in the last moment (PostgreSQL), and is faster.
+        ``FULL`` survives a power loss. ``NORMAL`` is faster, but survives only a crash of the process (SQLite), or may
+        lose the last commits (PostgreSQL).
     migrate:
-        Whether to bring the schema of a PostgreSQL database up to date; that of a file always is.
+        Whether to migrate the schema of a PostgreSQL database; default false. A SQLite schema is always migrated.
 
     Raises
     ------
     InvalidRequest
-        The URL names no database that Ojster knows.
+        The URL is not of a supported database.
     BackendUnavailable
         The database cannot be opened.
     """
@@ -209,7 +210,9 @@ def open_database(
         try:
             from ojster.storage.postgres.database import PostgresDatabase
         except ImportError as error:
-            raise InvalidRequest(f"PostgreSQL needs psycopg: pip install 'ojster[postgres]' ({error}).") from error
+            raise InvalidRequest(
+                f"PostgreSQL needs psycopg, which cannot be imported ({error}). Run: pip install 'ojster[postgres]'"
+            ) from error
         database = PostgresDatabase(url, settings, clock, synchronous, migrate=migrate)
     elif url.startswith(SQLITE):
         from ojster.storage.sqlite.database import SqliteDatabase
@@ -225,12 +228,12 @@ def open_database(
 
 
 def migrate_database(url: str) -> int:
-    """Bring the schema of a database up to date; return its version.
+    """Migrate the schema of a database to the current version; return that version.
 
     Raises
     ------
     InvalidRequest
-        The URL names no database that Ojster knows.
+        The URL is not of a supported database.
     BackendUnavailable
         The database cannot be reached, or its schema is newer than this version of Ojster.
     """
@@ -240,12 +243,12 @@ def migrate_database(url: str) -> int:
 
 
 def names_a_database(url: str) -> bool:
-    """Tell whether a URL names a database, not a server."""
+    """Return whether a URL is of a database, not of a server."""
     return url.startswith((SQLITE, *POSTGRES))
 
 
 def without_password(url: str) -> str:
-    """Return a URL as people, logs and errors may see it."""
+    """Return a URL with its secrets replaced by ``***``, for logs and errors."""
     hidden = re.sub(r"(?i)(password|secret)\s*=\s*('[^']*'|[^\s&]+)", r"\1=***", url)
     place, mark, query = re.sub(r"(?<=/)([^:@/?#]*):[^/].*@|(?<=/)([^:@/?#]*):@", r"\1\2:***@", hidden).partition("?")
     pairs = [pair.partition("=") for pair in query.split("&")]

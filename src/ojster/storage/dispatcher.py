@@ -1,11 +1,11 @@
-"""How do concurrent calls share transactions? What arrives while the threads are busy is merged.
+"""Group commit: the dispatcher merges concurrent calls into shared transactions.
 
-Calls from event loops are collected for one turn of the loop and handed over together; a thread takes all that is
-there, groups it by operation, runs each operation once over all its arguments and commits once (group commit). The
-more calls wait, the cheaper each becomes. A database that can run several transactions at once has a thread for each.
+Each event loop collects the calls of one turn and hands them over together. A thread takes all waiting calls, groups
+them by operation, runs each operation once over all its arguments, and commits once. The more calls wait, the cheaper
+each becomes. A database that can run several transactions at once has one thread for each.
 
-A call may be patient: if it is in vain, it is kept until something happens that it waits for, and is then served by the
-very transaction that makes it happen. A waiting fetch costs nothing, and gets its job with the commit of the push.
+A long-poll call that finds nothing is parked until one of its queues has jobs. The transaction that makes these jobs
+available then serves the parked call. A parked fetch costs nothing, and gets its job with the commit of the push.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, Final, TypeVar
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.storage.inbox import Inbox
-from ojster.storage.parked import WaitingRoom
-from ojster.storage.transaction import EVERY_JOB, Later, Transaction, TryAgain
+from ojster.storage.parked import ParkedCalls
+from ojster.storage.transaction import UNKNOWN_COUNT, Later, Transaction, TryAgain
 
 log = logging.getLogger(__name__)
 
@@ -34,55 +34,59 @@ Operation = Callable[[Transaction, Sequence[A]], Sequence[R]]
 OpenTransaction = Callable[[], AbstractContextManager[Transaction]]
 """Opens a transaction: commits at the end of the block, rolls back if the block raises. Used by one thread alone."""
 
-MOST_ARGUMENTS: Final = 1_000
-"""How many arguments share one transaction at most, which bounds how long each call takes."""
+MAX_ARGUMENTS: Final = 1_000
+"""Maximum number of arguments in one transaction, to bound the duration of each call."""
 
-MOST_TRIES: Final = 12
-"""How often a transaction is run that the database undoes, before its calls are refused."""
+MAX_TRIES: Final = 12
+"""Maximum number of runs of a transaction that the database rolls back."""
 
-FIRST_PAUSE: Final = 0.002
-LONGEST_PAUSE: Final = 1.0
-"""How long to wait before it is run again, in seconds: doubled each time, and varied."""
+FIRST_RETRY_PAUSE_SECONDS: Final = 0.002
+"""First pause before another run, in seconds; doubled each time, with jitter."""
+
+MAX_RETRY_PAUSE_SECONDS: Final = 1.0
+"""Maximum pause before another run, in seconds."""
+
+MAX_TRIES_ALONE: Final = 4
+"""Maximum number of runs of a call that is run alone, after the transaction that it shared has failed."""
+
+MAX_POSTPONED_SECONDS: Final = 30.0
+"""Maximum time for which a call refused with ``Later`` is retried, in seconds."""
+
+MAX_POSTPONE_PAUSE_SECONDS: Final = 0.1
+"""Maximum pause between these retries, in seconds."""
 
 
-TRIES_ALONE: Final = 4
-"""The same for a call that was in a transaction which failed so often; it is then run alone."""
-
-LONGEST_POSTPONED: Final = 30.0
-LONGEST_POSTPONEMENT: Final = 0.1
-"""How long a call is made again and again that has to wait for somebody else, and the longest pause, in seconds."""
-
-
-class Patience:
-    """What a call waits for that was made in vain.
+class LongPoll:
+    """Conditions under which a call is parked, for a long poll.
 
     Parameters
     ----------
     queues:
-        The call is tried again whenever jobs become available in one of them.
-    in_vain:
-        Tells of a result whether it is worth waiting for a better one.
+        The call runs again when jobs become available in one of these queues.
+    found_nothing:
+        Returns whether a result is empty, so that the call waits for a better one.
     unwanted:
-        Called in the caller's loop with a result that comes after the caller has given up.
+        Called in the caller's event loop with a non-empty result that arrives after the caller has gone.
     """
 
-    __slots__ = ("in_vain", "is_over", "queues", "unwanted")
+    __slots__ = ("found_nothing", "is_over", "queues", "unwanted")
 
     def __init__(
-        self, queues: Sequence[str], in_vain: Callable[[Any], bool], unwanted: Callable[[Any], object]
+        self, queues: Sequence[str], found_nothing: Callable[[Any], bool], unwanted: Callable[[Any], object]
     ) -> None:
         self.queues = queues
-        self.in_vain = in_vain
+        self.found_nothing = found_nothing
         self.unwanted = unwanted
         self.is_over = False
-        """Whether the call is to be answered now, with whatever it has got: see ``Dispatcher.hurry``."""
+        """Whether the call must be answered now, with any result: see ``Dispatcher.hurry``."""
 
 
 class Call:
-    """One call that waits for its results, one for each of its arguments. A patient call has one argument."""
+    """A call and its results, one for each argument. A long-poll call has one argument."""
 
     __slots__ = (
         "arguments",
+        "empty_results",
         "error",
         "future",
         "has_waited",
@@ -91,11 +95,10 @@ class Call:
         "port",
         "postponed_at",
         "results",
-        "vain_results",
     )
 
     def __init__(
-        self, port: _Port, operation: Operation[Any, Any], arguments: Sequence[Any], patience: Patience | None
+        self, port: _LoopCalls, operation: Operation[Any, Any], arguments: Sequence[Any], patience: LongPoll | None
     ) -> None:
         self.port = port
         self.operation = operation
@@ -103,24 +106,27 @@ class Call:
         self.patience = patience
         self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
         self.results: Sequence[Any] = ()
-        self.vain_results: Sequence[Any] = ()
-        """What it had got in vain, before it waited."""
+        self.empty_results: Sequence[Any] = ()
+        """The empty results with which the call was parked."""
         self.error: OjsterError | None = None
         self.postponed_at: float | None = None
         self.has_waited = False
 
     @property
-    def in_vain(self) -> bool:
-        """Whether it should wait for a better result."""
+    def found_nothing(self) -> bool:
+        """Whether the call has an empty result and should wait for a better one."""
         patience = self.patience
         return (
-            patience is not None and not patience.is_over and self.error is None and patience.in_vain(self.results[0])
+            patience is not None
+            and not patience.is_over
+            and self.error is None
+            and patience.found_nothing(self.results[0])
         )
 
     def deliver(self) -> None:
-        """Give the caller its results, if it still wants them."""
+        """Pass the results or the error to the caller; pass late results to ``LongPoll.unwanted``."""
         if self.future.done():
-            if self.patience is not None and self.error is None and not self.patience.in_vain(self.results[0]):
+            if self.patience is not None and self.error is None and not self.patience.found_nothing(self.results[0]):
                 self.patience.unwanted(self.results[0])
         elif self.error is not None:
             self.future.set_exception(self.error)
@@ -128,8 +134,8 @@ class Call:
             self.future.set_result(self.results)
 
 
-class _Port:
-    """The side of the dispatcher that one event loop sees."""
+class _LoopCalls:
+    """The calls of one event loop, handed to the dispatcher once per turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher) -> None:
         self.loop = loop
@@ -146,8 +152,8 @@ class _Port:
         self._dispatcher.take(calls)
 
 
-class _Ring:
-    """Word that something has happened elsewhere: jobs are available in ``queues``; ``None``: nobody is to wait on."""
+class _WakeUp:
+    """A wake-up: jobs are available in ``queues``. ``None``: all parked calls must be answered."""
 
     __slots__ = ("queues",)
 
@@ -155,8 +161,8 @@ class _Ring:
         self.queues = queues
 
 
-_Item = Call | _Ring
-"""What a thread is handed."""
+_Item = Call | _WakeUp
+"""An item of the inbox."""
 
 
 class Dispatcher:
@@ -165,15 +171,15 @@ class Dispatcher:
     Parameters
     ----------
     transactions:
-        How each thread opens its transactions: as many run at once as there are entries.
+        One function per thread, which opens its transactions.
     name:
-        The threads' name.
+        Prefix of the threads' names.
     """
 
     def __init__(self, transactions: Sequence[OpenTransaction], name: str) -> None:
-        self._inbox: Inbox[_Item] = Inbox(len(transactions), MOST_ARGUMENTS)
-        self._ports: dict[asyncio.AbstractEventLoop, _Port] = {}
-        self._room = WaitingRoom()
+        self._inbox: Inbox[_Item] = Inbox(len(transactions), MAX_ARGUMENTS)
+        self._ports: dict[asyncio.AbstractEventLoop, _LoopCalls] = {}
+        self._room = ParkedCalls()
         self._threads = [
             threading.Thread(target=self._run, args=(transaction,), name=f"{name}-{number}", daemon=True)
             for number, transaction in enumerate(transactions, 1)
@@ -187,7 +193,7 @@ class Dispatcher:
             thread.start()
 
     def close(self) -> None:
-        """Finish what was handed over, then end the threads."""
+        """Finish the accepted calls, stop the threads, and answer parked calls with their empty results."""
         with self._closing:
             if not self._closed:
                 self._closed = True
@@ -199,13 +205,13 @@ class Dispatcher:
 
     @property
     def busy(self) -> int:
-        """How many threads are at work."""
+        """Number of threads that are running a transaction."""
         return self._inbox.busy
 
     def run(
-        self, operation: Operation[A, R], arguments: Sequence[A], patience: Patience | None = None
+        self, operation: Operation[A, R], arguments: Sequence[A], patience: LongPoll | None = None
     ) -> asyncio.Future[Sequence[R]]:
-        """Run ``operation`` for ``arguments``, together with others that wait; return its results in the running loop.
+        """Run ``operation`` for ``arguments``, merged with other waiting calls; return a future of the running loop.
 
         Raises
         ------
@@ -220,7 +226,7 @@ class Dispatcher:
         port = self._ports.get(loop)
         if port is None:
             self._ports = {known: port for known, port in self._ports.items() if not known.is_closed()}
-            port = self._ports[loop] = _Port(loop, self)
+            port = self._ports[loop] = _LoopCalls(loop, self)
         call = Call(port, operation, arguments, patience)
         if patience is not None and patience.queues:
             call.future.add_done_callback(lambda _: self._room.forget(call))
@@ -228,7 +234,7 @@ class Dispatcher:
         return call.future
 
     def take(self, calls: list[Call]) -> None:
-        """Take the calls of one turn of an event loop; for its port."""
+        """Accept the calls of one turn of an event loop. Called by ``_LoopCalls``."""
         with self._closing:
             if not self._closed:
                 self._inbox.put([(call, len(call.arguments)) for call in calls])
@@ -237,44 +243,44 @@ class Dispatcher:
             call.error = BackendUnavailable("The database is closed.")
             call.deliver()
 
-    def hurry(self, patience: Patience) -> None:
-        """Answer a patient call now: with what it had got in vain, or, if it is being tried, with what that brings."""
+    def hurry(self, patience: LongPoll) -> None:
+        """Answer a parked call now with its empty results; if it is being run, with the results of that run."""
         patience.is_over = True
         _deliver(self._room.expire(patience))
 
     def ring(self, queues: Sequence[str] | None) -> None:
-        """Say, from any thread, that another process has made jobs available; ``None``: let nobody wait on."""
+        """Run the parked calls of these queues again; ``None``: answer all parked calls. Thread-safe."""
         if queues is not None:
             queues = self._room.announce(queues)
         if queues is None or queues:
-            self._inbox.put([(_Ring(queues), 0)])
+            self._inbox.put([(_WakeUp(queues), 0)])
 
-    def ring_everybody(self) -> None:
-        """Let all who wait look again, from any thread: something may have been missed."""
+    def wake_all_parked(self) -> None:
+        """Run all parked calls again, in case a wake-up was missed. Thread-safe."""
         self.ring(self._room.queues())
 
     def _run(self, transaction: OpenTransaction) -> None:
         while items := self._inbox.take():
             try:
-                self._work_off(transaction, items)
+                self._run_items(transaction, items)
             except Exception:
-                log.exception("a thread of the database stumbled, and goes on")
+                log.exception("unexpected error in a database thread; the thread continues")
             finally:
                 self._inbox.finish()
 
-    def _work_off(self, transaction: OpenTransaction, items: list[_Item]) -> None:
-        rings = [item.queues for item in items if isinstance(item, _Ring)]
+    def _run_items(self, transaction: OpenTransaction, items: list[_Item]) -> None:
+        rings = [item.queues for item in items if isinstance(item, _WakeUp)]
         if None in rings:
             _deliver(self._room.give_up())
-        rung = {queue: EVERY_JOB for queues in rings if queues is not None for queue in queues}
+        rung = {queue: UNKNOWN_COUNT for queues in rings if queues is not None for queue in queues}
         calls = [item for item in items if isinstance(item, Call)]
         if calls or rung:
             self._execute(transaction, calls, rung)
 
     def _execute(
-        self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int], tries: int = MOST_TRIES
+        self, transaction: OpenTransaction, calls: list[Call], rung: Mapping[str, int], tries: int = MAX_TRIES
     ) -> None:
-        """Run calls in one transaction, serve those who wait for what it makes available, and answer who is done."""
+        """Run calls in one transaction, serve parked calls with the jobs it makes available, and deliver results."""
         for attempt in range(tries):
             since = self._room.moment()
             woken = self._room.take(rung)
@@ -288,67 +294,76 @@ class Dispatcher:
                         looked = woken + calls
                         waiting = self._room.take(fetchable)
                         woken += waiting
-                        # Those who looked before it was made available look again, behind those who waited.
-                        self._apply(tx, waiting + [call for call in looked if call.in_vain])
+                        # Calls that looked before the jobs were available run again, after the parked calls.
+                        self._apply(tx, waiting + [call for call in looked if call.found_nothing])
                         _finish(tx)
                     effects = tx.effects
             except Exception as error:
                 for call in woken:
-                    call.results = call.vain_results
+                    call.results = call.empty_results
                 self._keep(woken, since)
                 if isinstance(error, TryAgain) and attempt < tries - 1:
-                    log.debug("a transaction is run again: %s", error)
-                    time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt) * random.uniform(0.5, 1.0))
+                    log.debug("transaction rolled back; running it again: %s", error)
+                    time.sleep(
+                        min(MAX_RETRY_PAUSE_SECONDS, FIRST_RETRY_PAUSE_SECONDS * 2**attempt) * random.uniform(0.5, 1.0)
+                    )
                     continue
                 self._refuse(transaction, calls, error)
                 return
             break
         done = [call for call in (*calls, *woken) if not self._postponed(call)]
-        in_vain = [call for call in done if call.in_vain]
-        self._keep(in_vain, since)
-        # Others may have come to wait meanwhile for what is committed now, unless it was looked for in vain.
-        exhausted = {queue for call in in_vain for queue in _queues_of(call)}
+        found_nothing = [call for call in done if call.found_nothing]
+        self._keep(found_nothing, since)
+        # Other threads may have parked calls for jobs committed now, unless a call here found the queue empty.
+        exhausted = {queue for call in found_nothing for queue in _queues_of(call)}
         self.ring([queue for queue in effects.fetchable if queue not in exhausted])
-        _deliver(call for call in done if not call.in_vain)
+        _deliver(call for call in done if not call.found_nothing)
 
     def _keep(self, calls: list[Call], since: int) -> None:
-        """Keep calls that looked in vain after the moment ``since``; those that missed something look again."""
+        """Park calls that have empty results; run those again that missed news after the moment ``since``."""
         kept = self._room.keep(calls, since)
         if kept.again:
             self._inbox.put([(call, 1) for call in kept.again])
         _deliver(kept.given_up)
 
     def _postponed(self, call: Call) -> bool:
-        """Send a call round again if it is refused only for now; tell whether that is so. Only single calls can be."""
+        """Schedule another run of a call refused with ``Later``; return whether it was scheduled.
+
+        Only a call with one argument can be postponed, for at most ``MAX_POSTPONED_SECONDS`` seconds.
+        """
         if len(call.results) != 1 or not isinstance(call.results[0], Later) or call.future.done():
             return False
         now = time.monotonic()
         call.postponed_at = call.postponed_at or now
         waited = now - call.postponed_at
-        if waited > LONGEST_POSTPONED:
+        if waited > MAX_POSTPONED_SECONDS:
             return False
-        pause = min(LONGEST_POSTPONEMENT, max(FIRST_PAUSE, waited / 4))
+        pause = min(MAX_POSTPONE_PAUSE_SECONDS, max(FIRST_RETRY_PAUSE_SECONDS, waited / 4))
         try:
             call.port.loop.call_soon_threadsafe(call.port.loop.call_later, pause, call.port.put, call)
         except RuntimeError:
-            log.debug("an event loop was closed while a call was postponed")
+            log.debug("event loop closed while a call was postponed")
         return True
 
     def _refuse(self, transaction: OpenTransaction, calls: list[Call], error: Exception) -> None:
-        """Refuse calls whose transaction failed; of several, each gets its own, so that none spoils the others."""
+        """Fail the calls of a failed transaction.
+
+        Of several calls, each first runs again in a transaction of its own, so that one bad call does not fail the
+        others; not if the database is unavailable.
+        """
         if isinstance(error, TryAgain) and error.lost:
-            error = BackendUnavailable(f"The connection to the database breaks again and again: {error}")
+            error = BackendUnavailable(f"The connection to the database was lost repeatedly. Retry later: {error}")
         if len(calls) > 1 and not isinstance(error, BackendUnavailable):
             for call in calls:
-                self._execute(transaction, [call], {}, TRIES_ALONE)
+                self._execute(transaction, [call], {}, MAX_TRIES_ALONE)
             return
         for call in calls:
             call.error = _as_ojster_error(error, call)
         if not calls:
             expected = isinstance(error, BackendUnavailable)
-            log.warning("those who wait for jobs could not be served: %s", error, exc_info=None if expected else error)
+            log.warning("cannot serve parked fetches: %s", error, exc_info=None if expected else error)
         _deliver(calls)
-        # What the transaction had claimed was left out by others who looked meanwhile.
+        # Other fetches skipped the jobs that this transaction had locked.
         self.ring(list({queue for call in calls for queue in _queues_of(call)}))
 
     def _apply(self, tx: Transaction, calls: Sequence[Call]) -> None:
@@ -372,20 +387,20 @@ def _finish(tx: Transaction) -> None:
 
 
 def _queues_of(call: Call) -> Sequence[str]:
-    """The queues that a patient call waits for."""
+    """Return the queues that a long-poll call waits for."""
     return call.patience.queues if call.patience is not None else ()
 
 
 def _deliver(done: Iterable[Call]) -> None:
-    """Hand results to the callers, each in its own event loop."""
-    by_port: dict[_Port, list[Call]] = {}
+    """Deliver results to the callers, each in its own event loop."""
+    by_port: dict[_LoopCalls, list[Call]] = {}
     for call in done:
         by_port.setdefault(call.port, []).append(call)
     for port, calls in by_port.items():
         try:
             port.loop.call_soon_threadsafe(_deliver_all, calls)
         except RuntimeError:
-            log.debug("an event loop was closed while %d calls were under way", len(calls))
+            log.debug("event loop closed with %d calls in progress", len(calls))
 
 
 def _deliver_all(calls: list[Call]) -> None:
@@ -397,7 +412,7 @@ def _as_ojster_error(error: Exception, call: Call) -> OjsterError:
     if isinstance(error, OjsterError):
         return error
     if isinstance(error, TryAgain):
-        return BackendUnavailable(f"Others were in the way too often; it may succeed if it is tried again: {error}")
+        return BackendUnavailable(f"The transaction conflicted with others too often. Retry later: {error}")
     name = getattr(call.operation, "__name__", str(call.operation))
     log.error("%s failed", name, exc_info=error)
     return BackendError(f"{name} failed unexpectedly: {type(error).__name__}. The server's log has the details.")

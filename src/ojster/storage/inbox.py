@@ -1,7 +1,7 @@
-"""What is waiting to be run, and which thread takes it? All that is there, by one thread, as long as that is quick.
+"""The inbox of the database threads: one thread takes all waiting items, as long as that is quick.
 
-Merged calls are cheap, so a second thread joins only if there is a lot to do, or if what waits has waited too long
-because the first is held up. Taken at once by whoever is free, the same calls would make many small transactions.
+Merged calls are cheap, so a second thread joins only if much work waits, or if items have waited too long because the
+first thread is busy. If every free thread took items at once, the same calls would make many small transactions.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-MUCH: Final = 100
-"""How much must wait for another thread to join those that are busy."""
+JOIN_SIZE: Final = 100
+"""Amount of waiting work (sum of item sizes) at which another thread joins the busy ones."""
 
-TOO_LONG: Final = 0.02
-"""After how many seconds another thread takes what waits, however little it is."""
+JOIN_AFTER_SECONDS: Final = 0.02
+"""Time in seconds after which another thread takes waiting items, however few."""
 
 
 class Inbox(Generic[T]):
-    """Items for some threads. Each ``take`` must be followed by ``finish``.
+    """Items for several threads. After each ``take``, the thread must call ``finish``.
 
     Parameters
     ----------
     threads:
-        How many threads take.
+        Number of threads that take items.
     most:
-        How much work one takes at once.
+        Maximum total size of the items of one ``take``. A larger item is taken alone.
     """
 
     def __init__(self, threads: int, most: int) -> None:
@@ -39,13 +39,13 @@ class Inbox(Generic[T]):
         self._size = 0
         self._since = 0.0
         self.busy = 0
-        """How many threads have taken something that they have not finished."""
+        """Number of threads that have taken items and not called ``finish``."""
         self._watched = False
-        """Whether a free thread watches, from time to time, that nothing waits too long for those that are busy."""
+        """Whether a free thread waits with a timeout, to take items that have waited too long."""
         self._closed = False
 
     def put(self, items: Sequence[tuple[T, int]]) -> None:
-        """Put in items, each with how much work it makes."""
+        """Add items, each with its size: the amount of work."""
         with self._changed:
             if not self._items:
                 self._since = time.monotonic()
@@ -55,15 +55,15 @@ class Inbox(Generic[T]):
                 self._changed.notify()
 
     def close(self) -> None:
-        """Let those who take get what is left, and then nothing."""
+        """Let ``take`` return the remaining items, and then empty lists."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def take(self) -> list[T]:
-        """Wait for items; return those that came first: all, or a share if there is much to do and others are free.
+        """Wait for items and return the oldest: all, or a share if much work waits and other threads are free.
 
-        An empty list is the end.
+        An empty list means that the inbox is closed.
         """
         with self._changed:
             while not self._items or (self.busy and not self._urgent()):
@@ -71,11 +71,11 @@ class Inbox(Generic[T]):
                     return []
                 if self.busy and not self._watched:
                     self._watched = True
-                    self._changed.wait(TOO_LONG)
+                    self._changed.wait(JOIN_AFTER_SECONDS)
                     self._watched = False
                 else:
                     self._changed.wait()
-            share = max(MUCH, self._size // (self._threads - self.busy))
+            share = max(JOIN_SIZE, self._size // (self._threads - self.busy))
             self.busy += 1
             count = size = 0
             for _, one in self._items:
@@ -91,9 +91,9 @@ class Inbox(Generic[T]):
             return taken
 
     def finish(self) -> None:
-        """Say that what was taken is done."""
+        """Mark the taken items as done."""
         with self._changed:
-            self.busy -= 1  # who says so takes next what is there
+            self.busy -= 1  # no notification: this thread takes the next items itself
 
     def _urgent(self) -> bool:
-        return self._closed or self._size >= MUCH or time.monotonic() - self._since >= TOO_LONG
+        return self._closed or self._size >= JOIN_SIZE or time.monotonic() - self._since >= JOIN_AFTER_SECONDS

@@ -1,4 +1,4 @@
-"""Which versions of the schema are there? Scripts that are run in order, each once; there is no way back."""
+"""Schema migrations: scripts that run in order, each once. There are no downgrades."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from ojster.core.errors import BackendUnavailable
 
 
 def scripts(kind: str) -> list[str]:
-    """Return the scripts for a kind of database (``sqlite``, ``postgres``), the oldest first."""
+    """Return the scripts for a kind of database (``sqlite``, ``postgres``), oldest first."""
     folder = resources.files("ojster.storage").joinpath(kind, "schema")
     return [entry.read_text() for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)]
 
 
 def refuse_newer(version: int, known: int) -> None:
-    """Check that a schema is none from the future.
+    """Raise an error if a schema is newer than this version of Ojster.
 
     Raises
     ------
     BackendUnavailable
-        A newer version of Ojster has migrated it.
+        A newer version of Ojster has migrated the schema.
     """
     if version > known:
         raise BackendUnavailable(
-            f"The database has schema version {version}, and this version of Ojster knows only {known}: upgrade Ojster."
+            f"The database has schema version {version}, but this Ojster supports at most {known}: upgrade Ojster."
         )

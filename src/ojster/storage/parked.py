@@ -1,12 +1,12 @@
-"""Who waits for jobs? Calls that were made in vain, in the order in which they came, until something becomes available.
+"""Parked fetches: calls with empty results, in order of arrival, until jobs become available.
 
-Several transactions run at once, so a call may have looked just before another transaction made available what it
-wants, and be kept just after that one told those who waited. The room therefore notes when each queue last had news:
-a call that looked before the news is not kept, but tried again.
+Several transactions run at once. A call may look just before another transaction makes its jobs available, and be
+parked just after that transaction served the parked calls. So the moment of each queue's last news is recorded: a call
+that looked before the news is not parked, but run again.
 
-Who waits for the jobs of one tenant waits under its name for the queue (``ojster.core.tenant``). There may be news for
-all tenants of a queue; what is nobody's is news of the queue itself. Who cannot take every job waits under a name of
-its own, ``choosy``: it is woken by all news, and in nobody's stead.
+A call for one tenant's jobs is parked under the tenant's qualified queue name (``ojster.core.tenant``). News may
+concern all tenants of a queue. News of jobs without a tenant is news of the queue itself. A call that cannot take every
+job is parked under a separate name, ``choosy``: all news wakes it, in addition to other calls.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ojster.core.tenant import DEFAULT_TENANT, EVERYBODY, NOBODY, qualify, split
-from ojster.storage.transaction import EVERY_JOB
+from ojster.core.tenant import ALL_TENANTS, DEFAULT_TENANT, NOBODY, qualify, split
+from ojster.storage.transaction import UNKNOWN_COUNT
 
 if TYPE_CHECKING:
-    from ojster.storage.dispatcher import Call, Patience
+    from ojster.storage.dispatcher import Call, LongPoll
 
 
-_CHOOSY: Final = "/choosy/"
+_SELECTIVE: Final = "/choosy/"
 
 
 def choosy(queue: str) -> str:
-    """Return under which name those wait for the jobs of a queue who cannot take all of them."""
-    return _CHOOSY + queue
+    """Return the name under which calls that cannot take every job of a queue are parked."""
+    return _SELECTIVE + queue
 
 
-class Kept(NamedTuple):
-    """What became of calls that were to be kept; those in neither list wait now."""
+class ParkResult(NamedTuple):
+    """Result of ``ParkedCalls.keep``. Calls in neither list are parked."""
 
     again: list[Call]
-    """There has been news since they looked: they are to be tried again at once."""
+    """Calls to run again at once, because there was news after they looked."""
     given_up: list[Call]
-    """Nobody is to wait any more: they get what they had got in vain."""
+    """Calls to answer with their empty results, because their wait has ended."""
 
 
-class WaitingRoom:
-    """The patient calls of a database. Safe to use from any thread."""
+class ParkedCalls:
+    """The parked calls of a database. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[str, OrderedDict[Call, None]] = {}
         self._moment = 0
         self._news: dict[str, int] = {}
-        """When each queue last had news, as far as anybody may still not know them."""
+        """The moment of each queue's last news."""
         self._gave_up_at = 0
 
     def moment(self) -> int:
-        """Return what to give to ``keep`` later: take it before a transaction begins to look."""
+        """Return the current moment. Take it before a transaction looks for jobs, and pass it to ``keep``."""
         return self._moment
 
     def queues(self) -> list[str]:
-        """Return the queues that somebody waits for."""
+        """Return the queue names under which calls are parked."""
         with self._lock:
             return list(self._calls)
 
-    def keep(self, calls: Iterable[Call], since: int) -> Kept:
-        """Keep calls that looked in vain after the moment ``since``, before those that came later."""
+    def keep(self, calls: Iterable[Call], since: int) -> ParkResult:
+        """Park calls that found no jobs and had no news after ``since``; those parked before go back to the front."""
         again: list[Call] = []
         given_up: list[Call] = []
         waiting: list[Call] = []
@@ -76,23 +76,23 @@ class WaitingRoom:
                 else:
                     waiting.append(call)
             for call in waiting:
-                call.vain_results = call.results
+                call.empty_results = call.results
                 if not call.has_waited:
                     self._add(call, last=True)
             for call in reversed(waiting):
                 if call.has_waited:
                     self._add(call, last=False)
                 call.has_waited = True
-        return Kept(again, given_up)
+        return ParkResult(again, given_up)
 
     def take(self, wanted: Mapping[str, int]) -> list[Call]:
-        """Take out, for each queue, as many calls as given, those that came first."""
+        """Remove and return the given number of calls of each queue, oldest first, and all of its ``choosy`` calls."""
         taken: list[Call] = []
         if self._calls:
             with self._lock:
                 for news, count in wanted.items():
                     for queue in self._concerned(news):
-                        most = EVERY_JOB if queue.startswith(_CHOOSY) else count
+                        most = UNKNOWN_COUNT if queue.startswith(_SELECTIVE) else count
                         chosen = [call for call, _ in zip(self._calls.get(queue, ()), range(most), strict=False)]
                         for call in chosen:
                             self._remove(call)
@@ -100,7 +100,7 @@ class WaitingRoom:
         return taken
 
     def announce(self, queues: Iterable[str]) -> list[str]:
-        """Note that queues have news, once these are committed; return those for which somebody waits."""
+        """Record committed news of queues; return the queues with parked calls."""
         with self._lock:
             self._moment += 1
             for queue in queues:
@@ -108,27 +108,29 @@ class WaitingRoom:
             return [queue for queue in queues if self._concerned(queue)]
 
     def _has_news(self, queue: str, since: int) -> bool:
-        queue = queue.removeprefix(_CHOOSY)
+        queue = queue.removeprefix(_SELECTIVE)
         tenant, name = split(queue)
         sources = [queue]
         if tenant != NOBODY:
-            sources.append(qualify(EVERYBODY, name))
+            sources.append(qualify(ALL_TENANTS, name))
         if tenant == DEFAULT_TENANT:
             sources.append(name)
         return any(self._news.get(source, 0) > since for source in sources)
 
     def _concerned(self, news: str) -> list[str]:
-        """Return under which names somebody waits whom the news of a queue concern."""
-        tenant, queue = split(news.removeprefix(_CHOOSY))
-        if tenant == EVERYBODY:
+        """Return the names with parked calls that the news of a queue concerns."""
+        tenant, queue = split(news.removeprefix(_SELECTIVE))
+        if tenant == ALL_TENANTS:
             plain = (queue, choosy(queue))
-            return [name for name in self._calls if name not in plain and split(name.removeprefix(_CHOOSY))[1] == queue]
+            return [
+                name for name in self._calls if name not in plain and split(name.removeprefix(_SELECTIVE))[1] == queue
+            ]
         names = [news, qualify(DEFAULT_TENANT, queue)] if tenant == NOBODY else [news]
         names += [choosy(name) for name in names]
         return [name for name in names if name in self._calls]
 
     def give_up(self) -> list[Call]:
-        """Let nobody wait on who looks now or waits already; return those who waited."""
+        """Remove and return all parked calls. Calls that are being run now are not parked afterwards either."""
         with self._lock:
             self._moment += 1
             self._gave_up_at = self._moment
@@ -136,19 +138,19 @@ class WaitingRoom:
             self._calls.clear()
             return calls
 
-    def expire(self, patience: Patience) -> list[Call]:
-        """Take out the calls that wait with this patience; they get what they had got in vain."""
+    def expire(self, patience: LongPoll) -> list[Call]:
+        """Remove and return the calls parked with this patience, with their empty results."""
         with self._lock:
             waiting = [call for queue in patience.queues for call in self._calls.get(queue, ())]
             calls = [call for call in waiting if call.patience is patience]
             for call in calls:
                 self._remove(call)
         for call in calls:
-            call.results = call.vain_results
+            call.results = call.empty_results
         return list(dict.fromkeys(calls))
 
     def forget(self, call: Call) -> None:
-        """Forget a call whose caller has gone, or has its answer."""
+        """Remove a call that was answered or cancelled."""
         with self._lock:
             self._remove(call)
 

@@ -1,4 +1,7 @@
-"""What is noted of the whole system, by name? Above all, whether it stands still (ojs-admin-api.md section 12)."""
+"""Values stored for the whole system, by name; above all the maintenance mode.
+
+Spec: ojs-admin-api 12
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ import msgspec
 from ojster.storage.transaction import Transaction
 
 MAINTENANCE: Final = "maintenance"
-"""The name of its row: while there is one, no job is handed out and none is made by the clock."""
+"""Name of the maintenance mode. While its row exists, no job is handed out or promoted, and no cron job fires."""
 
-FOLLOWED: Final = "followed"
-"""The name under which it is noted until when somebody wants to know what happens."""
+FOLLOWED_UNTIL: Final = "followed"
+"""Name of the time until which callers follow the event log."""
 
 FORGOTTEN: Final = "retention"
-"""The name under which it is noted up to when jobs of queues without periods of their own are forgotten, by state."""
+"""Name of the position of the retention scan, by kind of finished job; see ``ojster.schedules.retention``."""
 
 
 class Maintenance(msgspec.Struct, frozen=True):
-    """Why the system stands still, since when, and until about when. Times are microseconds since the epoch."""
+    """Maintenance mode: its reason, start and estimated end. Times are microseconds since the epoch."""
 
     enabled_at: int
     reason: str | None = None
@@ -28,13 +31,13 @@ class Maintenance(msgspec.Struct, frozen=True):
 
 
 def recall(tx: Transaction, name: str) -> bytes | None:
-    """Return what is noted under a name, as JSON."""
+    """Return the value stored under a name, as JSON; ``None``: there is none."""
     rows = tx.execute("SELECT value FROM system WHERE name = :name", {"name": name})
     return rows[0][0] if rows else None
 
 
 def note(tx: Transaction, name: str, value: Any) -> None:
-    """Note something under a name, in the place of what was there."""
+    """Store a value under a name, in place of the previous one."""
     tx.execute(
         "INSERT INTO system (name, value) VALUES (:name, :value) "
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -43,19 +46,19 @@ def note(tx: Transaction, name: str, value: Any) -> None:
 
 
 def drop(tx: Transaction, name: str) -> None:
-    """Forget what is noted under a name."""
+    """Delete the value stored under a name."""
     tx.execute("DELETE FROM system WHERE name = :name", {"name": name})
 
 
 def find_maintenance(tx: Transaction, requests: Sequence[None]) -> list[Maintenance | None]:
-    """Return why the system stands still, or ``None`` if it does not, for each request."""
+    """Return the maintenance mode, or ``None`` if it is off, for each request."""
     known = recall(tx, MAINTENANCE)
     found = None if known is None else msgspec.json.decode(known, type=Maintenance)
     return [found for _ in requests]
 
 
 def maintain(tx: Transaction, wishes: Sequence[Maintenance | None]) -> list[Maintenance | None]:
-    """Let the system stand still, or (``None``) go on. One that stands still already keeps the time since when."""
+    """Turn the maintenance mode on, or off (``None``). If it is already on, ``enabled_at`` stays unchanged."""
     for wish in wishes:
         (known,) = find_maintenance(tx, (None,))
         if wish is None:

@@ -1,4 +1,4 @@
-"""What can a transaction function do? Run SQL, know the time, and say what others must be told once it is committed."""
+"""The interface of a transaction: SQL, the current time, and effects that are published after the commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ojster.core.events import Event
 from ojster.core.job import Job
 from ojster.core.reacts import BITS, JobEvent
 from ojster.core.settings import Settings
-from ojster.core.tenant import EVERYBODY, called, qualify, split
+from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.storage.memory import Memory, Remembered
 
 Row = tuple[Any, ...]
@@ -33,35 +33,39 @@ JOB_COLUMNS = (
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 
 JOB_COLUMNS_OF_J: Final = ", ".join("j." + column.strip() for column in JOB_COLUMNS.split(","))
-"""The same, of a table that is called ``j``."""
+"""``JOB_COLUMNS``, qualified with the table alias ``j``."""
 
 
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
-"""What a column holds, as ``insert_rows`` and ``update_rows`` want to know it."""
+"""Type of a column, for ``insert_rows`` and ``update_rows``."""
 
 PLAIN: Final = "j.limit_key IS NULL AND j.needs IS NULL"
-WITH_NEEDS: Final = "j.needs = ? AND j.limit_key IS NULL"
-WITH_LIMIT: Final = "j.limit_key = ?"
-"""Which jobs are looked for, in the words of the indexes of those that are available."""
+"""Condition for jobs without a rate limit and requirements, worded as the index of available jobs."""
 
-KINDS_OF_WAITING: Final = (
+WITH_NEEDS: Final = "j.needs = ? AND j.limit_key IS NULL"
+"""Condition for jobs with given requirements and no rate limit, worded as the index of available jobs."""
+
+WITH_LIMIT: Final = "j.limit_key = ?"
+"""Condition for jobs of a rate-limit key, worded as the index of available jobs."""
+
+AVAILABLE_CONDITIONS: Final = (
     ("limit_key IS NULL AND needs IS NULL", "priority DESC"),
     ("limit_key IS NOT NULL", "limit_key"),
     ("needs IS NOT NULL AND limit_key IS NULL", "needs"),
 )
-"""All that are available, each in the words of an index, and by what this is sorted first."""
+"""Conditions that together cover all available jobs, each worded as its index, with the index's first sort column."""
 
-EVERY_JOB: Final = 1_000_000
-"""How many jobs can be fetched from a queue when nobody has counted them."""
+UNKNOWN_COUNT: Final = 1_000_000
+"""Number of fetchable jobs to assume in a queue if it is unknown."""
 
 
 class TryAgain(Exception):
-    """The database has undone a transaction through no fault of its own; it may succeed if it is run again.
+    """The database has rolled back a transaction for an external reason. Running it again may succeed.
 
     Parameters
     ----------
     lost:
-        Whether the connection was lost, which is no call's fault.
+        Whether the connection was lost, which no single call can cause.
     """
 
     def __init__(self, why: str, *, lost: bool = False) -> None:
@@ -70,32 +74,32 @@ class TryAgain(Exception):
 
 
 class Later(BackendUnavailable):
-    """The refusal of a call that has to wait for somebody else: it is made again for a while before anybody is told."""
+    """Refusal of a call that must wait for another transaction. The dispatcher retries it before the caller sees it."""
 
 
-WAITS: Final = tuple(
+WAIT_BUCKETS_US: Final = tuple(
     round(milliseconds * 1000)
     for milliseconds in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
 )
-"""Up to how many microseconds jobs have waited that are counted together; one more bucket has the others."""
+"""Upper bounds of the wait-time buckets, in microseconds. One more bucket counts longer waits."""
 
 SUMS: Final = ("enqueued", "completed", "failed", "waited", "ran", *(f"waits_{number}" for number in range(15)))
-"""The columns of ``queue_minutes`` in which a minute of work is summed up."""
+"""Columns of ``queue_minutes`` with the totals of one minute."""
 
 ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
 
 
-_ORDINARY: Final = frozenset(
+_NOT_IN_HISTORY: Final = frozenset(
     {"job.started", "job.completed", "job.progress", "job.checkpointed", "job.noted", "dead_letter.added"}
 )
-"""Events of jobs that show in their rows, or are too many to be remembered."""
+"""Job events that are not kept in the history: they show in the job's row, or are too frequent."""
 
 _USUAL_STATES: Final = frozenset({None, "scheduled"})
-"""The states out of which it is nothing to remember if a job gets: it was not there yet, or its time had come."""
+"""Previous states that make a transition too ordinary for the history: a new job, or a scheduled job that is due."""
 
 
 def _circumstances(job: Job, data: Mapping[str, Any]) -> dict[str, Any]:
-    """What else is to be remembered of an event that ends an attempt: which one, by whom, and since when."""
+    """Return attempt, start time and worker for the history of an event that ends an attempt; else an empty dict."""
     if job.started_at is None or not (job.state == "active" or data.get("from") == "active"):
         return {}
     worker_id = None if job.worker_id is None else called(job.worker_id)
@@ -112,7 +116,7 @@ _followed_until: Final = Remembered[int](_read_followed)
 
 
 class Tally:
-    """What a minute of work in a queue amounted to. Durations are in microseconds."""
+    """Totals of one minute of work in a queue. Durations are in microseconds."""
 
     __slots__ = ("completed", "enqueued", "failed", "ran", "waited", "waits")
 
@@ -122,15 +126,15 @@ class Tally:
         self.failed = 0
         self.waited = 0
         self.ran = 0
-        self.waits = [0] * (len(WAITS) + 1)
+        self.waits = [0] * (len(WAIT_BUCKETS_US) + 1)
 
     def count_wait(self, wait: int) -> None:
-        """Note that a job started after it had waited so long."""
+        """Count a job that started after waiting ``wait`` microseconds."""
         self.waited += wait
-        self.waits[bisect_left(WAITS, wait)] += 1
+        self.waits[bisect_left(WAIT_BUCKETS_US, wait)] += 1
 
     def copy(self) -> Tally:
-        """Return the same, to be kept."""
+        """Return an independent copy."""
         other = Tally()
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
@@ -143,42 +147,42 @@ class Tally:
 
 
 class Effects:
-    """What a transaction brings about: in memory until it is committed, then told to those who wait."""
+    """Effects of a transaction: collected in memory, and published to waiters after the commit."""
 
     def __init__(self) -> None:
         self.available: dict[str, set[str]] = defaultdict(set)
-        """The ids of jobs that became available, by queue, and were not handed out in the same transaction.
+        """Ids of jobs that became available and were not claimed in the same transaction, by queue.
 
-        Those of a tenant stand under its name for the queue, too."""
+        A tenant's jobs are also listed under the tenant's qualified queue name."""
         self.opened: set[str] = set()
-        """Queues that may hand out jobs now which they could not before: resumed, or no longer held up."""
+        """Queues with jobs that may have become claimable: the queue was resumed, or its jobs are no longer blocked."""
         self.finished: list[str] = []
-        """The ids of jobs that finished."""
+        """Ids of jobs that finished."""
         self.ended: list[Job] = []
-        """Jobs of workflows that finished, and have not advanced these yet: see ``ojster.workflows.advance``."""
+        """Finished jobs of workflows that are still to be advanced: see ``ojster.workflows.advance``."""
         self.reactions: list[tuple[Job, JobEvent]] = []
-        """To what has happened to which jobs there are reactions that were not carried out yet."""
+        """Jobs and events with reactions that are still to be carried out."""
         self.collected: set[str] = set()
-        """The ids of jobs that have put into collections what they do when they have succeeded."""
+        """Ids of jobs that have already added the items of their ``on_success`` reactions to collections."""
         self.told = 0
         """Number of events that were handed to webhook subscribers."""
         self.workflows: dict[str, None] = {}
-        """The ids of workflows that changed."""
+        """Ids of workflows that changed."""
         self.configured = False
-        """Whether it has changed what operators have set."""
+        """Whether the operators' settings changed."""
         self.due: int | None = None
-        """The earliest time at which something is now due."""
+        """Earliest time at which work is due, in microseconds since the epoch."""
         self.events: list[Event] = []
         self.history: list[tuple[int, str, dict[str, Any]]] = []
-        """What has happened to jobs that does not show in their rows: see ``ojster.jobs.history``."""
+        """History entries of jobs, as ``seq``, event type and data: see ``ojster.jobs.history``."""
         self.counts: dict[tuple[str, str], int] = defaultdict(int)
-        """By how much the number of jobs changed, by queue and state.
+        """Change of the number of jobs, by queue and state.
 
-        Those of a tenant are also counted under its name for the queue."""
+        A tenant's jobs are also counted under the tenant's qualified queue name."""
         self.tallies: dict[str, Tally] = defaultdict(Tally)
 
     def mark(self) -> dict[str, Any]:
-        """Return what ``restore`` needs to undo what is added from now on; cheap, however much there is already."""
+        """Return a mark for ``restore``. Of lists it keeps only the length; other effects are copied."""
         lists = {name: (known := getattr(self, name), len(known)) for name in _LISTS}
         copies = {name: getattr(self, name).copy() for name in _COPIED}
         return {
@@ -191,7 +195,7 @@ class Effects:
         }
 
     def restore(self, mark: dict[str, Any]) -> None:
-        """Undo what was added since ``mark``."""
+        """Undo all changes since ``mark``."""
         for name, (known, length) in mark["lists"].items():
             del known[length:]
             setattr(self, name, known)
@@ -203,17 +207,18 @@ class Effects:
 
     @property
     def fetchable(self) -> dict[str, int]:
-        """The queues from which jobs can be fetched that could not before, and how many at least."""
+        """Queues with newly fetchable jobs, and their number (``UNKNOWN_COUNT`` if unknown)."""
         queues = {queue: len(ids) for queue, ids in self.available.items() if ids}
         for queue in self.opened:
-            queues[queue] = queues[qualify(EVERYBODY, queue)] = EVERY_JOB
+            queues[queue] = queues[qualify(ALL_TENANTS, queue)] = UNKNOWN_COUNT
         return queues
 
 
 _LISTS: Final = ("finished", "ended", "reactions", "events", "history")
-"""What is only ever added to, or replaced as a whole."""
+"""Effects that are only appended to, or replaced as a whole."""
 
 _COPIED: Final = ("opened", "collected", "workflows", "counts")
+"""Effects that ``mark`` copies."""
 
 
 class Transaction(ABC):
@@ -235,16 +240,16 @@ class Transaction(ABC):
     """
 
     select_available: str
-    """The statement that finds jobs to hand out: which, and what is left out, is put into it."""
+    """SELECT of the jobs to claim next, with the placeholders ``{kind}`` and ``{abilities}`` for conditions."""
 
     for_update = ""
     """Appended to a SELECT to lock its rows, where the database needs it."""
 
     among = ""
-    """Behind a column of integers: whether its value is among those of the next parameter, made by ``integers``."""
+    """Condition to append to an integer column: its value is in the next parameter, which ``integers`` makes."""
 
     skip_locked = ""
-    """The same, but leaving out rows that another transaction has locked, which looks after them: for chores."""
+    """Like ``for_update``, but skips rows that another transaction has locked, which then handles them."""
 
     def __init__(self, now: int, settings: Settings, memory: Memory, *, records_events: bool = False) -> None:
         self.records_events = records_events
@@ -257,29 +262,30 @@ class Transaction(ABC):
     # What has happened
 
     def emit(self, type: str, job: Job, **data: Any) -> None:
-        """Record an event of a job: if it has got into another state since the last one, it is the event of that."""
+        """Record an event of a job. If the job changed its state since its last event, add ``from`` and ``to``."""
         if job.moved is not None:
             data["from"], data["to"] = job.moved
             job.moved = None
-        if job.seq and type not in _ORDINARY and data.get("from", "") not in _USUAL_STATES:
+        if job.seq and type not in _NOT_IN_HISTORY and data.get("from", "") not in _USUAL_STATES:
             self.effects.history.append((job.seq, type, data | _circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
 
     def emit_about(
         self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
     ) -> None:
-        """Record an event of a queue, a worker or a cron job, named ``subject``.
+        """Record an event of ``subject``: a queue, a worker, a cron job or another named resource.
 
-        Whose it is, its name says, or ``tenant``; else it concerns all, and only those who see all are told of it.
+        The event belongs to ``tenant``, by default to the tenant in the qualified name. Without either, it concerns all
+        tenants, and only callers that are not limited to one tenant receive it.
         """
         owner, name = split(subject)
         data = {key: called(value) if isinstance(value, str) else value for key, value in data.items()}
         self.effects.events.append(
-            (type, self.now, name, queue, None, data, (owner or EVERYBODY) if tenant is None else tenant)
+            (type, self.now, name, queue, None, data, (owner or ALL_TENANTS) if tenant is None else tenant)
         )
 
     def move(self, job: Job, state: str) -> None:
-        """Put ``job`` into another state, and keep the counts of its queue. The row is not written."""
+        """Change the state of ``job``, and update the counts of its queue. The row is not written."""
         counts = self.effects.counts
         counts[job.queue, job.state] -= 1
         counts[job.queue, state] += 1
@@ -291,14 +297,14 @@ class Transaction(ABC):
         job.state = state
 
     def count(self, queue: str, tenant: str, state: str, change: int) -> None:
-        """Note that there is a job more, or less, in a state."""
+        """Add ``change`` to the number of a queue's jobs in a state."""
         counts = self.effects.counts
         counts[queue, state] += change
         if tenant:
             counts[qualify(tenant, queue), state] += change
 
     def make_fetchable(self, job: Job) -> None:
-        """Note that a job has become available."""
+        """Record that a job has become available."""
         available, tallies = self.effects.available, self.effects.tallies
         available[job.queue].add(job.id)
         tallies[job.queue].enqueued += 1
@@ -308,26 +314,26 @@ class Transaction(ABC):
             tallies[theirs].enqueued += 1
 
     def make_taken(self, job: Job) -> None:
-        """Note that a job is no longer available."""
+        """Record that a job is no longer available."""
         available = self.effects.available
         available[job.queue].discard(job.id)
         if job.tenant:
             available[qualify(job.tenant, job.queue)].discard(job.id)
 
     def tallies_of(self, job: Job) -> Iterable[Tally]:
-        """Return where it is to be noted what a job amounts to."""
+        """Return the tallies that count a job: its queue's, and its tenant's for the queue."""
         tallies = self.effects.tallies
         if not job.tenant:
             return (tallies[job.queue],)
         return (tallies[job.queue], tallies[qualify(job.tenant, job.queue)])
 
     def note_event(self, job: Job, event: JobEvent) -> None:
-        """Let reactions follow to something that has happened to a job, if it has some."""
+        """Record an event of a job for its reactions, if it has any to it."""
         if job.reacts & BITS[event]:
             self.effects.reactions.append((job, event))
 
     def expect(self, moment: int | None) -> None:
-        """Say that something is due at ``moment``."""
+        """Record that work is due at ``moment``, in microseconds since the epoch; ``None`` is ignored."""
         due = self.effects.due
         if moment is not None and (due is None or moment < due):
             self.effects.due = moment
@@ -344,7 +350,7 @@ class Transaction(ABC):
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo what happens inside, rows and effects, if it raises."""
+        """Roll back rows and effects of the block if it raises."""
         mark = self.effects.mark()
         self.execute("SAVEPOINT inner_part")
         try:
@@ -368,21 +374,21 @@ class Transaction(ABC):
 
     @abstractmethod
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
-        """Write these columns of rows that are there; the first column says which."""
+        """Update these columns of existing rows; the first column is the key."""
 
     @abstractmethod
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
-        """Insert jobs with their envelopes. Their ``seq`` is the database's affair: it is not set in what was given."""
+        """Insert jobs with their envelopes. The database assigns ``seq``; the given objects are not updated."""
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
-        """Write that jobs are active now: attempt, start, lease and worker."""
+        """Write jobs as active: attempt, start time, lease and worker."""
         self.execute_many(
             "UPDATE jobs SET state = 'active', attempt = ?, started_at = ?, due_at = ?, worker_id = ? WHERE seq = ?",
             [(job.attempt, job.started_at, job.due_at, job.worker_id, job.seq) for job in jobs],
         )
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
-        """Write that jobs are completed now, with their results."""
+        """Write jobs as completed, with their results."""
         self.execute_many(
             "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?",
             [(job.finished_at, job.result, job.seq) for job in jobs],
@@ -390,26 +396,26 @@ class Transaction(ABC):
 
     @abstractmethod
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
-        """Let no other transaction have these keys until this one has ended; return those that another one has."""
+        """Lock keys until the end of the transaction; return those that another transaction has locked."""
 
-    def know_queues(self, names: Iterable[str]) -> None:
-        """Note that there are queues of these names."""
+    def ensure_queues(self, names: Iterable[str]) -> None:
+        """Insert queues with these names, unless they exist."""
         self.execute_many(
             "INSERT INTO queues (name, created_at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
             [(name, self.now) for name in sorted(names)],
         )
 
     def tidy(self) -> None:
-        """Put in order what other transactions have left for the chores, where there is something of that kind."""
+        """Fold the rows that callers' transactions have left for the maintenance task, if the database has any."""
         return
 
     @abstractmethod
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
-        """Return the jobs of these ids that exist, without envelopes, locked until the end of the transaction."""
+        """Return the existing jobs with these ids, without envelopes, locked until the end of the transaction."""
 
     @abstractmethod
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
-        """Return the jobs of these ids that exist, with envelopes."""
+        """Return the existing jobs with these ids, with envelopes."""
 
     def available_jobs(self, kind: str, parameters: Sequence[Any], limit: int) -> list[Job]:
         """Return the next available jobs of a queue and tenant, locked, with their envelopes: by priority, then age.
@@ -428,7 +434,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:
-        """Give each job its envelope."""
+        """Load the envelopes of jobs."""
 
     @abstractmethod
     def record_events(self, events: bytes) -> None:
@@ -436,31 +442,31 @@ class Transaction(ABC):
 
     @abstractmethod
     def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return the events of transactions from a position on, each with its position, in their order."""
+        """Return at most ``limit`` event batches from ``position`` on, each with its position, in order."""
 
     @abstractmethod
     def last_position(self) -> int:
-        """Return the position of the last transaction whose events are there to be read; 0 if there is none."""
+        """Return the position of the last readable event batch; 0 if there is none."""
 
     def forget_events(self) -> None:
-        """Delete recorded events that are too old, where that is a chore."""
+        """Delete old recorded events, where that is left to the maintenance task."""
         return
 
     def write_history(self) -> None:
-        """Write what is to be remembered of jobs."""
+        """Write the history entries of ``effects``."""
         rows = [(seq, self.now, type, encode_events(data)) for seq, type, data in self.effects.history]
         if rows:
             self.insert_rows("job_history", {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}, rows)
 
     def write_events(self) -> None:
-        """Record what has happened, where somebody wants to hear of it."""
+        """Record the events of ``effects``, if this process records events or a client follows them."""
         if self.effects.events and (self.records_events or self.now < _followed_until(self)):
             self.record_events(encode_events(self.effects.events))
 
     def write_effects(self) -> None:
-        """Write the counts and tallies of ``effects``; the last thing that a transaction does."""
-        assert not self.effects.ended, "a job of a workflow ended, and nobody advanced the workflow"
-        assert not self.effects.reactions, "there are reactions that nobody has carried out"
+        """Write counts, history, events and tallies of ``effects``, as the last step of a transaction."""
+        assert not self.effects.ended, "a workflow job ended, but its workflow was not advanced"
+        assert not self.effects.reactions, "reactions were recorded, but not carried out"
         counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
         if counts:
             self.execute_many(

@@ -1,4 +1,4 @@
-"""Who in this process waits for what? Waiting costs nothing; a wake-up is sent when a commit makes something happen."""
+"""Wake-ups within a process: waiters wait for topics, and commits wake them. Waiting costs nothing."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from types import TracebackType
 from typing import Final
 
 DUE: Final = "due"
-"""The topic of those who wait for the next time at which something is due."""
+"""Topic: the next due time has become earlier."""
 
 FINISHED: Final = "finished"
-"""The topic of those who wait for any job to finish."""
+"""Topic: any job has finished."""
 
 
 EVENTS: Final = "events"
-"""The topic of those who wait for anything that happens in this process."""
+"""Topic: a transaction of this process has emitted events."""
 
 WORKFLOWS: Final = "workflows"
-"""The topic of those who wait for any workflow to change."""
+"""Topic: any workflow has changed."""
 
 
 def workflow_topic(workflow_id: str) -> str:
-    """The topic of those who wait for one workflow to change."""
+    """Return the topic of changes to one workflow."""
     return "workflow:" + workflow_id
 
 
 def job_topic(job_id: str) -> str:
-    """The topic of those who wait for one job to finish."""
+    """Return the topic of the end of one job."""
     return "job:" + job_id
 
 
 class Waiter:
-    """One who waits for topics. Use it as a context manager, and ``arm`` it before looking whether there is anything.
+    """A waiter for topics. Use it as a context manager, and call ``arm`` before checking for work.
 
-    What becomes known between ``arm`` and ``wait`` is not missed.
+    A wake-up between ``arm`` and ``wait`` is not lost.
     """
 
     def __init__(self, wakeups: Wakeups, topics: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ class Waiter:
         self.woken = False
 
     async def wait(self, seconds: float | None) -> bool:
-        """Wait for a wake-up since ``arm``, at most ``seconds``; tell whether there was one."""
+        """Wait for a wake-up since ``arm``, at most ``seconds`` (``None``: no limit); return whether there was one."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -69,12 +69,12 @@ class Waiter:
         return True
 
     def wake(self) -> None:
-        """Wake it, from any thread."""
+        """Wake the waiter. Safe to use from any thread."""
         self.woken = True
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:
-            self._wakeups.remove(self)  # its loop is closed: nobody waits any more
+            self._wakeups.remove(self)  # its event loop is closed
 
 
 class Wakeups:
@@ -89,13 +89,13 @@ class Wakeups:
         return Waiter(self, topics)
 
     def add(self, waiter: Waiter) -> None:
-        """Let a waiter be woken."""
+        """Register a waiter for its topics."""
         with self._lock:
             for topic in waiter.topics:
                 self._waiters.setdefault(topic, {})[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
-        """Forget a waiter."""
+        """Unregister a waiter."""
         with self._lock:
             for topic in waiter.topics:
                 waiters = self._waiters.get(topic)
@@ -105,23 +105,23 @@ class Wakeups:
                         del self._waiters[topic]
 
     def wake(self, topic: str, count: int | None = None) -> None:
-        """Wake those who wait for a topic: all of them, or ``count`` that are not awake yet, in turn."""
+        """Wake the waiters of a topic: all of them, or ``count`` that are not awake, round-robin."""
         if topic not in self._waiters:
             return
         with self._lock:
             waiters = self._waiters.get(topic, {})
             chosen = [waiter for waiter in waiters if not waiter.woken][:count]
-            for waiter in chosen:  # to the end of the line, so that all have their turn
+            for waiter in chosen:  # to the end of the line: round-robin
                 waiters[waiter] = waiters.pop(waiter)
         for waiter in chosen:
             waiter.wake()
 
     def wake_all(self) -> None:
-        """Wake everybody, whatever they wait for."""
+        """Wake the waiters of all topics."""
         for topic in list(self._waiters):
             self.wake(topic)
 
     def waits_for(self, prefix: str) -> bool:
-        """Tell whether anybody waits for a topic that begins so."""
+        """Return whether a waiter exists for a topic that begins with ``prefix``."""
         with self._lock:
             return any(topic.startswith(prefix) for topic in self._waiters)

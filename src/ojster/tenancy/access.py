@@ -1,8 +1,10 @@
-"""Who may do what? Tokens, the roles that they have, and where. (ojs-security.md sections 6, 7 and 12.3; seed 003)
+"""Authorization: tokens, grants, roles and operations.
 
-What a caller does is one of five operations; a role allows some of them; a grant gives a role everywhere, or in a
-workspace. A workspace is named like a tenant, or is one of a tenant: ``acme:web`` is a workspace of ``acme``, and who
-has a role in ``acme`` has it there too.
+Each request is one of five operations. A role allows some of them. A grant gives a token a role everywhere or in one
+workspace. A workspace is a tenant, or a part of one: ``acme:web`` is a workspace of ``acme``, and a role in ``acme``
+also holds in ``acme:web``.
+
+Spec: ojs-security 6, 7, 12.3
 """
 
 from __future__ import annotations
@@ -22,21 +24,24 @@ from ojster.core.timestamps import format_timestamp, parse_timestamp
 
 
 class Operation(StrEnum):
-    """What a caller may be allowed to do (ojs-security.md section 7.2)."""
+    """Operations that a role can allow.
+
+    Spec: ojs-security 7.2
+    """
 
     ENQUEUE = "enqueue"
     """Push jobs, start workflows, register cron jobs."""
     DEQUEUE = "dequeue"
-    """Get jobs, and report what has become of them."""
+    """Claim jobs and report their results."""
     CANCEL = "cancel"
-    """Steer single jobs and workflows: cancel them, retry them, let them go on."""
+    """Control single jobs and workflows: cancel, retry, resume."""
     INSPECT = "inspect"
     ADMIN = "admin"
     """Delete, approve, configure."""
 
 
 class Role(StrEnum):
-    """What somebody is, in a workspace or everywhere."""
+    """A named set of operations."""
 
     VIEWER = "viewer"
     PRODUCER = "producer"
@@ -52,42 +57,45 @@ OPERATIONS: Final[dict[Role, frozenset[Operation]]] = {
     Role.CONTRIBUTOR: frozenset({Operation.ENQUEUE, Operation.CANCEL, Operation.INSPECT}),
     Role.OWNER: frozenset({Operation.ENQUEUE, Operation.CANCEL, Operation.INSPECT, Operation.ADMIN}),
 }
-"""What each role allows. Nobody who may push jobs may therefore get some, nor the other way round (section 6.2)."""
+"""Operations of each role. No role allows both ``enqueue`` and ``dequeue``.
+
+Spec: ojs-security 6.2
+"""
 
 EVERYTHING: Final = frozenset(Operation)
 
-FOREVER: Final = 2**62
+NO_EXPIRY_US: Final = 2**62
 
 _EVERYWHERE: Final = "*"
 _PREFIX: Final = "ojster"
-_COST: Final = 2**12
-"""That of scrypt. Secrets are 256 random bits, so it is the specification's wish rather than a need."""
+_SCRYPT_N: Final = 2**12
+"""The scrypt parameter ``n``. The specification asks for scrypt; secrets of 256 random bits would not need it."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A role, in a workspace and those inside it, or (``None``) everywhere."""
+    """A role in a workspace and its sub-workspaces; ``None``: everywhere."""
 
     role: Role
     tenant: str | None = None
 
     def covers(self, tenant: str) -> bool:
-        """Whether it holds in a workspace."""
+        """Return whether the grant applies to a workspace."""
         return self.tenant is None or tenant == self.tenant or tenant.startswith(f"{self.tenant}:")
 
 
 class Token(msgspec.Struct, frozen=True):
-    """What a caller shows to be let in. Times are microseconds since the epoch; of the secret there is only a hash.
+    """An access token. Times are microseconds since the epoch. Only a hash of the secret is stored.
 
     Parameters
     ----------
     name:
-        Who it is for, as it stands in what they have done.
+        Name of its user, as recorded in logs and events.
     queues:
-        Only for jobs of these queues, whose names may end in ``*``; none: of all.
+        Queues that it is limited to; a name may end in ``*``. Empty: all queues.
     expires_at:
-        From when on it is worth nothing; ``None``: never.
+        Time at which it expires; ``None``: never.
     former_hash, former_until:
-        The secret before the present one, and until when it is good too.
+        Hash of the previous secret, and the time until which that remains valid.
     """
 
     id: str
@@ -102,7 +110,7 @@ class Token(msgspec.Struct, frozen=True):
     former_until: int = 0
 
     def operations(self, tenant: str | None) -> frozenset[Operation]:
-        """Return what may be done in a workspace, or (``None``) in all together."""
+        """Return the operations allowed in a workspace; ``None``: the operations allowed in all workspaces."""
         return frozenset().union(
             *(
                 OPERATIONS[grant.role]
@@ -113,32 +121,35 @@ class Token(msgspec.Struct, frozen=True):
 
     @property
     def is_global(self) -> bool:
-        """Whether it has a role everywhere."""
+        """Whether any grant applies everywhere."""
         return any(grant.tenant is None for grant in self.grants)
 
     @property
     def only_tenant(self) -> str | None:
-        """The workspace in which all of its roles are, if there is just one."""
+        """The workspace of all its grants, if they share one; else ``None``."""
         tenants = {grant.tenant for grant in self.grants}
         return tenants.pop() if len(tenants) == 1 else None
 
-    def good_until(self, secret: str, now: int) -> int | None:
-        """Until when a secret is this token's, if it is; it takes milliseconds to tell, so remember the answer."""
+    def valid_until(self, secret: str, now: int) -> int | None:
+        """Return the time until which a secret is valid for this token; ``None`` if it is not.
+
+        The check takes milliseconds, so callers should cache the result.
+        """
         made = hash_secret(self.id, secret)
         if hmac.compare_digest(made, self.hash):
-            return self.expires_at if self.expires_at is not None else FOREVER
+            return self.expires_at if self.expires_at is not None else NO_EXPIRY_US
         if self.former_hash is not None and now < self.former_until and hmac.compare_digest(made, self.former_hash):
             return self.former_until
         return None
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What a caller may do, in the workspace that he has named.
+    """The operations and queues allowed to a caller in the workspace of its request.
 
     Parameters
     ----------
     who:
-        The name of his token.
+        Name of the caller's token.
     """
 
     who: str
@@ -146,42 +157,49 @@ class Access(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()
 
     def need(self, *operations: Operation) -> None:
-        """Refuse to do something for which one of these operations must be allowed, if none is.
+        """Check that at least one of these operations is allowed.
 
         Raises
         ------
         Forbidden
-            None is.
+            None of them is allowed.
         """
         if not self.operations.intersection(operations):
             names = " or ".join(repr(operation.value) for operation in operations)
-            raise Forbidden(f"This needs a role that allows {names}; {self.who!r} has none here.")
+            raise Forbidden(f"The token {self.who!r} has no role that allows {names} here. Use a token that has one.")
 
     def need_admin(self) -> None:
-        """Refuse what only those may do who administer; raises as ``need``."""
+        """Check that ``admin`` is allowed; raises as ``need``."""
         self.need(Operation.ADMIN)
 
     def check_queue(self, queue: str) -> None:
-        """Refuse jobs of a queue that is not among those that the token is for (ojs-security.md section 7.1).
+        """Check that the token covers a queue.
 
         Raises
         ------
         Forbidden
-            It is not.
+            The token is limited to other queues.
+
+        Spec: ojs-security 7.1
         """
         if self.queues and not any(_matches(queue, pattern) for pattern in self.queues):
-            raise Forbidden(f"{self.who!r} is for jobs of the queues {', '.join(self.queues)}, not of {queue!r}.")
+            raise Forbidden(f"The token {self.who!r} is limited to the queues {', '.join(self.queues)}, not {queue!r}.")
 
     def need_all_queues(self, what: str) -> None:
-        """Refuse to make something whose jobs may be of any queue.
+        """Check that the token is not limited to some queues.
+
+        Parameters
+        ----------
+        what:
+            Subject of the error message: something that can create jobs in any queue.
 
         Raises
         ------
         Forbidden
-            The token is only for some.
+            The token is limited to some queues.
         """
         if self.queues:
-            raise Forbidden(f"{what} can make jobs of any queue; {self.who!r} is for {', '.join(self.queues)} only.")
+            raise Forbidden(f"{what} can push to any queue; {self.who!r} is limited to {', '.join(self.queues)}.")
 
 
 def _matches(queue: str, pattern: str) -> bool:
@@ -189,33 +207,33 @@ def _matches(queue: str, pattern: str) -> bool:
 
 
 def new_id() -> str:
-    """Return an id for a token."""
+    """Return a new token id."""
     return secrets.token_hex(6)
 
 
 def new_secret() -> str:
-    """Return a secret of 256 random bits."""
+    """Return a new secret of 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def join_token(id: str, secret: str) -> str:
-    """Return a token as it is handed to a caller, once."""
+    """Return the token string that the caller sends. It is shown only once."""
     return f"{_PREFIX}_{id}_{secret}"
 
 
 def split_token(text: str) -> tuple[str, str] | None:
-    """Return the id and the secret of a token that a caller has shown; ``None`` if it is none."""
+    """Return the id and the secret in a token string; ``None`` if it is malformed."""
     parts = text.split("_", 2)
     return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == _PREFIX else None
 
 
 def hash_secret(id: str, secret: str) -> bytes:
-    """Return what is kept of a secret."""
-    return hashlib.scrypt(secret.encode(), salt=id.encode(), n=_COST, r=8, p=1, dklen=32)
+    """Return the hash of a secret, as stored."""
+    return hashlib.scrypt(secret.encode(), salt=id.encode(), n=_SCRYPT_N, r=8, p=1, dklen=32)
 
 
 def shown_grants(grants: Iterable[Grant]) -> list[dict[str, str]]:
-    """Return grants as they are shown; everywhere is ``*``."""
+    """Return the JSON form of grants; the tenant ``*`` stands for everywhere."""
     return [
         {"role": grant.role.value, "tenant": _EVERYWHERE if grant.tenant is None else shown_tenant(grant.tenant)}
         for grant in grants
@@ -223,18 +241,18 @@ def shown_grants(grants: Iterable[Grant]) -> list[dict[str, str]]:
 
 
 def read_grant(role: str, tenant: str) -> Grant:
-    """Return a grant that is shown so.
+    """Return the grant with this JSON form.
 
     Raises
     ------
     InvalidRequest
-        It is no name of a workspace.
+        ``tenant`` is not a valid name of a workspace.
     """
     return Grant(Role(role), None if tenant == _EVERYWHERE else check_tenant(tenant))
 
 
 def shown_token(token: Token) -> dict[str, Any]:
-    """Return a token as it is shown: without what lets somebody in."""
+    """Return the JSON form of a token, without hashes."""
     return {
         "id": token.id,
         "name": token.name,
@@ -247,7 +265,7 @@ def shown_token(token: Token) -> dict[str, Any]:
 
 
 def read_shown_token(shown: Mapping[str, Any]) -> Token:
-    """Return a token that is shown so, of which nobody knows the hash."""
+    """Return the token with this JSON form. Its hash is unknown and left empty."""
     expires_at, last_used_at = (
         None if shown[name] is None else parse_timestamp(shown[name]) for name in ("expires_at", "last_used_at")
     )

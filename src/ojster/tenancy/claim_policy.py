@@ -11,9 +11,9 @@ from ojster.core.tenant import NOBODY
 from ojster.jobs.claim_policy import ClaimPolicy, Obstacles, Pipeline, Share, TakeOfTenant
 from ojster.jobs.places import last_places
 from ojster.jobs.waiting import MAX_TENANTS, waiting_tenants
-from ojster.queues.fairness import Sharing, Turns
+from ojster.queues.fairness import FairnessState, Sharing
 from ojster.queues.turns import turns_of
-from ojster.tenancy.quotas import rooms_of
+from ojster.tenancy.quotas import tenant_capacities
 from ojster.tenancy.tenant import tenants_by_id
 
 TENANTS_WAIT: Final[Obstacles] = {
@@ -44,7 +44,7 @@ class TenantPolicy(ClaimPolicy):
         for share in shares:
             if share.tenant is None:
                 tenants |= {tenant for queue in share.queues for tenant in self._tenants_in(queue)}
-        self._rooms = rooms_of(self.tx, tenants)
+        self._rooms = tenant_capacities(self.tx, tenants)
 
     def serve_tenants(self, queue: str, wanted: int, take: TakeOfTenant) -> list[Job]:
         """Find jobs of a queue for all tenants, in turn.
@@ -79,7 +79,7 @@ class TenantPolicy(ClaimPolicy):
         if tenant in self._rooms:
             self._rooms[tenant] -= len(jobs)
 
-    def _turns(self) -> Turns:
+    def _turns(self) -> FairnessState:
         turns = turns_of(self.tx, _TENANTS)
         turns.forget_old(MAX_TURNS)
         return turns

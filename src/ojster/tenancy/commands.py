@@ -1,4 +1,4 @@
-"""How are tokens made, listed, rotated and revoked from the command line?"""
+"""Commands that create, list, rotate and revoke tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ojster.tenancy.access import Grant, Role, Token, shown_grants, shown_token
     )
 )
 def tokens() -> None:
-    """Make, list, rotate and revoke the tokens that a server with --auth required lets in.
+    """Create, list, rotate and revoke the tokens that a server with --auth required accepts.
 
-    Callers send one as 'Authorization: Bearer …'; this command and Python's clients take it from OJSTER_TOKEN.
+    Send a token as 'Authorization: Bearer …'; this command and the Python clients read it from OJSTER_TOKEN.
     """
 
 
@@ -41,21 +41,21 @@ def tokens() -> None:
     type=click.Choice([role.value for role in Role]),
     multiple=True,
     required=True,
-    help="viewer looks; producer enqueues; worker gets jobs; contributor looks, enqueues and steers jobs; owner does "
-    "all that but gets no jobs, and approves, deletes and configures. Repeatable.",
+    help="viewer: read; producer: enqueue; worker: fetch jobs and read; contributor: read, enqueue, cancel and retry; "
+    "owner: as contributor, and approve, delete and configure. Repeatable.",
 )
 @click.option(
     "--tenant",
     "tenants",
     multiple=True,
     metavar="ID",
-    help="Only in this workspace, and those in it (acme: also acme:web); repeatable. By default everywhere.",
+    help="Limit the token to this workspace and those inside it (acme: also acme:web); repeatable. By default all.",
 )
 @click.option(
-    "--queue", "queues", multiple=True, metavar="NAME", help="Only jobs of this queue ('shop.*'); repeatable."
+    "--queue", "queues", multiple=True, metavar="NAME", help="Limit it to jobs of this queue ('shop.*'); repeatable."
 )
 @click.option(
-    "--expires", type=Duration(), metavar="DURATION", default=None, help="After what time it is worth nothing."
+    "--expires", type=Duration(), metavar="DURATION", default=None, help="Lifetime of the token; by default unlimited."
 )
 @with_url
 @with_json
@@ -68,7 +68,7 @@ def create_token(
     url: str,
     as_json: bool,
 ) -> None:
-    """Make a token called NAME, and print it: this once, for only a hash of it is kept."""
+    """Create the token NAME and print it, only this once: only a hash of it is stored."""
     places: list[str | None] = [check_tenant(tenant) for tenant in tenants]
     grants = [Grant(Role(role), place) for role, place in product(roles, places or [None])]
     expires_at = None if expires is None else system_clock() + expires
@@ -80,7 +80,7 @@ def create_token(
 @with_url
 @with_json
 def list_tokens(url: str, as_json: bool) -> None:
-    """List the tokens, with when each was used last, to the hour."""
+    """List the tokens with their time of last use, to the hour."""
     found = ask(url, lambda client: client.tokens())
     if as_json:
         print_json({"tokens": [shown_token(token) for token in found]})
@@ -105,11 +105,11 @@ def list_tokens(url: str, as_json: bool) -> None:
 
 @tokens.command("rotate", epilog=examples("ojster tokens rotate 4f1c9a0b2d3e --grace PT1H"))
 @click.argument("token_id")
-@click.option("--grace", type=Duration(), default="P1D", show_default=True, help="How long the former one is good yet.")
+@click.option("--grace", type=Duration(), default="P1D", show_default=True, help="Time the old secret stays valid.")
 @with_url
 @with_json
 def rotate_token(token_id: str, grace: int | None, url: str, as_json: bool) -> None:
-    """Give a token another secret, and print it; the former one is good for a while yet."""
+    """Give a token a new secret and print it; the old secret stays valid for --grace."""
     _print_secret(*ask(url, lambda client: client.rotate_token(token_id, grace or 0)), as_json)
 
 
@@ -118,9 +118,9 @@ def rotate_token(token_id: str, grace: int | None, url: str, as_json: bool) -> N
 @with_url
 @with_json
 def revoke_token(token_id: str, url: str, as_json: bool) -> None:
-    """Let a token be worth nothing from now on."""
+    """Revoke a token at once."""
     token = ask(url, lambda client: client.revoke_token(token_id))
-    done(f"The token {token.id} ({token.name}) is worth nothing any more.", as_json, {"id": token.id, "revoked": True})
+    done(f"The token {token.id} ({token.name}) is revoked.", as_json, {"id": token.id, "revoked": True})
 
 
 def _print_secret(token: Token, secret: str, as_json: bool) -> None:
@@ -128,4 +128,4 @@ def _print_secret(token: Token, secret: str, as_json: bool) -> None:
         print_json({"token": shown_token(token) | {"secret": secret}})
     else:
         click.echo(secret)
-        click.echo(f"This is the token {token.id} ({token.name}). It is not shown again.", err=True)
+        click.echo(f"Save the token {token.id} ({token.name}) now; it is not shown again.", err=True)

@@ -10,7 +10,7 @@ from ojster.jobs.claim_policy import ClaimPolicy, Obstacles
 from ojster.jobs.extension import Extension, Group
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.claim_policy import TENANTS_WAIT, TenantPolicy
-from ojster.tenancy.quotas import free_tenants, refuse_too_many
+from ojster.tenancy.quotas import check_tenant_limits, free_tenants
 
 
 class TenancyExtension(Extension):
@@ -18,7 +18,7 @@ class TenancyExtension(Extension):
 
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
         """Refuse jobs beyond the limits of their tenants."""
-        return refuse_too_many(tx, groups)
+        return check_tenant_limits(tx, groups)
 
     def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Wake fetches for tenants that have room again."""

@@ -1,8 +1,10 @@
-"""What may tenants do, and how do they do? (ojs-multi-tenancy.md)
+"""Limits of tenants: concurrency, push rate, depth.
 
-All tenants share the queues. Who claims for nobody in particular gets jobs of all of them, in turn, by weight; who
-claims for a tenant gets only its. What a tenant may do is configured by operators, and remembered by each process
-(``ojster.storage.memory``), so that tenants of whom nothing is said cost nothing.
+All tenants share the queues. A worker without a tenant takes jobs from all tenants, in turn, by weight; a worker of a
+tenant takes only that tenant's jobs. Each process remembers the limits that operators set (``ojster.storage.memory``),
+so tenants without limits cost nothing.
+
+Spec: ojs-multi-tenancy
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from ojster.jobs.request import NewJob
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
 
-DEPTH: Final = (JobState.AVAILABLE.value, JobState.SCHEDULED.value)
-"""The states of jobs that take a place of those that a tenant may have waiting (section 8.1)."""
+DEPTH_STATES: Final = (JobState.AVAILABLE.value, JobState.SCHEDULED.value)
+"""States of the jobs that count towards ``max_queue_depth``. Spec: ojs-multi-tenancy 8.1"""
 
 
 # Claims
 
 
-def rooms_of(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
-    """Return how many more jobs may run of each tenant of which that is limited.
+def tenant_capacities(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
+    """Return the number of jobs that may still start for each tenant with a concurrency limit.
 
-    Until the transaction ends, nobody else finds room for some of theirs.
+    The rows of tenants with free capacity stay locked until the transaction ends.
     """
     rooms = {}
     for tenant in sorted(tenants & tenants_by_id(tx).keys()):
@@ -47,7 +49,7 @@ def _room(tx: Transaction, tenant: str, most: int) -> int:
 
 
 def free_tenants(tx: Transaction, tenants: Set[str]) -> None:
-    """Let the jobs of these tenants wait no longer that wait for room: some of theirs are active no more."""
+    """Wake the queues in which these tenants have available jobs, because some of their jobs are no longer active."""
     for tenant in tenants & tenants_by_id(tx).keys():
         tx.effects.opened.update(_waiting_queues(tx, tenant))
 
@@ -57,7 +59,10 @@ def _waiting_queues(tx: Transaction, tenant: str) -> list[str]:
 
 
 def _counts(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
-    """The number of a tenant's jobs by its names of the queues and by state, those of this transaction included."""
+    """Return the number of a tenant's jobs by qualified queue name and state.
+
+    The changes of this transaction are included.
+    """
     first, end = names_of(tenant)
     counts: dict[str, dict[str, int]] = {}
     rows = tx.execute(
@@ -81,8 +86,8 @@ def count_jobs(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[s
     return [{called(name): states for name, states in _counts(tx, tenant).items()} for tenant in tenants]
 
 
-def forget_what_is_said(tx: Transaction, tenant: str) -> None:
-    """Let all processes look again at what a tenant may do; there may be more room for it now."""
+def invalidate_tenant(tx: Transaction, tenant: str) -> None:
+    """Make all processes reload the configuration of a tenant, and wake the queues with its available jobs."""
     tx.effects.configured = True
     if tenant:
         tx.effects.opened.update(_waiting_queues(tx, tenant))
@@ -91,8 +96,11 @@ def forget_what_is_said(tx: Transaction, tenant: str) -> None:
 # Pushes
 
 
-def refuse_too_many(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[TenantLimitExceeded | None]:
-    """Say for each group of jobs that is to be pushed whether its tenants may have no more (section 8.2)."""
+def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[TenantLimitExceeded | None]:
+    """Return the error for each group of jobs that exceeds a limit of its tenants, else ``None``.
+
+    Spec: ojs-multi-tenancy 8.2
+    """
     configured = tenants_by_id(tx)
     concerned = {job.tenant for group in groups for job in group} & configured.keys() if configured else set()
     allowances = {tenant: _Allowance(tx, configured[tenant]) for tenant in sorted(concerned)}
@@ -113,7 +121,7 @@ def refuse_too_many(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list
 
 
 class _Allowance:
-    """What a tenant may still push, in a transaction in which nobody else pushes for it."""
+    """Jobs that a tenant may still push. Its row stays locked until the transaction ends."""
 
     def __init__(self, tx: Transaction, tenant: Tenant) -> None:
         self._tx = tx
@@ -130,10 +138,13 @@ class _Allowance:
             started_at, used = rows[0] if rows else (0, 0)
             self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)
         counts = _counts(tx, tenant.id)
-        self._depth, self._scheduled = _count(counts, DEPTH), _count(counts, ("scheduled",))
+        self._depth, self._scheduled = _count(counts, DEPTH_STATES), _count(counts, ("scheduled",))
 
     def refusal(self, jobs: int, scheduled: int) -> TenantLimitExceeded | None:
-        """Say why so many jobs, so many of them for later, are too many, if they are."""
+        """Return the error if ``jobs`` more jobs, ``scheduled`` of them for later, exceed a limit; else ``None``.
+
+        A tenant with a soft quota only causes the event ``tenant.limit_exceeded``.
+        """
         tenant, now = self._tenant, self._tx.now
         if not tenant.limits_pushes:
             return None
@@ -161,7 +172,7 @@ class _Allowance:
         return None
 
     def use(self, jobs: int, scheduled: int) -> None:
-        """Note that jobs are pushed."""
+        """Count jobs as pushed."""
         if self._tenant.limits_pushes:
             self._depth += jobs
             self._scheduled += scheduled
@@ -169,7 +180,7 @@ class _Allowance:
             self._pushed += jobs
 
     def close(self) -> None:
-        """Write down what was used."""
+        """Write the usage of the rate window."""
         if self._pushed and self._tenant.max_enqueue_rate is not None:
             started_at, used = self._window
             self._tx.execute(

@@ -1,4 +1,7 @@
-"""Which tenants are there, and what may they do? (ojs-multi-tenancy.md section 10)"""
+"""Endpoints for tenants, their limits and their statistics.
+
+Spec: ojs-multi-tenancy 10
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from ojster.jobs.envelope import to_json
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
 from ojster.jobs.filters import filter_of
 from ojster.jobs.queries import Page
-from ojster.queues.rate_limit import LARGEST_LIMIT, Rate, parse_rate
+from ojster.queues.rate_limit import MAX_LIMIT, Rate, parse_rate
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.tenancy import tenants
 from ojster.tenancy.tenant import Tenant
@@ -27,22 +30,22 @@ from ojster.tenancy.tenants import TenantChange, TenantOverview
 _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled")
 
 
-async def list_tenants(exchange: Exchange) -> Answer:
-    """List the tenants who are configured or have jobs, by name, with what they have and by what they stand out."""
+async def list_tenants(exchange: HttpRequest) -> Answer:
+    """List the tenants that are configured or have jobs, by name, with limits, job counts, throughput and noise."""
     page = numbered_page(exchange.query)
     found = await exchange.engine.look(tenants.list_tenants, None)
     items = [_summary(one) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode({"items": items, "tenants": items, "pagination": numbered_pagination(page, len(found))}))
 
 
-async def show_tenant(exchange: Exchange) -> Answer:
-    """Show a tenant: what it may do, and what it has in each queue."""
+async def show_tenant(exchange: HttpRequest) -> Answer:
+    """Show a tenant with its limits and its job counts in each queue."""
     found = await _find(exchange)
     return Answer(encode(_summary(found) | {"queues": found.queues}))
 
 
-async def show_tenant_stats(exchange: Exchange) -> Answer:
-    """Show how a tenant does: its jobs, its throughput, how far it has used its limits, its share."""
+async def show_tenant_stats(exchange: HttpRequest) -> Answer:
+    """Show the statistics of a tenant: jobs, throughput, usage of its limits, and its share."""
     found = await _find(exchange)
     tenant = found.tenant
     current = {
@@ -71,8 +74,8 @@ async def show_tenant_stats(exchange: Exchange) -> Answer:
     return Answer(encode(shown))
 
 
-async def list_tenant_jobs(exchange: Exchange) -> Answer:
-    """List the jobs of a tenant, the newest first, by ``state``, ``queue`` and ``type``."""
+async def list_tenant_jobs(exchange: HttpRequest) -> Answer:
+    """List the jobs of a tenant, newest first, optionally by ``state``, ``queue`` and ``type``."""
     page, tenant = numbered_page(exchange.query), _id(exchange)
     chosen = filter_of({name: exchange.query.get(name) for name in ("state", "queue", "type")})
     found = await exchange.engine.of(tenant).list_jobs(chosen, Page(page.size, page.offset))
@@ -80,53 +83,53 @@ async def list_tenant_jobs(exchange: Exchange) -> Answer:
     return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, found.total))))
 
 
-async def put_tenant(exchange: Exchange) -> Answer:
-    """Say what a tenant may do; what is not mentioned is not limited."""
+async def put_tenant(exchange: HttpRequest) -> Answer:
+    """Create or replace the configuration of a tenant. Omitted limits do not apply."""
     change = _change(_id(exchange), await exchange.read(wire.TENANT))
     is_new = await exchange.engine.do(tenants.put_tenants, change)
     return Answer(encode(_summary(await _find(exchange))), 201 if is_new else 200)
 
 
-async def limit_tenant(exchange: Exchange) -> Answer:
-    """Change some of the limits of a tenant, with a ``reason``; ``null`` lifts one, what is not mentioned stays."""
+async def limit_tenant(exchange: HttpRequest) -> Answer:
+    """Change limits of a tenant, with a ``reason``. ``null`` removes a limit; omitted members keep their values."""
     tenant = _id(exchange)
     body = await exchange.read(wire.TENANT_LIMITS)
     members = _limits(body, tenant)
     if body.fairness_weight is not UNSET:
         members["weight"] = body.fairness_weight
     if not members:
-        raise InvalidRequest(f"Say at least one of {', '.join(map(repr, _LIMITS))} and 'max_enqueue_rate'.")
+        raise InvalidRequest(f"No limit is set. Set {', '.join(map(repr, _LIMITS))} or 'max_enqueue_rate'.")
     await exchange.engine.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
     return Answer(encode(_summary(await _find(exchange))))
 
 
-async def delete_tenant(exchange: Exchange) -> Answer:
-    """Forget what was said of a tenant; its jobs stay."""
+async def delete_tenant(exchange: HttpRequest) -> Answer:
+    """Delete the configuration of a tenant. Its jobs remain."""
     tenant = _id(exchange)
     await exchange.engine.do(tenants.delete_tenants, tenant)
     return Answer(encode({"deleted": True, "tenant_id": shown_tenant(tenant)}))
 
 
-def _id(exchange: Exchange) -> str:
+def _id(exchange: HttpRequest) -> str:
     return check_tenant(exchange.path["id"])
 
 
-async def _find(exchange: Exchange) -> TenantOverview:
+async def _find(exchange: HttpRequest) -> TenantOverview:
     return await exchange.engine.look(tenants.show_tenants, _id(exchange))
 
 
 def read_tenants(raw: bytes) -> list[TenantChange]:
-    """Return what a JSON object says of tenants, by their ids, each as ``put_tenant`` takes it.
+    """Parse a JSON object that maps tenant ids to bodies of ``put_tenant``.
 
     Raises
     ------
     InvalidRequest
-        It is malformed.
+        The JSON, a tenant id or a body is malformed.
     """
     try:
         bodies = msgspec.json.decode(raw, type=dict[str, wire.TenantBody])
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"What is said of tenants cannot be read: {error}.") from None
+        raise InvalidRequest(f"The configuration of tenants is malformed: {error}.") from None
     return [_change(check_tenant(name), body) for name, body in bodies.items()]
 
 
@@ -146,13 +149,13 @@ def _limits(body: wire.TenantLimitsBody, tenant: str) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name in _LIMITS:
         if (value := getattr(body, name)) is not UNSET:
-            if value is not None and value > LARGEST_LIMIT:
-                raise InvalidRequest(f"{name!r} must be at most {LARGEST_LIMIT}.", field=name)
+            if value is not None and value > MAX_LIMIT:
+                raise InvalidRequest(f"{name!r} is {value}. Use at most {MAX_LIMIT}.", field=name)
             members[name] = value
     if (rate := body.max_enqueue_rate) is not UNSET:
         members["max_enqueue_rate"] = None if rate is None else parse_rate(rate, "max_enqueue_rate")
     if tenant == NOBODY and any(value is not None for value in members.values()):
-        raise InvalidRequest("Jobs that are nobody's cannot be limited together; bound their queues instead.")
+        raise InvalidRequest("Jobs without a tenant cannot have tenant limits. Limit their queues instead.")
     return members
 
 

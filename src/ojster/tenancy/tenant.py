@@ -13,28 +13,30 @@ from ojster.storage.transaction import Transaction
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """What a tenant may do (ojs-multi-tenancy.md section 8.1). Times are microseconds since the epoch.
+    """Limits and settings of a tenant. Times are microseconds since the epoch.
 
     Parameters
     ----------
     max_concurrency:
-        How many of its jobs may be active at a time, in all queues together.
+        Maximum number of active jobs, over all queues.
     max_enqueue_rate:
-        How many it may push in a window, which begins with the first of them.
+        Maximum number of pushed jobs in a window, which begins with its first push.
     max_queue_depth:
-        How many of its jobs may be available or scheduled, in all queues together.
+        Maximum number of available and scheduled jobs, over all queues.
     max_scheduled:
-        How many may be scheduled.
+        Maximum number of scheduled jobs.
     weight:
-        Its share of those who work, beside the weights of others.
+        Share of the workers, relative to the weights of other tenants.
     boost:
-        Tenants with a greater one go before those with a smaller one.
+        Tenants with a greater boost are served before all others.
     quota:
-        What becomes of a push that is too much: ``hard`` refuses it, ``soft`` only tells of it.
+        Treatment of pushes beyond a limit: ``hard`` refuses them, ``soft`` only reports them.
     public:
-        Whether everybody who has a token may look at what is its.
+        Whether every caller with a token may read the tenant's data.
     retention:
-        How long finished jobs and workflows are kept, in microseconds; 0: for ever; ``None``: as the server has it.
+        Retention of finished jobs and workflows, in microseconds; 0: unlimited; ``None``: the server's default.
+
+    Spec: ojs-multi-tenancy 8.1
     """
 
     id: str
@@ -52,7 +54,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
     @property
     def limits_pushes(self) -> bool:
-        """Whether it must be counted what it pushes."""
+        """Whether the tenant's pushes must be counted."""
         return (self.max_enqueue_rate, self.max_queue_depth, self.max_scheduled) != (None, None, None)
 
 

@@ -1,4 +1,7 @@
-"""Which tenants are there, what may they do, and how do they do? (ojs-multi-tenancy.md sections 8 to 10)"""
+"""Administration of tenants: their configuration, and overviews of their work.
+
+Spec: ojs-multi-tenancy 8-10
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,39 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
-from ojster.core.tenant import ALL_NAMES, NOBODY, shown_tenant, split
-from ojster.insight.overview import RECENT
+from ojster.core.tenant import NOBODY, TENANT_NAMES_RANGE, shown_tenant, split
+from ojster.insight.overview import THROUGHPUT_MINUTES
 from ojster.insight.statistics import Work, work_by_queue, work_of_names
 from ojster.storage.transaction import Transaction
-from ojster.tenancy.quotas import DEPTH, forget_what_is_said
+from ojster.tenancy.quotas import DEPTH_STATES, invalidate_tenant
 from ojster.tenancy.tenant import Tenant, decode_tenant, tenants_by_id
 
 A_DAY: Final = 24 * 60
+"""One day, in minutes."""
 
-TENANTS_SHOWN: Final = 1_000
-"""Of how many tenants the metrics tell each by itself (section 15.4)."""
+MAX_TENANTS_IN_METRICS: Final = 1_000
+"""Maximum number of tenants that have metrics of their own. Spec: ojs-multi-tenancy 15.4"""
 
 _DEEP, _FAST, _BUSY, _FAULTY = 10, 5, 0.5, 3
 
 
 class TenantOverview(msgspec.Struct, frozen=True):
-    """A tenant, and how it does.
+    """A tenant, its configuration and its work.
+
+    Spec: ojs-multi-tenancy 9.1
 
     Parameters
     ----------
     is_configured:
-        Whether an operator has said what it may do.
+        Whether an operator has configured the tenant.
     queues:
-        Its jobs by queue and state.
+        Number of its jobs by queue and state.
     recent, day:
-        What it did lately, and in a day.
+        Its work in the last ``THROUGHPUT_MINUTES`` minutes, and in the last day.
     effective_share, actual_share:
-        Which share of the work of all tenants is its by weight, as long as all have jobs; and which it had lately.
+        Share of all work that its weight entitles it to while all tenants have jobs, and its share of the recent work.
     noise:
-        By what it stands out from the other tenants (section 9.1).
+        Measures by which the tenant stands out from the others.
     """
 
     tenant: Tenant
@@ -51,29 +57,29 @@ class TenantOverview(msgspec.Struct, frozen=True):
     noise: tuple[str, ...] = ()
 
     def count(self, *states: str) -> int:
-        """Return how many of its jobs are in these states; without any: how many there are."""
+        """Return the number of its jobs in these states, or in all states if none is given."""
         return sum(
             jobs for counts in self.queues.values() for state, jobs in counts.items() if not states or state in states
         )
 
     @property
     def depth(self) -> int:
-        """How many of its jobs wait."""
-        return self.count(*DEPTH)
+        """Number of its available and scheduled jobs."""
+        return self.count(*DEPTH_STATES)
 
 
 def list_tenants(tx: Transaction, requests: Sequence[None]) -> list[list[TenantOverview]]:
-    """Return all tenants who are configured or have jobs, by name, for each request."""
+    """Return all tenants that are configured or have jobs, ordered by name, for each request."""
     configured = tenants_by_id(tx)
     queues = {tenant: _Counts() for tenant in (NOBODY, *configured)}
     for name, state, jobs in tx.execute("SELECT queue, state, jobs FROM job_counts"):
         tenant, queue = split(name)
         queues.setdefault(tenant, _Counts()).add(queue, state, jobs)
         if tenant != NOBODY:
-            queues[NOBODY].add(queue, state, -jobs)  # they are counted for the queue too
+            queues[NOBODY].add(queue, state, -jobs)  # the counts of the queue include them
     if NOBODY not in configured and not queues[NOBODY].total:
         del queues[NOBODY]
-    recent, day = (_by_tenant(tx, minutes) for minutes in (RECENT, A_DAY))
+    recent, day = (_by_tenant(tx, minutes) for minutes in (THROUGHPUT_MINUTES, A_DAY))
     plain = [
         TenantOverview(
             configured.get(tenant, Tenant(tenant)),
@@ -103,15 +109,15 @@ class _Counts:
 
 def _by_tenant(tx: Transaction, minutes: int) -> dict[str, Work]:
     sums = {NOBODY: sum(work_by_queue(tx, minutes).values(), Work())}
-    for name, done in work_of_names(tx, minutes, ALL_NAMES).items():
+    for name, done in work_of_names(tx, minutes, TENANT_NAMES_RANGE).items():
         tenant = split(name)[0]
         sums[tenant] = sums.get(tenant, Work()) + done
-        sums[NOBODY] -= done  # it is counted for the queue too
+        sums[NOBODY] -= done  # the totals of the queue include it
     return sums
 
 
 def _compared(tenants: Sequence[TenantOverview]) -> list[TenantOverview]:
-    """Say of each tenant what can only be said beside the others."""
+    """Add to each tenant the figures that depend on the other tenants."""
     weights = sum(one.tenant.weight for one in tenants)
     started = sum(one.recent.started for one in tenants)
     return [
@@ -147,14 +153,14 @@ def _error_rate(one: TenantOverview) -> float:
 
 
 def show_tenants(tx: Transaction, ids: Sequence[str]) -> list[TenantOverview | OjsterError]:
-    """Return each tenant, or that there is none."""
+    """Return each tenant, or ``NotFound``."""
     (known,) = list_tenants(tx, (None,))
     by_id = {one.tenant.id: one for one in known}
     return [by_id.get(id) or no_tenant(id) for id in ids]
 
 
 class TenantChange(msgspec.Struct, frozen=True):
-    """What is to be said of a tenant: all of it anew, or some members of it; and why."""
+    """A change of a tenant's configuration, with a reason. ``anew``: members that are left out get their defaults."""
 
     id: str
     members: dict[str, Any]
@@ -163,7 +169,7 @@ class TenantChange(msgspec.Struct, frozen=True):
 
 
 def put_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
-    """Say what tenants may do; it holds at once. For each tell whether nothing was said before."""
+    """Configure tenants, effective at once; return for each whether it had no configuration before."""
     results = []
     for change in changes:
         rows = tx.execute("SELECT body FROM tenants WHERE id = :id" + tx.for_update, {"id": change.id})
@@ -178,13 +184,13 @@ def put_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
         )
         event = "tenant.created" if known is None else "tenant.changed"
         tx.emit_about(event, shown_tenant(tenant.id), tenant=tenant.id, reason=change.reason)
-        forget_what_is_said(tx, tenant.id)
+        invalidate_tenant(tx, tenant.id)
         results.append(known is None)
     return results
 
 
 def introduce_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
-    """Say what tenants may do of whom nothing is said yet; for each tell whether that was so."""
+    """Configure tenants that have no configuration; return for each whether it was configured now."""
     known = tenants_by_id(tx)
     fresh = [change for change in changes if change.id not in known]
     put_tenants(tx, fresh)
@@ -192,17 +198,17 @@ def introduce_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[
 
 
 def delete_tenants(tx: Transaction, ids: Sequence[str]) -> list[OjsterError | None]:
-    """Forget what was said of tenants; their jobs stay."""
+    """Delete the configuration of tenants; their jobs stay."""
     results: list[OjsterError | None] = []
     for id in ids:
         rows = tx.execute("DELETE FROM tenants WHERE id = :id RETURNING id", {"id": id})
         if rows:
             tx.emit_about("tenant.deleted", shown_tenant(id), tenant=id)
-            forget_what_is_said(tx, id)
+            invalidate_tenant(tx, id)
         results.append(None if rows else no_tenant(id))
     return results
 
 
 def no_tenant(id: str) -> NotFound:
-    """Return the refusal for a tenant of whom nothing is known."""
+    """Return the error for an unknown tenant."""
     return NotFound(f"There is no tenant {shown_tenant(id)!r}.", resource_type="tenant", resource_id=shown_tenant(id))

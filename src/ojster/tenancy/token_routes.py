@@ -1,4 +1,7 @@
-"""Who is let in, and for what? (ojs-security.md sections 6, 7 and 12.3)"""
+"""Endpoints for access tokens.
+
+Spec: ojs-security 6, 7, 12.3
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,19 @@ from typing import Final
 from ojster.core.durations import DAY, parse_duration
 from ojster.core.timestamps import parse_moment
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 from ojster.tenancy.access import read_grant, shown_token
 
 DEFAULT_GRACE: Final = DAY
-"""For how long the former secret of a token is good yet (ojs-security.md section 12.5)."""
+"""Default time that a token's previous secret stays valid after a rotation, in microseconds: one day.
+
+Spec: ojs-security 12.5
+"""
 
 
-async def create_token(exchange: Exchange) -> Answer:
-    """Make a token. What callers are to send is in this answer, and never shown again."""
+async def create_token(exchange: HttpRequest) -> Answer:
+    """Create a token. Only this answer contains the secret that callers send."""
     body = await exchange.read(wire.TOKEN)
     engine = exchange.engine
     expires_at = None if body.expires_at is None else parse_moment(body.expires_at, engine.database.clock())
@@ -25,13 +31,13 @@ async def create_token(exchange: Exchange) -> Answer:
     return Answer(encode({"token": shown_token(token) | {"secret": secret}}), 201)
 
 
-async def list_tokens(exchange: Exchange) -> Answer:
-    """List the tokens, the oldest first: for what they are, and when each was used last, to the hour."""
+async def list_tokens(exchange: HttpRequest) -> Answer:
+    """List the tokens, oldest first, with their grants and the time of last use, accurate to the hour."""
     return Answer(encode({"tokens": [shown_token(token) for token in await exchange.engine.tokens()]}))
 
 
-async def rotate_token(exchange: Exchange) -> Answer:
-    """Give a token another secret, which is in this answer only; the present one is good for ``grace`` yet."""
+async def rotate_token(exchange: HttpRequest) -> Answer:
+    """Give a token a new secret, shown only in this answer. The old one stays valid for ``grace`` (default one day)."""
     raw = await exchange.optional_body()
     body = exchange.decode(raw, wire.TOKEN_ROTATION) if raw else wire.TokenRotationBody()
     grace = DEFAULT_GRACE if body.grace is None else parse_duration(body.grace)
@@ -39,8 +45,8 @@ async def rotate_token(exchange: Exchange) -> Answer:
     return Answer(encode({"token": shown_token(token) | {"secret": secret}}))
 
 
-async def revoke_token(exchange: Exchange) -> Answer:
-    """Let a token be worth nothing from now on."""
+async def revoke_token(exchange: HttpRequest) -> Answer:
+    """Revoke a token."""
     return Answer(
         encode({"token": shown_token(await exchange.engine.revoke_token(exchange.path["id"])), "revoked": True})
     )

@@ -1,4 +1,7 @@
-"""Which tokens are there, and whom do they let in? (ojs-security.md sections 6.4 and 12.3; seed 003: roles)"""
+"""Access tokens: create, list, revoke and rotate.
+
+Spec: ojs-security 6.4, 12.3
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ def _read_tokens(tx: Transaction) -> Mapping[str, Token]:
 tokens_by_id: Final = Remembered[Mapping[str, Token]](_read_tokens)
 """All tokens, by id."""
 
-NOTED_EVERY: Final = HOUR
-"""How long ago the use of a token must have been noted for it to be noted again."""
+MIN_TOKEN_USE_INTERVAL_US: Final = HOUR
+"""Minimum interval between two updates of a token's ``last_used_at``, in microseconds."""
 
 _COLUMNS: Final = "body, last_used_at"
 
 
 def create_tokens(tx: Transaction, tokens: Sequence[Token]) -> list[Token]:
-    """Keep new tokens; for each return it."""
+    """Store new tokens and return them, with their creation time."""
     created = [msgspec.structs.replace(token, created_at=tx.now) for token in tokens]
     for token in created:
         tx.execute(
@@ -49,7 +52,7 @@ def list_tokens(tx: Transaction, requests: Sequence[None]) -> list[list[Token]]:
 
 
 def revoke_tokens(tx: Transaction, ids: Sequence[str]) -> list[Token | OjsterError]:
-    """Let tokens be worth nothing, from now on; for each return it, or that there is none."""
+    """Revoke tokens at once; for each, return the revoked token or a `NotFound`."""
     results: list[Token | OjsterError] = []
     for id in ids:
         rows = tx.execute(f"DELETE FROM tokens WHERE id = :id RETURNING {_COLUMNS}", {"id": id})
@@ -61,7 +64,7 @@ def revoke_tokens(tx: Transaction, ids: Sequence[str]) -> list[Token | OjsterErr
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """A token gets another secret; the present one is good for so long yet, in microseconds."""
+    """A new secret for a token. The current secret remains valid for ``grace`` microseconds."""
 
     id: str
     hash: bytes
@@ -69,7 +72,7 @@ class Rotation(msgspec.Struct, frozen=True):
 
 
 def rotate_tokens(tx: Transaction, rotations: Sequence[Rotation]) -> list[Token | OjsterError]:
-    """Give tokens other secrets; for each return it, or that there is none."""
+    """Replace the secrets of tokens; for each, return the changed token or a `NotFound`."""
     results: list[Token | OjsterError] = []
     for one in rotations:
         rows = tx.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id{tx.for_update}", {"id": one.id})
@@ -87,13 +90,13 @@ def rotate_tokens(tx: Transaction, rotations: Sequence[Rotation]) -> list[Token 
     return results
 
 
-def note_uses(tx: Transaction, ids: Sequence[str]) -> list[None]:
-    """Note that tokens are used."""
+def record_token_uses(tx: Transaction, ids: Sequence[str]) -> list[None]:
+    """Update ``last_used_at`` of tokens, at most once in ``MIN_TOKEN_USE_INTERVAL_US`` microseconds."""
     for id in sorted(set(ids)):
         tx.execute(
             "UPDATE tokens SET last_used_at = :now WHERE id = :id "
             "AND (last_used_at IS NULL OR last_used_at <= :before)",
-            {"id": id, "now": tx.now, "before": tx.now - NOTED_EVERY},
+            {"id": id, "now": tx.now, "before": tx.now - MIN_TOKEN_USE_INTERVAL_US},
         )
     return [None for _ in ids]
 

@@ -1,1 +1,1 @@
-"""How are jobs run? A loop that fetches, executors for each kind of handler, and a stop that loses nothing."""
+"""The worker: a fetch loop, executors for each kind of handler, and a shutdown that loses no job."""

@@ -1,6 +1,6 @@
-"""What does a child process do? Import the application, run the handlers that it is told to, and answer.
+"""Child process of a worker: imports the application, runs the requested handlers, and returns their results.
 
-Started as ``python -m ojster.worker.child FD`` with a connected socket; it ends when the socket does.
+Started as ``python -m ojster.worker.child FD`` with a connected socket; it exits when the socket is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ojster.worker.execution import failure_of
 
 
 def main() -> None:
-    """Serve the socket whose number is the only argument."""
+    """Serve the socket with the file descriptor that is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when its children end
     connection = socket.socket(fileno=int(sys.argv[1]))
     stream = connection.makefile("rb")
@@ -44,7 +44,9 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
 def _handler(module_name: str, type: str) -> Any:
     module: dict[str, Any]
     if module_name == "__main__":
-        raise RuntimeError("A handler that runs in a child process must be in a module that can be imported.")
+        raise RuntimeError(
+            f"The handler of {type!r} is in '__main__', which a child process cannot import. Move it to a module."
+        )
     module = vars(importlib.import_module(module_name))
     for value in module.values():
         app = value if isinstance(value, App) else getattr(value, "app", None)

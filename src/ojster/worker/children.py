@@ -1,4 +1,4 @@
-"""How are handlers run in processes of their own? A few children that import the application once, each killable."""
+"""Child processes for handlers: each imports the application once, runs handlers, and can be killed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ChildCrashed(Exception):
 
 
 class ReleasedInChild(Released):
-    """A handler lets go of its job in its child process."""
+    """A handler released its job in its child process."""
 
     def __init__(self, what: Release) -> None:
         super().__init__(what.then)
         self._what = what
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return what the worker is to tell the server."""
+        """Return the release to report to the server."""
         return msgspec.structs.replace(self._what, job_id=job_id, worker_id=worker_id, attempt=attempt)
 
 
@@ -49,7 +49,7 @@ class _Child:
         self._killed = False
 
     async def connect(self, sock: socket.socket) -> None:
-        """Talk to the process over ``sock``, which is closed if this fails."""
+        """Connect to the process over ``sock``. If this fails, close the socket and kill the process."""
         try:
             self.reader, self.writer = await asyncio.open_connection(sock=sock)
         except BaseException:
@@ -58,7 +58,7 @@ class _Child:
             raise
 
     def kill(self) -> None:
-        """End the process and all that it started. Once only: its number may be another's by the second time."""
+        """Kill the process and its process group. Only the first call acts, because the pid may be reused."""
         if self._killed:
             return
         self._killed = True
@@ -85,19 +85,21 @@ class _Child:
 
 
 class ChildPool:
-    """Child processes that wait for work. There are as many as were ever needed at once."""
+    """Idle child processes for reuse. The pool grows to the largest number ever needed at once."""
 
     def __init__(self) -> None:
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
 
     async def run(self, handler: JobType[Any, Any], args: list[Any]) -> Any:
-        """Run a handler in a child; if this is cancelled, the child is killed.
+        """Run a handler in a child. Cancelling this call kills the child.
 
         Raises
         ------
         ChildCrashed
-            The handler raised, or its process died.
+            The handler raised an exception, or its process died.
+        ReleasedInChild
+            The handler released its job.
         """
         child = await self._take()
         try:
@@ -118,7 +120,7 @@ class ChildPool:
         return result
 
     async def close(self) -> None:
-        """End all children, and wait until they are gone, those that were killed before too."""
+        """Kill all children and wait until they have exited, including those killed before."""
         children, self._all, self._idle = self._all, set(), []
         for child in children:
             child.kill()
@@ -148,7 +150,7 @@ class ChildPool:
             raise
         finally:
             theirs.close()
-        # Wrapping a connected socket does not wait for the network, but may be cancelled: the child is known before.
+        # Connecting does not wait for the network but may be cancelled, so the child is registered before it.
         child = _Child(process)
         self._all.add(child)
         await child.connect(ours)

@@ -1,4 +1,4 @@
-"""How is a job run that carries its code? In the sandbox, with what its workflow knows. (seed 002)"""
+"""Runner of jobs that carry their own code: in the sandbox, with the data of their workflow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ReleasedByCode(Released):
-    """Code lets go of its job."""
+    """The code released its job."""
 
     def __init__(self, what: dict[str, Any]) -> None:
         super().__init__(str(what.get("then")))
@@ -35,7 +35,7 @@ class ReleasedByCode(Released):
         self._result = None if result is None else to_json(result)
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return what the worker is to tell the server."""
+        """Return the release to report to the server."""
         what = self._what
         then: Then = next((known for known in get_args(Then) if known == what.get("then")), "queue")
         return Release(
@@ -51,7 +51,7 @@ class ReleasedByCode(Released):
 
 
 def _micros(seconds: Any) -> int | None:
-    """Return a span that code has named; what is no number is none."""
+    """Return a duration in microseconds; ``None`` unless it is a number from 0 to 10**9 seconds."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= 10**9:
         return None
     return round(seconds * 1e6)
@@ -63,7 +63,7 @@ class CodeRunner:
     Parameters
     ----------
     client:
-        Where the properties of their workflows are, and their notes go.
+        Client for the properties of their workflows and for their notes.
     """
 
     def __init__(self, sandbox: Sandbox, client: Client) -> None:
@@ -71,14 +71,14 @@ class CodeRunner:
         self._client = client
 
     async def run(self, context: JobContext, args: list[Any]) -> Any:
-        """Run a job, and return its result. What it has changed of the properties stands in ``context.changes``.
+        """Run a job and return its result. Its changes of the workflow's properties are in ``context.changes``.
 
         Raises
         ------
         CodeFailed
-            It failed.
+            The code failed, or its changes are not valid.
         Released
-            It lets go of its job.
+            The code released its job.
         """
         code = read_code(read_members(context.job.envelope, "The job").get(ATTRIBUTE, b"null"))
         known: Properties = {}
@@ -107,12 +107,12 @@ class CodeRunner:
             try:
                 await self._client.add_note(NewNote(note, job_id=context.id))
             except OjsterError as error:
-                log.warning("a note of the job %s was not taken: %s", context.id, error)
+                log.warning("a note of job %s was rejected: %s", context.id, error)
 
         timeout = None if context.job.timeout is None else context.job.timeout / 1e6
         end = await self._sandbox.run(request, timeout=timeout, on_note=note)
         if end.output:
-            log.info("the job %s has printed: %r", context.id, end.output.rstrip())
+            log.info("job %s printed: %r", context.id, end.output.rstrip())
         if context.workflow_id is not None:
             try:
                 context.changes = _changes(known, end)
@@ -126,7 +126,7 @@ class CodeRunner:
 
 
 def _changes(known: Properties, end: End) -> Changes | None:
-    """Return what code has changed of the properties, so that nobody else's change is lost by it."""
+    """Return the property changes of the code, with expected versions so that no concurrent change is overwritten."""
     if end.properties is None:
         return None
     after = {str(name): msgspec.Raw(_encode(value)) for name, value in end.properties.items()}

@@ -1,4 +1,4 @@
-"""How is one job run? Find its handler, run it the way that it asks for, and turn what happens into an outcome."""
+"""Execution of one job: find its handler, run it as declared, and turn the result into an outcome."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner
 
-_NOT_THE_HANDLERS: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
-"""Whose frames are left out of backtraces: they are the same for every job."""
+_INTERNAL_FRAMES: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
+"""Path prefixes of frames left out of backtraces, because they are the same for every job."""
 
-LARGEST_SAID_RESULT: Final = 1_048_576
-"""Results of more bytes are uploaded as files; of smaller ones the engine decides that."""
+MAX_INLINE_RESULT_BYTES: Final = 1_048_576
+"""Maximum size of an inline result, in bytes. Larger ones are uploaded as files; below, the engine decides."""
 
 Ending = Acknowledgement | FailureReport | Release
-"""How an attempt ended, ready to be sent."""
+"""The outcome of an attempt, ready to be sent."""
 
 
 class Executor:
-    """Runs jobs for one worker: asynchronous handlers on the loop, plain ones in threads, others in child processes.
+    """Runs jobs for one worker: async handlers on the event loop, plain ones in threads or in child processes.
 
     Parameters
     ----------
     app:
-        Whose handlers.
+        The application with the handlers.
     threads:
-        How many plain functions run at once.
+        Maximum number of plain functions that run at once.
     children:
-        Where handlers run that ask for a process of their own.
-    on_room:
-        Called when a thread ends that had been given up.
+        The child processes for handlers that ask for a process of their own.
+    on_thread_freed:
+        Called when an abandoned thread ends.
     code:
-        What runs jobs that carry their code, if this worker does.
+        The runner of jobs that carry their code; ``None`` if this worker runs none.
 
     Attributes
     ----------
     abandoned:
-        How many threads still run although their jobs have ended.
+        The number of threads that still run although their jobs have ended.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Executor:
         app: App,
         threads: int,
         children: ChildPool,
-        on_room: Callable[[], None],
+        on_thread_freed: Callable[[], None],
         code: CodeRunner | None = None,
     ) -> None:
         self.abandoned = 0
-        self._on_room = on_room
+        self._on_room = on_thread_freed
         self._app = app
         self._code = code
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
@@ -80,7 +80,7 @@ class Executor:
         Raises
         ------
         asyncio.CancelledError
-            The worker has cancelled it; what becomes of the job is the worker's to say.
+            The worker cancelled the attempt; the worker then decides what happens to the job.
         """
         with tracing.running(context.job, context.meta, context.worker_id) as run:
             ending = await self._run(context)
@@ -96,7 +96,7 @@ class Executor:
                 result = await self._call(context)
             appended = tuple(context.appended)
             encoded, file = _to_json(job.type, result), None
-            if encoded is not None and len(encoded) > LARGEST_SAID_RESULT:
+            if encoded is not None and len(encoded) > MAX_INLINE_RESULT_BYTES:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
             return Acknowledgement(job.id, encoded, worker_id, job.attempt, appended, context.changes, file)
@@ -158,7 +158,7 @@ class Executor:
             raise
 
     def _abandon(self, future: concurrent.futures.Future[Any]) -> None:
-        """Count a thread that goes on although nobody waits for it: it takes a place until it ends."""
+        """Count a thread that still runs although its job has ended. It occupies a slot until it ends."""
         self.abandoned += 1
         loop = asyncio.get_running_loop()
 
@@ -173,7 +173,7 @@ class Executor:
         future.add_done_callback(report)
 
     def close(self) -> None:
-        """Let go of the threads, without waiting for what still runs in them."""
+        """Shut down the threads without waiting for those that still run."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -182,9 +182,9 @@ class UnknownJobType(Exception):
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return how an exception of a handler is reported."""
+    """Return the failure to report for an exception of a handler."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_HANDLERS)]
+    own = [frame for frame in frames if not frame.filename.startswith(_INTERNAL_FRAMES)]
     lines = [line.rstrip("\n") for line in traceback.format_list(own)]
     kind = type(error)
     if isinstance(error, ChildCrashed | CodeFailed):
@@ -206,7 +206,7 @@ async def _args_of(context: JobContext) -> list[Any]:
     try:
         return await context.restored_args()
     except msgspec.ValidationError:
-        # A number beyond what a double holds: JSON allows it, and Python reads it as infinity.
+        # A number outside the range of a double: JSON allows it, and Python reads it as infinity.
         args: list[Any] = json.loads(context.job.envelope)["args"]
         return args
 
@@ -217,7 +217,7 @@ def _to_json(type: str, result: Any) -> bytes | None:
     try:
         return to_json(result)
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"What the handler of {type!r} returned is no JSON: {error}") from None
+        raise TypeError(f"The result of the handler of {type!r} is not valid JSON: {error}") from None
 
 
 def _wrap(layer: Any, context: JobContext, inner: Any) -> Any:

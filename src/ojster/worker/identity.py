@@ -1,4 +1,4 @@
-"""Who is this worker, after it was restarted? A file says so, and is locked, so that no two are the same. (seed 002)"""
+"""Worker identity that survives restarts: a locked file, so that no two workers share it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _ID: Final = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
 
 
 class IdentityTaken(Exception):
-    """Another worker, which runs, has the file; or it holds something that is no identity."""
+    """Another running worker uses the file, or the file does not contain an identity."""
 
 
 class Identity:
-    """An identity that is kept in a file, for as long as this object is open.
+    """A worker identity stored in a file, which is locked until this object is closed.
 
     Parameters
     ----------
     path:
-        The file. If there is none, it is made, with a new identity.
+        The file. If it is missing or empty, it gets a new identity.
 
     Raises
     ------
     IdentityTaken
-        Another worker runs with it, or the file holds something else.
+        Another running worker uses the file, or it contains something else.
     OSError
-        The file cannot be read or made.
+        The file cannot be read or created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,18 +39,18 @@ class Identity:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.read(self._file, 1_000).decode(errors="replace").strip()
             if found and not _ID.fullmatch(found):
-                raise IdentityTaken(f"{path} holds no identity of a worker, but {found[:40]!r}.")
+                raise IdentityTaken(f"{path} contains {found[:40]!r}, not a worker id. Use another file.")
             self.id = found or f"worker_{new_id()}"
             if not found:
                 os.write(self._file, f"{self.id}\n".encode())
                 os.fsync(self._file)
         except BlockingIOError:
             os.close(self._file)
-            raise IdentityTaken(f"Another worker runs with the identity in {path}.") from None
+            raise IdentityTaken(f"Another worker runs with the identity in {path}. Use another file.") from None
         except BaseException:
             os.close(self._file)
             raise
 
     def close(self) -> None:
-        """Let others have the identity."""
+        """Release the identity, so that another worker can use it."""
         os.close(self._file)

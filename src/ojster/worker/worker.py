@@ -1,6 +1,8 @@
-"""How does a worker live? It fetches while it has room, reports in batches, beats, and leaves nothing behind.
+"""Worker: fetches jobs while it has capacity, reports outcomes in batches, sends heartbeats, and shuts down gracefully.
 
-(ojs-worker-protocol.md; the states are ``running``, ``quiet`` and ``terminate``.)
+The states are ``running``, ``quiet`` and ``terminate``.
+
+Spec: ojs-worker-protocol
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from ojster.core.job import Job
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.code import FACT
+from ojster.jobs.code import CODE_CAPABILITY
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.queues.fairness import STRICT, Sharing
@@ -57,25 +59,26 @@ State = Literal["running", "quiet", "terminate"]
 
 DEFAULT_CONCURRENCY: Final = 10
 DEFAULT_GRACE: Final = 25.0
-"""How many seconds jobs have to finish after a signal to stop (ojs-worker-protocol.md section 7.3)."""
+"""Default time jobs get to finish after a stop signal, in seconds. Spec: ojs-worker-protocol 7.3"""
 
 DEFAULT_LEASE: Final = 30.0
-"""For how many seconds a job belongs to the worker without a heartbeat."""
+"""Default lease of a job, in seconds. Heartbeats extend it."""
 
 BEATS_PER_LEASE: Final = 6
-LONGEST_BEAT: Final = 5.0
-"""The longest time between two heartbeats, in seconds; after six that are missed the server gives a worker up."""
+MAX_HEARTBEAT_SECONDS: Final = 5.0
+"""Maximum interval between heartbeats, in seconds. After six missed ones a worker counts as lost."""
 
-LONGEST_POLL: Final = 20.0
-"""For how many seconds a fetch waits for a job before it asks again."""
+MAX_POLL_SECONDS: Final = 20.0
+"""Long-poll wait of a fetch, in seconds."""
 
 LONGEST_PAUSE: Final = 5.0
-LAST_WORDS: Final = 2.0
-"""For how long, after the grace period, a worker that stops tries to report what it has done, in seconds."""
-"""The longest pause between two tries to reach the server, in seconds."""
+"""Maximum delay before a retry to reach the server, in seconds."""
 
-LARGEST_REPORT: Final = 500
-"""How many outcomes are sent in one call at most."""
+FINAL_REPORT_SECONDS: Final = 2.0
+"""Time a stopping worker gets to report outcomes after the grace period, in seconds."""
+
+MAX_REPORTED_OUTCOMES: Final = 500
+"""Maximum number of outcomes sent in one call."""
 
 
 _KINDS: Final[dict[type[OjsterError], str]] = {
@@ -84,7 +87,7 @@ _KINDS: Final[dict[type[OjsterError], str]] = {
     InvalidRequest: "InvalidSteps",
     InvalidPayload: "InvalidResult",
 }
-"""As what failures of a job outcomes are reported that can never be accepted."""
+"""Failure types of jobs with an outcome that the server can never accept, by error."""
 
 
 class Worker:
@@ -93,36 +96,37 @@ class Worker:
     Parameters
     ----------
     app:
-        Whose handlers, and where its jobs are.
+        The application with the handlers, and the database or server to fetch from.
     queues:
-        Which queues, the most important first.
+        The queues to fetch from, by descending priority.
     concurrency:
-        How many jobs run at once at most.
+        Maximum number of jobs that run at once.
     grace:
-        How many seconds jobs have to finish after ``stop``; what is left then is handed back.
+        Time jobs get to finish after ``stop``, in seconds. Unfinished jobs are then handed back.
     lease:
-        For how many seconds a job belongs to the worker without a heartbeat: after a crash, others wait so long.
+        Lease of a job, in seconds; heartbeats extend it. After a crash, other workers get the job when it expires.
     labels:
-        Words that describe the worker to operators.
+        Labels that describe the worker to operators.
     sharing:
-        How the queues share the worker: strictly by default, so that the first that has a job is served.
+        Fairness between the queues. The default is strict: the first queue that has a job is served.
     pool:
-        The pool that the worker is of; if there is one of that name, it says which queues, and how they share.
+        The pool that the worker joins. If it is configured, it determines the queues and their fairness.
     capabilities:
-        What the worker provides for jobs that need something: ``gpu``, ``memory_gb``, ``labels``, …
-        (ojs-ml-resources.md section 11).
+        Resources that the worker provides for jobs with requirements: ``gpu``, ``memory_gb``, ``labels``, …
     code:
-        Where to run jobs that carry their code; ``None``: it runs none.
+        The sandbox for jobs that carry code. ``None``: the worker runs no such jobs.
     identity:
-        The file in which the worker's id is kept: after a restart it is the same worker, and what it held before is
-        given back at once. ``None``: it is a new worker every time.
+        The file with the worker's id. After a restart the worker keeps its id, and the jobs that it held before are
+        handed back at once. ``None``: the worker gets a new id at every start.
 
     Raises
     ------
     InvalidRequest
         The capabilities are malformed.
     IdentityTaken, OSError
-        Another worker runs with the identity, or its file cannot be read or made.
+        Another worker runs with the identity, or its file cannot be read or created.
+
+    Spec: ojs-ml-resources 11
     """
 
     def __init__(
@@ -141,7 +145,7 @@ class Worker:
         identity: Path | None = None,
     ) -> None:
         if concurrency < 1 or not queues:
-            raise ValueError("a worker needs at least one queue and room for one job")
+            raise ValueError("a worker needs at least one queue and a concurrency of at least 1")
         self.app = app
         self.queues = tuple(dict.fromkeys((*queues, *map(queue_of, app.orchestrators))))
         self.concurrency = concurrency
@@ -153,42 +157,43 @@ class Worker:
         self.capabilities = dict(capabilities or {})
         self.code = code
         if code is not None:
-            self.capabilities["labels"] = {**self.capabilities.get("labels", {}), FACT: code.guarantee}
-        read_provided(self.capabilities)  # or they are refused
+            self.capabilities["labels"] = {**self.capabilities.get("labels", {}), CODE_CAPABILITY: code.guarantee}
+        read_provided(self.capabilities)  # raises InvalidRequest
         self._identity = None if identity is None else Identity(identity)
         self.id = f"worker_{new_id()}" if self._identity is None else self._identity.id
         self.state: State = "running"
         self.processed = 0
         self.on_end: Callable[[Job, Ending | None, float], None] | None = None
-        """Called with each job that has ended, how, and how many seconds it ran."""
+        """Called with each ended job, its outcome (``None`` if it was stopped), and its run time in seconds."""
         self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
-        self._last_word = math.inf
-        """What runs, by job and attempt: a lease may be lost and the job fetched again while the old attempt runs."""
+        """Running attempts. A job can be in it twice: its lease expired, and it was fetched again meanwhile."""
+        self._report_deadline = math.inf
+        """Time (``time.monotonic``) after which outcomes are no longer reported."""
         self._endings: list[Ending] = []
         self._reports: set[asyncio.Task[None]] = set()
         self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._is_known = False
-        """Whether a heartbeat was heard: before, nobody knows what is special about the worker."""
+        """Whether the server has received a heartbeat, and thus knows pool, handler versions and capabilities."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
-        """Set when the server should hear of the worker's state now, and not with the next heartbeat."""
+        """Set to send the next heartbeat now."""
         self._quiet_by_signal = False
 
     @property
     def abandoned(self) -> int:
-        """How many plain functions still run although their jobs have ended: nothing can stop a thread."""
+        """The number of plain functions that still run although their jobs have ended: a thread cannot be stopped."""
         return self._executor.abandoned
 
     @property
     def active(self) -> int:
-        """How many jobs are running."""
+        """The number of running jobs."""
         return len(self._active)
 
-    # Orders
+    # Commands
 
     def quiet(self) -> None:
-        """Fetch no more jobs, but finish those that run; ``resume`` ends it."""
+        """Fetch no more jobs, but finish running ones. ``resume`` ends this."""
         if self.state == "running":
             self._quiet_by_signal = True
             self._become("quiet")
@@ -200,7 +205,7 @@ class Worker:
             self._become("running")
 
     def stop(self, grace: float | None = None) -> None:
-        """Finish the jobs that run, within the grace period, hand back the rest, and return from ``run``."""
+        """Finish running jobs within the grace period (in seconds), hand back the rest, and let ``run`` return."""
         if grace is not None:
             self.grace = grace
         self._become("terminate")
@@ -214,22 +219,22 @@ class Worker:
                 self._fetching.cancel()
         self._changed.set()
 
-    # Life
+    # Main loop
 
     async def run(self, *, until_empty: bool = False) -> None:
-        """Work until ``stop``.
+        """Run jobs until ``stop``.
 
         Parameters
         ----------
         until_empty:
-            Return as soon as there is no job to be had.
+            Return as soon as no job is available and all outcomes are reported.
 
         Raises
         ------
         BackendUnavailable
-            The database cannot be opened. A server that cannot be reached is waited for.
+            The database cannot be opened. An unreachable server is retried.
         NotConfined
-            It is to run code that jobs carry, and this platform cannot confine it.
+            The worker is configured to run code that jobs carry, and this platform cannot confine it.
         """
         if self.code is not None:
             log.info("jobs that carry code are confined by %s", ", ".join(await self.code.check()) or "nothing")
@@ -248,7 +253,7 @@ class Worker:
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
         if self._identity is not None:
-            await self._disown(client)
+            await self._hand_back_former_jobs(client)
         beating = asyncio.create_task(self._beat_for_ever(client), name="ojster-heartbeat")
         registering = asyncio.create_task(self._register_crons(client), name="ojster-cron")
         try:
@@ -264,29 +269,29 @@ class Worker:
             await self._children.close()
             self._executor.close()
         try:
-            await asyncio.wait_for(client.leave(self.id), LAST_WORDS)
+            await asyncio.wait_for(client.leave(self.id), FINAL_REPORT_SECONDS)
         except (OjsterError, TimeoutError) as error:
-            log.warning("the worker could not say good-bye: %s", str(error) or "no answer")
+            log.warning("cannot deregister the worker: %s", str(error) or "no answer")
 
-    async def _disown(self, client: Client) -> None:
-        """Give back what a worker of this identity held that has not stopped in good order."""
+    async def _hand_back_former_jobs(self, client: Client) -> None:
+        """Hand back jobs held by an earlier worker of this identity that was not shut down cleanly."""
         pause = 0.1
         while self.state != "terminate":
             try:
                 await client.leave(self.id, lost=True)
                 return
             except (BackendUnavailable, BackendError) as error:
-                log.warning("cannot give back what was held before, trying again in %.1f s: %s", pause, error)
+                log.warning("cannot hand back jobs held before, trying again in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     @property
-    def _is_special(self) -> bool:
-        """Whether it depends on what its heartbeats say which jobs the worker gets."""
+    def _needs_heartbeat_first(self) -> bool:
+        """Whether the content of heartbeats affects which jobs the worker gets."""
         return self.pool is not None or bool(self.app.handled) or bool(self.capabilities)
 
     async def _work(self, client: Client, until_empty: bool) -> None:
-        while self._is_special and not self._is_known and self.state == "running":
+        while self._needs_heartbeat_first and not self._is_known and self.state == "running":
             self._changed.clear()
             await self._changed.wait()
         pause = 0.1
@@ -296,7 +301,7 @@ class Worker:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            wait = 0.0 if until_empty else LONGEST_POLL
+            wait = 0.0 if until_empty else MAX_POLL_SECONDS
             request = Claim(self.queues, room, self.id, round(self.lease * 1e6), self.sharing)
             self._fetching = asyncio.create_task(client.fetch(request, wait))
             try:
@@ -346,10 +351,10 @@ class Worker:
         try:
             ending = await self._executor.run(context)
         except asyncio.CancelledError as error:
-            if not context.cancelled:  # nobody stopped it: the handler awaited something that was cancelled
+            if not context.cancelled:  # not by the worker: the handler awaited something that was cancelled
                 ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
         except Exception as error:
-            log.exception("the job %s could not be run", context.id)
+            log.exception("cannot run job %s", context.id)
             ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
         if ending is not None:
             self._tell(client, ending)
@@ -364,7 +369,7 @@ class Worker:
     # Reports
 
     def _tell(self, client: Client, ending: Ending) -> None:
-        """Send how a job ended, together with others that end in the same turn of the loop."""
+        """Send the outcome of a job, together with others of the same turn of the event loop."""
         self._endings.append(ending)
         if not self._reporting_soon:
             self._reporting_soon = True
@@ -373,8 +378,8 @@ class Worker:
     def _report(self, client: Client) -> None:
         self._reporting_soon = False
         endings, self._endings = self._endings, []
-        for start in range(0, len(endings), LARGEST_REPORT):
-            task = asyncio.create_task(self._send(client, endings[start : start + LARGEST_REPORT]))
+        for start in range(0, len(endings), MAX_REPORTED_OUTCOMES):
+            task = asyncio.create_task(self._send(client, endings[start : start + MAX_REPORTED_OUTCOMES]))
             self._reports.add(task)
             task.add_done_callback(self._reported)
 
@@ -383,33 +388,36 @@ class Worker:
         self._changed.set()
 
     async def _send(self, client: Client, endings: list[Ending]) -> None:
-        """Send outcomes until they are received: a job that has run must not run again because a server restarts."""
+        """Send outcomes until they are received, so that a server restart does not make finished jobs run again."""
         acks = [item for item in endings if isinstance(item, Acknowledgement)]
         failures = [item for item in endings if isinstance(item, FailureReport)]
         releases = [item for item in endings if isinstance(item, Release)]
         for call, items in ((client.acknowledge, acks), (client.fail, failures), (client.release, releases)):
             if items:
-                refused = await self._insist(call, items)
+                refused = await self._call_until_answered(call, items)
                 pause = round(random.random() * 1e6)
                 stale = [
                     Release(item.job_id, self.id, item.attempt, pause)
                     for item, error in refused
                     if isinstance(error, PropertyConflict)
                 ]
-                if stale:  # they ran on what others have changed meanwhile, and run again
-                    await self._insist(client.release, stale)
+                if stale:  # based on properties that other jobs changed meanwhile: run them again
+                    await self._call_until_answered(client.release, stale)
                 unacceptable = [
                     FailureReport(item.job_id, Failure(_KINDS[type(error)], error.message, retryable=False), self.id)
                     for item, error in refused
                     if type(error) in _KINDS
                 ]
                 if unacceptable:
-                    await self._insist(client.fail, unacceptable)
+                    await self._call_until_answered(client.fail, unacceptable)
 
-    async def _insist(
+    async def _call_until_answered(
         self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]
     ) -> list[tuple[Ending, OjsterError]]:
-        """Make a call until it is answered; return the outcomes that were refused, and why."""
+        """Retry a call until it is answered; return the rejected outcomes and their errors.
+
+        Give up after the lease time (at least 60 seconds), or at the end of a shutdown.
+        """
         pause = 0.1
         deadline = time.monotonic() + max(self.lease, 60.0)
         while True:
@@ -417,22 +425,22 @@ class Worker:
                 results = await call(items)
                 break
             except OjsterError as error:
-                if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one may be what it cannot digest
-                    return [refused for item in items for refused in await self._insist(call, [item])]
+                if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one item may cause the error
+                    return [refused for item in items for refused in await self._call_until_answered(call, [item])]
                 if not isinstance(error, BackendUnavailable | BackendError):
                     return [(items[0], error)]
-                if time.monotonic() + pause > min(deadline, self._last_word):
-                    log.error("giving up to report %d jobs, which will run again: %s", len(items), error)
+                if time.monotonic() + pause > min(deadline, self._report_deadline):
+                    log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), error)
                     return []
                 log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), pause, error)
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, LONGEST_PAUSE)
         refused = [pair for pair in zip(items, results, strict=True) if isinstance(pair[1], OjsterError)]
         for item, refusal in refused:
-            timed_out = isinstance(item, FailureReport) and item.failure.code == "timeout"  # which the server saw, too
+            timed_out = isinstance(item, FailureReport) and item.failure.code == "timeout"  # the server saw it, too
             log.log(
                 logging.DEBUG if timed_out else logging.WARNING,
-                "the outcome of the job %s was refused: %s",
+                "the outcome of job %s was rejected: %s",
                 item.job_id,
                 refusal,
             )
@@ -442,19 +450,19 @@ class Worker:
         try:
             await client.report(item)
         except OjsterError as error:
-            log.debug("the progress of the job %s was not taken: %s", item.job_id, error)
+            log.debug("the progress of job %s was rejected: %s", item.job_id, error)
 
     # Heartbeats
 
     async def _beat_for_ever(self, client: Client) -> None:
-        interval = min(LONGEST_BEAT, self.lease / BEATS_PER_LEASE)
+        interval = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE)
         while True:
             try:
                 await self._beat(client)
             except OjsterError as error:
-                log.warning("the heartbeat was not heard: %s", error)
+                log.warning("heartbeat failed, trying again: %s", error)
             except Exception:
-                log.exception("the heartbeat failed, and is tried again")
+                log.exception("heartbeat failed unexpectedly, trying again")
             leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
             pause = min(interval, max(0.2, min(leases, default=self.lease) / 3))
             with contextlib.suppress(TimeoutError):
@@ -485,7 +493,7 @@ class Worker:
             self._changed.set()
         for job_id in (*pulse.cancelled, *pulse.lost):
             task, context = running[job_id]
-            log.info("the job %s is stopped: it was cancelled, or its lease is lost", job_id)
+            log.info("stopping job %s: it was cancelled, or its lease was lost", job_id)
             context.stop()
             task.cancel()
         match pulse.directive:
@@ -500,29 +508,29 @@ class Worker:
         for cron in self.app.crons:
             while True:
                 try:
-                    await client.register_cron(await self._as_switched(client, cron))
+                    await client.register_cron(await self._with_current_state(client, cron))
                     break
                 except (BackendUnavailable, BackendError) as error:
                     log.warning("cannot register the cron job %s, trying again: %s", cron.name, error)
                     await asyncio.sleep(1.0)
                 except OjsterError as error:
-                    log.error("the cron job %s was refused: %s", cron.name, error)
+                    log.error("the cron job %s was rejected: %s", cron.name, error)
                     break
 
-    async def _as_switched(self, client: Client, cron: Cron) -> Cron:
-        """The cron job, disabled if an operator has disabled it."""
+    async def _with_current_state(self, client: Client, cron: Cron) -> Cron:
+        """Return the cron job, disabled if an operator has disabled it."""
         try:
             known = await client.find_cron(cron.name)
         except NotFound:
             return cron
         return msgspec.structs.replace(cron, enabled=known.enabled)
 
-    # The end
+    # Shutdown
 
     async def _finish_or_hand_back(self, client: Client) -> None:
-        """Let jobs finish within the grace period; hand back the rest; wait until everything is reported."""
+        """Let jobs finish within the grace period, hand back the rest, and wait until all outcomes are reported."""
         deadline = time.monotonic() + self.grace
-        self._last_word = deadline + LAST_WORDS
+        self._report_deadline = deadline + FINAL_REPORT_SECONDS
         while self._active and (left := deadline - time.monotonic()) > 0:
             self._changed.clear()
             try:

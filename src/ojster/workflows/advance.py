@@ -1,9 +1,9 @@
-"""How does a workflow go on? One function for all of them: from nodes that have ended to those that start.
+"""Workflow progress: from nodes that have ended to nodes that start, with one function for all constructs.
 
-Whatever ends (a job, a gate, a container that was told to stop) is noted in those after it and in its container; what
-that decides starts, is skipped, is cancelled or ends in turn, until nothing changes. A workflow is advanced by one
-transaction at a time, the one in which its job ended, so everything happens exactly once. The cost is that of what
-changes, whatever the size of the workflow.
+An ended node (a job, a gate, a stopped container) is counted in its successors and its container. These then start,
+are skipped, are cancelled or end in turn, until nothing changes. One transaction at a time advances a workflow: the one
+in which its job ended. So everything happens exactly once. The cost depends on the number of changed nodes, not on the
+size of the workflow.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from ojster.workflows.node import (
     Kind,
     Node,
     NodeState,
+    count_ended_child,
+    count_ended_predecessor,
     decide,
-    end_of,
-    note_before,
-    note_child,
+    final_state_of,
 )
-from ojster.workflows.plan import MOST_ELEMENTS, Planner, Spec
+from ojster.workflows.plan import MAX_MAP_ELEMENTS, Planner, Spec
 from ojster.workflows.results import Outcome, outcomes
 
 _decode: Final = msgspec.json.decode
@@ -55,7 +55,7 @@ _END_OF_JOB: Final = {
 
 
 def advance(tx: Transaction) -> None:
-    """Let workflows go on whose jobs have ended in this transaction."""
+    """Advance the workflows of the jobs that ended in this transaction."""
     while tx.effects.ended:
         collect_outputs(tx)
         ended, tx.effects.ended = tx.effects.ended, []
@@ -72,7 +72,7 @@ def advance(tx: Transaction) -> None:
 
 
 class Advance:
-    """What is going on in the workflows of a graph."""
+    """The propagation of changes through the workflows of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -80,13 +80,13 @@ class Advance:
         self._ended: list[Node] = []
         self._ready: list[Node] = []
         self._jobs: dict[int, Job] = {}
-        """The jobs with which nodes have ended."""
+        """Ended jobs, by node id."""
         self._admitted: list[tuple[Node, NewJob]] = []
 
     def go(self) -> None:
-        """Let happen what is to happen, until nothing changes, and write it.
+        """Propagate changes until nothing changes, and write them.
 
-        What that ends of other workflows, because a job replaces one of theirs, is advanced too.
+        Other workflows are advanced too, if a new job replaced (and so cancelled) one of their jobs.
         """
         while self._ended or self._ready or self._admitted:
             if self._ended:
@@ -98,14 +98,14 @@ class Advance:
         self.graph.write()
         advance(self.tx)
 
-    # What can be said of nodes from outside
+    # Changes from outside
 
     def end_with_job(self, node: Node, job: Job) -> None:
         """End a node whose job has ended."""
         self._jobs[node.id] = job
         workflow = self.graph.workflow_of(node)
         if workflow.started_at is None and job.started_at is not None:
-            workflow.started_at = job.started_at  # whoever handed it out could not wait to note it
+            workflow.started_at = job.started_at  # the claim skipped the locked workflow
             self.graph.change(workflow)
             emit(self.tx, "workflow.started", workflow, total_steps=workflow.jobs)
         node.state = _END_OF_JOB[JobState(job.state)].value
@@ -125,24 +125,24 @@ class Advance:
         self._ended.append(node)
 
     def start(self, nodes: Iterable[Node]) -> None:
-        """Start nodes before which all has ended, unless a condition, an approval or a hold is in the way."""
+        """Start nodes with ended predecessors, unless a condition, an approval or a hold prevents it."""
         self._ready += nodes
 
     def decide(self, nodes: Iterable[Node]) -> None:
-        """Start, skip or cancel nodes that wait, as far as that is decided."""
+        """Start, skip or cancel waiting nodes, if their predecessors decide it."""
         for node in nodes:
             self._decide(node)
 
-    # What follows from what has ended
+    # Consequences of ended nodes
 
     def _spread(self) -> None:
-        """Note in others that nodes have ended."""
+        """Update the successors and the containers of ended nodes."""
         ended, self._ended = self._ended, []
         graph = self.graph
         graph.load(node.parent for node in ended if node.parent is not None)
         for before, node in graph.followers(ended):
             if node.state == NodeState.WAITING:
-                note_before(node, before)
+                count_ended_predecessor(node, before)
                 graph.touch(node)
                 self._decide(node)
         closing: list[Node] = []
@@ -152,7 +152,7 @@ class Advance:
             if container is None:
                 self._finish(node)
                 continue
-            note_child(container, node)
+            count_ended_child(container, node)
             graph.touch(container)
             self._tell(node, container)
             if not container.unfinished and container.state == NodeState.STARTED:
@@ -162,7 +162,7 @@ class Advance:
     def _decide(self, node: Node) -> None:
         container = self.graph.parent_of(node)
         if container is not None and container.state != NodeState.STARTED:
-            return  # it is decided when that starts, if it ever does
+            return  # decided when the container starts, if it ever does
         match decide(node):
             case Decision.START:
                 self._ready.append(node)
@@ -172,14 +172,14 @@ class Advance:
                 self.end(node, NodeState.CANCELLED, error=_UPSTREAM)
 
     def _close(self, containers: Sequence[Node]) -> None:
-        """End containers whose children have all ended."""
+        """End containers that have no unfinished children."""
         children = self.graph.children_of([one for one in containers if one.kind in TWO_PART])
         for container in containers:
-            end = container.verdict or end_of(container, children.get(container.id, []))
+            end = container.verdict or final_state_of(container, children.get(container.id, []))
             self.end(container, NodeState(end))
 
     def _count(self, node: Node) -> None:
-        """Count a job in its workflow."""
+        """Add an ended job to the counts of its workflow."""
         if node.kind != Kind.JOB:
             return
         workflow = self.graph.workflow_of(node)
@@ -189,7 +189,7 @@ class Advance:
         self.graph.change(workflow)
 
     def _finish(self, root: Node) -> None:
-        """Finish a workflow of which nothing runs any more."""
+        """Finish a workflow that has no running nodes."""
         workflow = self.graph.workflow_of(root)
         workflow.finished_at = self.tx.now
         workflow.due_at = workflow.held_at = None
@@ -208,7 +208,7 @@ class Advance:
             emit(self.tx, "workflow.cancelled", workflow)
 
     def _why(self, workflow: Workflow) -> dict[str, Any]:
-        """What the event of a failed workflow says of the cause."""
+        """Return the cause of a failed workflow, for its event."""
         if workflow.error is not None:
             return {"error": _decode(workflow.error)}
         self.graph.write_nodes()
@@ -228,7 +228,7 @@ class Advance:
         return {}
 
     def _tell(self, node: Node, container: Node) -> None:
-        """Emit the event of a step that has ended."""
+        """Emit the event of a completed or failed step."""
         if node.state not in (NodeState.COMPLETED, NodeState.FAILED) or container.kind in TWO_PART:
             return
         noun = "step" if container.kind in (Kind.CHAIN, Kind.GRAPH) else "job"
@@ -251,10 +251,10 @@ class Advance:
             **more,
         )
 
-    # What starts
+    # Starting nodes
 
     def _begin(self) -> None:
-        """Start nodes, as far as nothing is in the way."""
+        """Start the ready nodes; skip, block, hold or fail those that cannot start."""
         ready, self._ready = self._ready, []
         graph = self.graph
         graph.load_specs(ready)
@@ -277,13 +277,13 @@ class Advance:
                 code = "unresolvable_reference" if isinstance(error, Unresolvable) else "condition_failed"
                 self.end(node, NodeState.FAILED, error={"code": code, "type": code, "message": str(error)})
             except (msgspec.DecodeError, RecursionError) as error:
-                message = f"What it refers to cannot be read: {error}"
+                message = f"A referenced value cannot be decoded: {error}"
                 self.end(node, NodeState.FAILED, error={"code": "unreadable", "type": "unreadable", "message": message})
             except OjsterError as error:
                 self._refuse(node, error)
 
     def _known_to(self, nodes: Sequence[Node]) -> dict[int, Outcome]:
-        """How the steps stand that nodes refer to."""
+        """Return the outcomes of the steps that nodes refer to, by node id."""
         wanted: set[int] = set()
         for node in nodes:
             spec = self.graph.specs[node.id]
@@ -333,7 +333,7 @@ class Advance:
                 self._decide(child)
 
     def _note_compensation(self, node: Node) -> None:
-        """Show that a saga is being undone, if it is all that its workflow is."""
+        """Set the workflow to ``compensating`` when the compensation of its main saga starts."""
         saga, workflow = self.graph.parent_of(node), self.graph.workflow_of(node)
         is_main = saga is not None and saga.kind == Kind.SAGA and saga.parent == workflow.root and not saga.position
         if is_main and node.position and workflow.state == WorkflowState.RUNNING:
@@ -341,7 +341,7 @@ class Advance:
             self.graph.change(workflow)
 
     def _job(self, node: Node, spec: Spec, values: _Values) -> NewJob:
-        """Return the job of a node, its arguments put together."""
+        """Return the job of a node, with the references in its arguments resolved."""
         assert spec.request is not UNSET
         members = read_members(spec.request, "The step")
         if spec.has_references:
@@ -350,19 +350,21 @@ class Advance:
         return read_job(members, self.tx.now, largest=self.tx.settings.largest_job, tenant=tenant)
 
     def _finder(self, node: Node) -> Callable[[bytes], bytes]:
-        """Return what tells what the lookups of a node find."""
+        """Return the function that resolves the lookups of a node."""
         return finder(self.tx, self.graph.workflow_of(node).tenant, node.workflow)
 
     def _expand(self, node: Node, spec: Spec, values: _Values) -> None:
-        """Make the children of a map."""
+        """Create the children of a map, one group of nodes for each element."""
         assert spec.over is not UNSET
         assert spec.template is not UNSET
         over = resolve(spec.over, values.look_up, self._finder(node))
         if over.lstrip()[:1] != b"[":
             raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
         elements = _raw_list(over)
-        if len(elements) > MOST_ELEMENTS:
-            raise PayloadTooLarge(f"The map has {len(elements)} elements; at most {MOST_ELEMENTS} are allowed.")
+        if len(elements) > MAX_MAP_ELEMENTS:
+            raise PayloadTooLarge(
+                f"The map has {len(elements)} elements; at most {MAX_MAP_ELEMENTS} are allowed. Split the array."
+            )
         workflow = self.graph.workflow_of(node)
         place = self.graph.place_of(node)
         base = workflow.root
@@ -392,7 +394,7 @@ class Advance:
         node.total = node.unfinished = len(elements)
 
     def _enqueue(self) -> None:
-        """Enqueue the jobs of nodes, all in one go."""
+        """Enqueue the jobs of nodes, all at once."""
         admitted, self._admitted = self._admitted, []
         results = admit(self.tx, [[job] for _, job in admitted])
         for (node, job), result in zip(admitted, results, strict=True):
@@ -403,7 +405,7 @@ class Advance:
                 continue
             (pushed,) = result
             if pushed.existing:
-                error = {"code": "duplicate", "message": f"There is a job like this one already: {pushed.job.id}."}
+                error = {"code": "duplicate", "message": f"A job with this unique key exists: {pushed.job.id}."}
                 self.end(node, NodeState.SKIPPED, error=error)
                 continue
             node.state = NodeState.STARTED.value
@@ -420,18 +422,18 @@ class Advance:
                 emit(self.tx, "workflow.callback_fired", workflow, callback=node.name, job_id=job.id)
 
     def _refuse(self, node: Node, refusal: OjsterError) -> None:
-        """End a node whose job, or whose children, cannot be."""
+        """Fail a node if its job or its children cannot be created."""
         error = {"code": refusal.code, "type": refusal.code, "message": refusal.message}
         if isinstance(refusal, Duplicate) and "existing_job_id" in refusal.details:
             error["existing_job_id"] = refusal.details["existing_job_id"]
         self.end(node, NodeState.FAILED, error=error)
 
 
-_UPSTREAM: Final = {"code": "dependency_failed", "message": "A step before it did not succeed."}
+_UPSTREAM: Final = {"code": "dependency_failed", "message": "A predecessor step did not succeed."}
 
 
 class _Values:
-    """What the references and the condition of a node stand for."""
+    """Values for the references and the condition of a node."""
 
     def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> None:
         self.known = known
@@ -439,12 +441,12 @@ class _Values:
         self._spec = spec
 
     def look_up(self, reference: Reference) -> bytes:
-        """Return what a reference stands for, as JSON.
+        """Return the value of a reference, as JSON.
 
         Raises
         ------
         Unresolvable
-            It stands for nothing.
+            The reference has no value.
         """
         if reference.root in self._spec.bindings:
             return follow(reference, self._spec.bindings[reference.root])
@@ -461,7 +463,7 @@ class _Values:
         return follow(reference, step.result or b"null" if step.state == NodeState.COMPLETED else b"null")
 
     def for_condition(self) -> dict[str, Any]:
-        """Return what a condition may look at."""
+        """Return the variables that a condition can use."""
         steps = {}
         for name in self._spec.names:
             step = self._step(name)
@@ -479,7 +481,10 @@ class _Values:
 
 
 def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
-    """Record an event of a workflow (ojs-workflows.md, appendix B)."""
+    """Record an event of a workflow.
+
+    Spec: ojs-workflows appendix B
+    """
     tx.emit_about(
         type,
         workflow.id,

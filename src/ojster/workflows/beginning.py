@@ -12,11 +12,11 @@ from ojster.workflows.node import NUMBER_BITS
 
 
 def begin_workflows(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Note which workflows have begun, now that the first of their jobs is active."""
+    """Set the start time of workflows that have their first active job."""
     seqs = {job.node >> NUMBER_BITS for job in jobs if job.node is not None}
     if not seqs:
         return
-    # Whoever has locked one waits for nobody, and neither must we: the end of the job will tell that it began.
+    # Skip locked workflows, because a claim must not wait: the end of the job records their start.
     waiting = tx.execute(
         f"SELECT seq FROM workflows WHERE seq {tx.among} AND started_at IS NULL ORDER BY seq{tx.skip_locked}",
         (tx.integers(sorted(seqs)),),

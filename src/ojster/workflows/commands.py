@@ -1,4 +1,4 @@
-"""How are workflows started, followed and steered from the command line?"""
+"""Commands that start, follow and manage workflows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ojster.jobs.request import read_members
 from ojster.workflow import preview
 from ojster.workflows.drawing import MARKS, draw
 from ojster.workflows.graph import WORKFLOW_STATES
-from ojster.workflows.handle import LIVELY_POLL
+from ojster.workflows.handle import MAX_WATCH_POLL_SECONDS
 from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.notes import NewNote
 from ojster.workflows.plan import CONTAINERS, read_workflow
@@ -54,8 +54,8 @@ STYLES: Final = {
     "skipped": "bright_black",
 }
 
-MOST_SHOWN: Final = 40
-"""How many children of a container are shown, unless all are asked for; completed ones are left out first."""
+MAX_SHOWN_CHILDREN: Final = 40
+"""Maximum number of children of a container shown without ``--all``; completed and waiting ones are left out first."""
 
 ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 
@@ -82,13 +82,13 @@ def workflows() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @with_url
 @click.option(
-    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter; JSON, or else a string."
+    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="Parameter; JSON or a string; repeatable."
 )
-@click.option("--name", help="What to call it.")
-@click.option("--watch", "-w", is_flag=True, help="Show it until it has finished; exit with 1 if it does not succeed.")
+@click.option("--name", help="Name of the workflow.")
+@click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
 @with_json
 def start(file: Path, url: str, params: tuple[str, ...], name: str | None, watch: bool, as_json: bool) -> int:
-    """Start the workflow that FILE describes, as JSON or YAML; '-' is the standard input."""
+    """Start the workflow in FILE (JSON or YAML); '-' is the standard input."""
     wire = read_file(file)
     if params:
         wire["params"] = dict(wire.get("params") or {}) | dict(map(parameter, params))
@@ -101,7 +101,7 @@ def start(file: Path, url: str, params: tuple[str, ...], name: str | None, watch
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """Return the object that a file describes, as JSON or YAML; '-' is the standard input."""
+    """Return the object in a JSON or YAML file; '-' is the standard input."""
     text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     try:
         wire = msgspec.yaml.decode(text)  # JSON is YAML
@@ -113,10 +113,10 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def parameter(text: str) -> tuple[str, Any]:
-    """Return the name and the value of ``NAME=VALUE``: JSON, or else a string."""
+    """Return the name and the value of ``NAME=VALUE``; the value is JSON, otherwise a string."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.UsageError(f"--param must be NAME=VALUE, not {text!r}.")
+        raise click.UsageError(f"Give NAME=VALUE, not {text!r}.")
     try:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:
@@ -132,7 +132,9 @@ def parameter(text: str) -> tuple[str, Any]:
 @click.option("--name", help="Only workflows of this name.")
 @click.option("--definition", help="Only workflows of this definition.")
 @click.option("--target", help="Only workflows with this target.")
-@click.option("--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="How many at most.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
+)
 @with_json
 def list_workflows(url: str, as_json: bool, **chosen: Any) -> None:
     """List workflows, newest first."""
@@ -164,8 +166,8 @@ def list_workflows(url: str, as_json: bool, **chosen: Any) -> None:
 @workflows.command(epilog=examples(f"ojster workflows show {ID}", f"ojster workflows show {ID} --watch"))
 @click.argument("workflow_id")
 @with_url
-@click.option("--watch", "-w", is_flag=True, help="Show it until it has finished; exit with 1 if it does not succeed.")
-@click.option("--all", "whole", is_flag=True, help=f"Show all steps, also of containers with more than {MOST_SHOWN}.")
+@click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
+@click.option("--all", "whole", is_flag=True, help=f"Show all steps, not just {MAX_SHOWN_CHILDREN} per container.")
 @with_json
 def show(workflow_id: str, url: str, watch: bool, whole: bool, as_json: bool) -> int:
     """Show a workflow as a tree, with the state of each step."""
@@ -184,14 +186,14 @@ def show(workflow_id: str, url: str, watch: bool, whole: bool, as_json: bool) ->
 )
 @click.argument("workflow_id", required=False)
 @click.option(
-    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Draw what this file describes."
+    "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Draw the workflow in this file."
 )
-@click.option("--svg", is_flag=True, help="An SVG document, instead of the text of a Mermaid diagram.")
+@click.option("--svg", is_flag=True, help="Print an SVG document instead of a Mermaid diagram.")
 @with_url
 def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: str) -> None:
-    """Draw a workflow, or one that was not started yet."""
+    """Draw a workflow, or the workflow in a file."""
     if (workflow_id is None) == (file is None):
-        raise click.UsageError("Say either the id of a workflow or --file.")
+        raise click.UsageError("Give either a workflow id or --file.")
     if file is not None:
         wire = read_file(file)
         read_workflow(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
@@ -201,25 +203,27 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
     click.echo(draw(info, "svg" if svg else "mermaid"), nl=False)
 
 
-def _review(name: str, action: Any, verb: str, help: str) -> None:
+def _add_review_command(name: str, action: Any, verb: str, help: str) -> None:
     @workflows.command(name, help=help, epilog=examples(f"ojster workflows {name} {ID} release --notes 'because'"))
     @click.argument("workflow_id")
     @click.argument("step")
     @with_url
-    @click.option("--notes", "-m", help="What to note with it.")
-    @click.option("--as", "author", default=getpass.getuser, help="Who says so; by default your user name.")
+    @click.option("--notes", "-m", help="Text of the note.")
+    @click.option("--as", "author", default=getpass.getuser, help="Author; by default your user name.")
     @with_json
     def command(workflow_id: str, step: str, url: str, notes: str | None, author: str, as_json: bool) -> None:
         info = ask(url, lambda client: client.review_step(Review(workflow_id, step, action, notes, author)))
         done(f"The step {step} of {workflow_id} is {verb}.", as_json, info)
 
 
-_review("approve", "approve", "approved", "Approve STEP, named by its path, which waits for it.")
-_review("reject", "reject", "rejected", "Reject STEP, named by its path: it is cancelled.")
-_review("note", None, "noted", "Note something on STEP, which waits for an approval, without deciding.")
+_add_review_command("approve", "approve", "approved", "Approve STEP, a path. The step must wait for an approval.")
+_add_review_command("reject", "reject", "rejected", "Reject STEP, a path. The step is cancelled.")
+_add_review_command("note", None, "noted", "Add a note to STEP, a path, without a decision.")
 
 
-def _order(name: str, call: Callable[[Client, str], Awaitable[WorkflowInfo]], verb: str, help: str) -> None:
+def _add_workflow_command(
+    name: str, call: Callable[[Client, str], Awaitable[WorkflowInfo]], verb: str, help: str
+) -> None:
     @workflows.command(name, help=help, epilog=examples(f"ojster workflows {name} {ID}"))
     @click.argument("workflow_id")
     @with_url
@@ -229,9 +233,15 @@ def _order(name: str, call: Callable[[Client, str], Awaitable[WorkflowInfo]], ve
         done(f"{workflow_id} {verb}.", as_json, info)
 
 
-_order("retry", lambda client, one: client.retry_workflow(one), "runs again", "Run again what did not succeed.")
-_order("hold", lambda client, one: client.hold_workflow(one), "is held", "Let nothing start until it is released.")
-_order("release", lambda client, one: client.release_workflow(one), "goes on", "Let a workflow go on that is held.")
+_add_workflow_command(
+    "retry", lambda client, one: client.retry_workflow(one), "runs again", "Retry the steps that did not succeed."
+)
+_add_workflow_command(
+    "hold", lambda client, one: client.hold_workflow(one), "is held", "Start no further steps until released."
+)
+_add_workflow_command(
+    "release", lambda client, one: client.release_workflow(one), "is released", "Release a held workflow."
+)
 
 
 @workflows.command(
@@ -239,10 +249,10 @@ _order("release", lambda client, one: client.release_workflow(one), "goes on", "
 )
 @click.argument("workflow_id")
 @with_url
-@click.option("--step", help="Cancel only this step, named by its path, and what is inside it, active jobs too.")
+@click.option("--step", help="Cancel only the step with this path and all steps inside it, active jobs too.")
 @with_json
 def cancel(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
-    """Cancel a workflow: what has not started never does, active jobs may finish."""
+    """Cancel a workflow: no further step starts; active jobs may finish."""
     if step is None:
         info = ask(url, lambda client: client.cancel_workflow(workflow_id))
     else:
@@ -259,21 +269,21 @@ def cancel(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
 )
 @click.argument("workflow_id")
 @with_url
-@click.option("--result", help="What it waits for: JSON, or else a string.")
-@click.option("--error", help="Instead of that: why it will not come; the step fails for good.")
-@click.option("--step", help="Which step is meant, named by its path, if several wait.")
+@click.option("--result", help="Result to resume it with: JSON, otherwise a string.")
+@click.option("--error", help="Error to resume it with instead; the step fails without a retry.")
+@click.option("--step", help="Path of the step to resume; required if several are suspended.")
 @with_json
 def resume(workflow_id: str, url: str, result: str | None, error: str | None, step: str | None, as_json: bool) -> None:
-    """Let the job of a workflow go on that waits."""
+    """Resume the suspended job of a workflow."""
     item = WorkflowResumption(workflow_id, step, *resumption(result, error))
-    done(f"{workflow_id} goes on.", as_json, ask(url, lambda client: client.resume_workflow(item)))
+    done(f"{workflow_id} is resumed.", as_json, ask(url, lambda client: client.resume_workflow(item)))
 
 
 def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Failure | None]:
-    """Return what a job is resumed with."""
+    """Return the result or the failure to resume a job with."""
     if error is not None:
         if result is not None:
-            raise click.UsageError("Say either --result or --error.")
+            raise click.UsageError("Give either --result or --error.")
         return None, Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
     return (None if result is None else msgspec.json.encode(parameter(f"x={result}")[1])), None
 
@@ -283,7 +293,7 @@ def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Fai
 @with_url
 @with_json
 def status(workflow_id: str, url: str, as_json: bool) -> None:
-    """Show what became of each step so far, by branch and in the order in which they ended, and what is under way."""
+    """Show the outcomes of ended steps, by branch and in order of completion, and the current steps."""
     found = ask(url, lambda client: client.workflow_status(workflow_id))
     if as_json:
         print_json(found)
@@ -310,7 +320,7 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
 @click.option("--definition", help="Only workflows of this definition.")
 @with_json
 def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
-    """Count workflows by state, and by when they were created; each is in one column."""
+    """Count workflows by state and time of creation; each is in one column."""
     found = ask(url, lambda client: client.workflow_statistics(definition))
     if as_json:
         print_json(found)
@@ -328,10 +338,10 @@ def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
 )
 @click.argument("workflow_id")
 @with_url
-@click.option("--add", help="Note this: JSON, or else a string.")
+@click.option("--add", help="Note to add: JSON, otherwise a string.")
 @with_json
 def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> None:
-    """Show what was noted of a workflow and its jobs, the oldest first, or note something."""
+    """Show the notes on a workflow and its jobs, oldest first, or add a note."""
     if add is not None:
         note = NewNote(msgspec.json.encode(parameter(f"x={add}")[1]), workflow_id=workflow_id)
         done("Noted.", as_json, ask(url, lambda client: client.add_note(note)))
@@ -341,7 +351,7 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
         print_json({"notes": notes})
         return
     rows = [(ago(parse_timestamp(one.at)), one.job_id, bytes(one.note).decode()) for one in notes]
-    print_table(("when", "job", "note"), rows, "Nothing was noted.")
+    print_table(("when", "job", "note"), rows, "There are no notes.")
 
 
 @workflows.command(
@@ -352,11 +362,11 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
 )
 @click.argument("workflow_id")
 @with_url
-@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Set one; JSON, or else a string.")
-@click.option("--delete", "names", multiple=True, metavar="NAME", help="Delete one.")
+@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="Set a property; JSON or a string.")
+@click.option("--delete", "names", multiple=True, metavar="NAME", help="Delete a property; repeatable.")
 @with_json
 def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: tuple[str, ...], as_json: bool) -> None:
-    """Show what the tasks of a workflow share, or change it."""
+    """Show or change the properties that the tasks of a workflow share."""
     given = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in map(parameter, values)}
     changes = Changes(given, names)
     if changes.is_nothing:
@@ -367,10 +377,10 @@ def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: 
         print_json({"properties": found})
         return
     rows = [(name, bytes(one.value).decode(), one.version) for name, one in found.items()]
-    print_table(("name", "value", "# version"), rows, "It has no properties.")
+    print_table(("name", "value", "# version"), rows, "The workflow has no properties.")
 
 
-# Showing
+# Output
 
 
 def follow(
@@ -382,7 +392,7 @@ def follow(
     whole: bool,
     makes: bool,
 ) -> int:
-    """Begin with a workflow, and show it, once or until it has finished; return the exit code."""
+    """Run ``begin`` to get a workflow, show it once or until it finishes, and return the exit code."""
 
     async def look(client: Client) -> WorkflowInfo:
         info = await begin(client)
@@ -390,16 +400,16 @@ def follow(
             return info
         if as_json or not console.is_terminal:
             return await _until_finished(client, info)
-        with Live(console=console, refresh_per_second=12, get_renderable=lambda: _picture(info, whole)):
+        with Live(console=console, refresh_per_second=12, get_renderable=lambda: _render(info, whole)):
             while not info.finished:
-                info = await client.show_workflow(info.id, wait=LIVELY_POLL, version=info.version)
+                info = await client.show_workflow(info.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
         return info
 
     info = ask(url, look, makes=makes)
     if as_json:
         print_json(info)
     elif not (watch and console.is_terminal):
-        console.print(_picture(info, whole))
+        console.print(_render(info, whole))
     return int(watch and info.state != "completed")
 
 
@@ -410,8 +420,8 @@ async def _until_finished(client: Client, info: WorkflowInfo) -> WorkflowInfo:
     return info
 
 
-def _picture(info: WorkflowInfo, whole: bool) -> Group:
-    """The workflow: its head, how far it is, and its steps as a tree."""
+def _render(info: WorkflowInfo, whole: bool) -> Group:
+    """Return a workflow as a progress bar and a tree of its steps."""
     jobs, ended = info.metadata.get("job_count", 0), 0
     for name in ("completed_count", "failed_count", "cancelled_count"):
         ended += info.metadata.get(name, 0)
@@ -422,18 +432,18 @@ def _picture(info: WorkflowInfo, whole: bool) -> Group:
     if info.error is not None:
         label.append(f"  {info.error.message}", style="red")
     tree = Tree(label, guide_style="bright_black")
-    _grow(tree, info.children, whole)
+    _add_steps(tree, info.children, whole)
     return Group(head, tree)
 
 
-def _grow(tree: Tree, steps: Iterable[StepInfo], whole: bool) -> None:
+def _add_steps(tree: Tree, steps: Iterable[StepInfo], whole: bool) -> None:
     steps = list(steps)
     shown = steps
-    if not whole and len(steps) > MOST_SHOWN:
+    if not whole and len(steps) > MAX_SHOWN_CHILDREN:
         interesting = [step for step in steps if step.state not in ("completed", "waiting")]
-        shown = (interesting or steps)[:MOST_SHOWN]
+        shown = (interesting or steps)[:MAX_SHOWN_CHILDREN]
     for step in shown:
-        _grow(tree.add(_line(step)), step.children, whole)
+        _add_steps(tree.add(_line(step)), step.children, whole)
     if len(shown) < len(steps):
         left = len(steps) - len(shown)
         tree.add(Text(f"… and {left} more (--all)", style="bright_black"))
@@ -453,7 +463,7 @@ def _line(step: StepInfo) -> Text:
         progress = msgspec.json.decode(step.progress)
         line.append(f" {progress.get('progress', 0):.0%} {progress.get('message') or ''}", style="yellow")
     if step.on_hold:
-        line.append("  waits to be resumed", style="magenta")
+        line.append("  suspended", style="magenta")
     if step.state == "blocked":
         line.append(f"  approve or reject {step.path}", style="magenta")
     if step.error is not msgspec.UNSET and step.state == "failed":

@@ -1,7 +1,7 @@
-"""When is a step left out? Conditions in the Common Expression Language, over results and parameters.
+"""Conditions of steps, in the Common Expression Language (CEL), over results and parameters.
 
-The language has no side effects, and is evaluated by the library of its makers with a limit on its work: a condition
-can neither do harm nor hang. It is an extra: ``pip install 'ojster[conditions]'``.
+CEL has no side effects, and its library limits the work of an evaluation, so a condition is harmless and cannot hang.
+The library is an extra: ``pip install 'ojster[conditions]'``.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ _STRING: Final = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _STEPS: Final = re.compile(
     _STRING + r"""|(?<![\w.])steps\b\s*(?:\.\s*([A-Za-z_]\w*)|\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\])?"""
 )
-"""Strings, which are left out, and ``steps`` with the name of one behind it."""
+"""Matches strings, which are ignored, and ``steps`` with an optional step name after it."""
 
 _BRACKETS: Final = re.compile(_STRING + r"|(\.\s*(?:all|exists|exists_one|map|filter)\s*\()|([(\[{])|([)\]}])")
-"""Strings, which are left out; the beginning of a macro that goes through a list; other brackets."""
+"""Matches strings, which are ignored; the start of a list macro; other opening brackets; closing brackets."""
 
 
 class InvalidCondition(ValueError):
-    """A condition that cannot be evaluated. The message says why."""
+    """The condition is invalid or cannot be evaluated."""
 
 
 def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
-    """Check a condition, and return the names of the steps that it looks at.
+    """Validate a condition, and return the names of the steps that it refers to.
 
     Parameters
     ----------
     text:
         The condition, such as ``steps.check.result.ok && params.size > 3``.
     names:
-        What it may look at besides ``steps`` and ``params``.
+        Variables that it may use besides ``steps`` and ``params``.
 
     Raises
     ------
     InvalidCondition
-        It is no condition.
+        It is not a valid condition.
     Unsupported
         The library for conditions is not installed.
     """
@@ -57,18 +57,18 @@ def check_condition(text: str, names: Iterable[str] = ()) -> frozenset[str]:
         raise InvalidCondition(f"The condition {text!r:.80} is of type {kind.lower()}; it must be true or false.")
     found = {match[1] or match[2] or match[3] for match in _STEPS.finditer(text) if match[0].startswith("steps")}
     if None in found:
-        raise InvalidCondition("A condition must name each step that it looks at: steps.NAME or steps['NAME'].")
+        raise InvalidCondition("A condition must name each step that it refers to: steps.NAME or steps['NAME'].")
     _refuse_nested_macros(text)
     return frozenset(name for name in found if name is not None)
 
 
 def _refuse_nested_macros(text: str) -> None:
-    """Refuse to go through a list for each element of a list: that could take any time."""
+    """Reject nested list macros, because their run time is unbounded."""
     open_brackets: list[bool] = []
     for match in _BRACKETS.finditer(text):
         if match[1]:
             if any(open_brackets):
-                raise InvalidCondition("Macros such as 'map' and 'exists' cannot stand inside each other.")
+                raise InvalidCondition("Macros such as 'map' and 'exists' cannot be nested.")
             open_brackets.append(True)
         elif match[2]:
             open_brackets.append(False)
@@ -77,17 +77,17 @@ def _refuse_nested_macros(text: str) -> None:
 
 
 def evaluate(text: str, values: Mapping[str, Any]) -> bool:
-    """Tell whether a condition holds.
+    """Return whether a condition is true.
 
     Parameters
     ----------
     values:
-        What ``steps``, ``params`` and other names stand for.
+        Values of ``steps``, ``params`` and other variables.
 
     Raises
     ------
     InvalidCondition
-        It cannot be evaluated, or is neither true nor false.
+        It cannot be evaluated, or its value is not a boolean.
     """
     names = frozenset(values) - {"steps", "params"}
     try:
@@ -95,7 +95,7 @@ def evaluate(text: str, values: Mapping[str, Any]) -> bool:
     except RuntimeError as error:
         raise InvalidCondition(f"The condition {text!r:.80} cannot be evaluated: {_first_line(error)}") from None
     if not isinstance(answer, bool):
-        shown = answer if answer is not None else "an error: does it look at something that is not there?"
+        shown = answer if answer is not None else "an error. Does it refer to a missing value?"
         raise InvalidCondition(f"The condition {text!r:.80} is neither true nor false, but {shown!s:.200}")
     return answer
 
@@ -105,7 +105,7 @@ def _compile(text: str, names: frozenset[str]) -> cel.Expression:
     try:
         from cel_expr_python import cel
     except ImportError:
-        raise Unsupported("Conditions ('if') need another package here: pip install 'ojster[conditions]'.") from None
+        raise Unsupported("Conditions ('if') need an extra on this server: pip install 'ojster[conditions]'.") from None
     environment = cel.NewEnv(variables=dict.fromkeys(("steps", "params", *names), cel.Type.DYN))
     try:
         return environment.compile(text)
@@ -114,7 +114,7 @@ def _compile(text: str, names: frozenset[str]) -> cel.Expression:
 
 
 def _plain(value: Any) -> Any:
-    """The value as the language knows values: its integers have 64 bits; larger ones become floating-point numbers."""
+    """Return a value that CEL can hold: integers beyond 64 bits become floating-point numbers."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""What does a workflow look like that is started often? Definitions have a name and versions. (seed 002)
+"""Workflow definitions: named and versioned templates of workflows.
 
-A definition is what a request for a workflow says, without what is said of one alone: its parameters, its target, its
-time. A workflow that is started from it is a snapshot: later versions do not change it.
+A definition has the members of a workflow request, except those of a single workflow such as parameters, target and
+times. A workflow copies its definition when it is started: later versions do not change it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ojster.workflows.locks import compile_lock
 LONGEST_NAME: Final = 128
 LONGEST_TARGET: Final = 1_024
 LARGEST_DEFINITION: Final = 1_048_576
-"""How many bytes a definition may take as JSON."""
+"""Maximum size of a definition as JSON, in bytes."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._\-]*")
 
-OF_ONE: Final = frozenset(
+SINGLE_WORKFLOW_MEMBERS: Final = frozenset(
     {
         "id",
         "definition",
@@ -47,7 +47,7 @@ OF_ONE: Final = frozenset(
         "locks",
     }
 )
-"""What is said of one workflow that is started from a definition, and not in the definition itself."""
+"""Members of a single workflow, which a definition must not have."""
 
 _BRANCHES: Final[tuple[str, ...]] = ("steps", "jobs", "callbacks", "over", "do", "on_error", "on_cancel")
 
@@ -60,11 +60,11 @@ class Definition(msgspec.Struct, frozen=True):
     Parameters
     ----------
     body:
-        The members of a workflow that it stands for, as JSON.
+        Members of the workflow, as canonical JSON.
     params_schema:
-        What the parameters of its workflows must look like: a JSON Schema, if there is one.
+        JSON Schema of the workflow's parameters; ``None``: any parameters.
     hashes:
-        The SHA-256 of each of its branches, by which somebody sees whether they have the same.
+        SHA-256 of each branch, by its name, with which clients compare definitions.
     """
 
     name: str
@@ -76,34 +76,35 @@ class Definition(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> Members:
-        """The members of a workflow that it stands for."""
+        """The members of the workflow, decoded."""
         return msgspec.json.decode(self.body, type=Members)
 
     def is_like(self, other: Definition) -> bool:
-        """Whether another version stands for the same."""
+        """Return whether another version has the same content."""
         return (self.body, self.params_schema) == (other.body, other.params_schema)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return it as JSON has it, without times."""
+        """Return its JSON form, without times."""
         wire = {"name": self.name, "version": self.version, "workflow": msgspec.Raw(self.body), "hashes": self.hashes}
         return wire | ({} if self.params_schema is None else {"params_schema": msgspec.Raw(self.params_schema)})
 
 
 START_MEMBERS: Final = frozenset({"definition", "definition_version", "target", "locks"})
-"""What a request says of which definition a workflow is started from, and for what."""
+"""Members of a request that select the definition and the target of a workflow."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """From which definition a workflow is started, and for what.
+    """The definition and the target of a workflow to start.
 
     Parameters
     ----------
     definition_version:
-        ``None``: the latest.
+        Version of the definition; ``None``: the latest.
     target:
-        What it works on: no other workflow of the definition has the same, and the same parameters, before it is over.
+        What the workflow works on. Until it has finished, no other workflow of the definition with the same target and
+        parameters can start.
     locks:
-        A regular expression: no other workflow is started for a target that it matches before this one is over.
+        Regular expression. Until the workflow has finished, no other workflow with a matching target can start.
     """
 
     definition: str
@@ -112,9 +113,19 @@ class Start(msgspec.Struct, frozen=True):
     locks: str | None = None
 
     def of(self, params: bytes, members: Members, tenant: str) -> dict[str, Any]:
-        """Return what a tenant's workflow with these parameters, and members of its own, is to remember of it."""
+        """Return the fields of the new workflow that store this start.
+
+        Parameters
+        ----------
+        params:
+            Parameters of the workflow, as JSON.
+        members:
+            Members of the request.
+        tenant:
+            Tenant of the workflow.
+        """
         remembered: dict[str, Any] = msgspec.structs.asdict(self)
-        own = {name: raw for name, raw in members.items() if name in REMEMBERED}
+        own = {name: raw for name, raw in members.items() if name in RETRY_MEMBERS}
         remembered["start"] = msgspec.json.encode(own)
         if self.target is not None:
             remembered["target_key"] = target_key(tenant, self.definition, self.target, params)
@@ -122,16 +133,16 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def read_start(members: Members) -> Start:
-    """Return from which definition a request wants a workflow to be started.
+    """Return the definition and the target in a request.
 
     Raises
     ------
     InvalidRequest
-        It is malformed, or says what the definition says.
+        The request is malformed, or has members that belong to the definition.
     """
-    if others := sorted(members.keys() - OF_ONE):
+    if others := sorted(members.keys() - SINGLE_WORKFLOW_MEMBERS):
         raise InvalidRequest(
-            f"{others[0]!r} is said by the definition, not by a workflow that is started from it.", field=others[0]
+            f"{others[0]!r} cannot be set when a workflow is started from a definition.", field=others[0]
         )
     given = {name: members[name] for name in START_MEMBERS & members.keys()}
     try:
@@ -139,50 +150,50 @@ def read_start(members: Members) -> Start:
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{error}.", field="definition") from None
     if start.target is not None and not 0 < len(start.target) <= LONGEST_TARGET:
-        raise InvalidRequest(f"A target has 1 to {LONGEST_TARGET} characters.", field="target")
+        raise InvalidRequest(f"The target must have 1 to {LONGEST_TARGET} characters.", field="target")
     if start.locks is not None:
         compile_lock(start.locks)
     return start
 
 
-REMEMBERED: Final = frozenset({"name", "priority", "properties", "expiration_delay"})
-"""What is said of one workflow that holds for it, too, if it is run again as a whole."""
+RETRY_MEMBERS: Final = frozenset({"name", "priority", "properties", "expiration_delay"})
+"""Members of a single workflow that a workflow retry uses again."""
 
 _RERUNS: Final = RetryPolicy(max_attempts=10)
-"""How often, and when, workflows are run again as a whole whose definitions do not say."""
+"""Default policy of workflow retries."""
 
 
-def read_rerun_policy(members: Members) -> RetryPolicy:
-    """Return how often, and when, workflows of a definition are run again as a whole."""
+def read_workflow_retry_policy(members: Members) -> RetryPolicy:
+    """Return the policy of workflow retries of a definition."""
     if "retry" not in members:
         return _RERUNS
     return parse_retry_policy({"max_attempts": _RERUNS.max_attempts} | msgspec.json.decode(members["retry"]))
 
 
 def check_name(name: str) -> str:
-    """Return a name if a definition can have it.
+    """Validate the name of a definition and return it.
 
     Raises
     ------
     InvalidRequest
-        It cannot.
+        The name is invalid.
     """
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"The name {name[:80]!r} is invalid: it must be lower-case letters, digits, '.', '_' and '-', begin with a "
-            f"letter or a digit, and be at most {LONGEST_NAME} characters long.",
+            f"The name {name[:80]!r} is invalid: it must contain only lower-case letters, digits, '.', '_' and '-', "
+            f"begin with a letter or a digit, and be at most {LONGEST_NAME} characters long.",
             field="name",
         )
     return name
 
 
 def read_definition(name: str, members: Members) -> Definition:
-    """Return the definition that a request describes; whether a workflow can be made of it is not checked here.
+    """Return the definition in a request. The steps of the workflow are not validated here.
 
     Raises
     ------
     InvalidRequest
-        Its name or its schema is malformed, it is too large, or it says what is said of one workflow alone.
+        Its name or schema is malformed, it is too large, or it has members of a single workflow.
     Unsupported
         It has a schema, and this server has no validator.
     """
@@ -190,8 +201,8 @@ def read_definition(name: str, members: Members) -> Definition:
     schema = members.pop("params_schema", None)
     if schema is not None:
         compile_schema(read_value(schema, "params_schema"))
-    if of_one := sorted(OF_ONE & members.keys()):
-        raise InvalidRequest(f"{of_one[0]!r} is said when a workflow is started, not in a definition.", field=of_one[0])
+    if of_one := sorted(SINGLE_WORKFLOW_MEMBERS & members.keys()):
+        raise InvalidRequest(f"{of_one[0]!r} cannot be in a definition. Send it at the start.", field=of_one[0])
     body = _canonical(members)
     if len(body) > LARGEST_DEFINITION:
         raise InvalidRequest(
@@ -204,12 +215,12 @@ def read_definition(name: str, members: Members) -> Definition:
 
 
 def check_params(definition: Definition, params: bytes) -> None:
-    """Refuse parameters that do not look as a definition wants them to.
+    """Validate parameters against the schema of a definition, if it has one.
 
     Raises
     ------
     SchemaViolation
-        They do not.
+        The parameters violate the schema.
     """
     if definition.params_schema is None:
         return
@@ -224,11 +235,11 @@ def check_params(definition: Definition, params: bytes) -> None:
 
 
 def target_key(tenant: str, definition: str, target: str, params: bytes) -> str:
-    """Return what no other unfinished workflow may have (seed 002, "Job Uniqueness")."""
+    """Return the uniqueness key of a target: no two unfinished workflows may have the same."""
     return hashlib.sha256(_encode([tenant, definition, target, read_value(params, "params")])).hexdigest()
 
 
 def _canonical(value: Mapping[str, msgspec.Raw] | msgspec.Raw) -> bytes:
-    """Return JSON that is the same for the same value, however it was written."""
+    """Return the canonical JSON of a value, which does not depend on its formatting or key order."""
     raw = msgspec.json.encode(value) if isinstance(value, Mapping) else bytes(value)
     return _encode(read_value(raw, "definition"))

@@ -1,4 +1,4 @@
-"""How are definitions of workflows kept, and workflows started from them, on the command line? (seed 002)"""
+"""Commands for workflow definitions, and to start workflows from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ojster.workflows.definitions import Deletion, Named
     )
 )
 def definitions() -> None:
-    """Create, list, show, change and delete definitions of workflows, and start workflows from them."""
+    """Create, list, show, change and delete workflow definitions, and start workflows from them."""
 
 
 @definitions.command(
@@ -39,16 +39,16 @@ def definitions() -> None:
 @with_url
 @with_json
 def apply(files: tuple[Path, ...], url: str, as_json: bool) -> None:
-    """Create the definitions that FILES describe, as JSON or YAML, or give them new versions where they differ.
+    """Create the definitions in FILES (JSON or YAML), or add a version to those that have changed.
 
-    Each file has the 'name' of the definition, and what its workflows say: 'type', 'steps', 'on_error', ….
+    Each file has the 'name' of the definition and the members of its workflows: 'type', 'steps', 'on_error', ….
     """
     given: list[tuple[str, Members]] = []
     for file in files:
         wire = read_file(file)
         name = wire.pop("name", None)
         if not isinstance(name, str):
-            raise click.UsageError(f"{file} does not say the 'name' of the definition.")
+            raise click.UsageError(f"{file} has no string 'name'. Add the name of the definition.")
         given.append((name, read_members(msgspec.json.encode(wire), str(file))))
 
     async def apply_all(client: Client) -> list[tuple[str, Definition]]:
@@ -68,7 +68,7 @@ async def _apply(client: Client, name: str, members: Members) -> tuple[str, Defi
     except NotFound:
         try:
             return "created", await client.create_definition(name, members)
-        except Duplicate:  # by somebody else, just now
+        except Duplicate:  # another client has just created it
             before = await client.find_definition(Named(name))
     after = await client.update_definition(name, members)
     return ("unchanged" if after.version == before.version else "changed"), after
@@ -78,7 +78,7 @@ async def _apply(client: Client, name: str, members: Members) -> tuple[str, Defi
 @with_url
 @with_json
 def list_definitions(url: str, as_json: bool) -> None:
-    """List the latest versions of all definitions."""
+    """List the latest version of every definition."""
     found = ask(url, lambda client: client.definitions())
     if as_json:
         print_json({"definitions": [one.to_wire() for one in found]})
@@ -98,10 +98,10 @@ def _type(one: Definition) -> str:
     "show", epilog=examples("ojster definitions show gist", "ojster definitions show gist --version 2")
 )
 @click.argument("name")
-@click.option("--version", "-V", type=click.IntRange(1), help="Which version; by default the latest.")
+@click.option("--version", "-V", type=click.IntRange(1), help="Version; by default the latest.")
 @with_url
 def show_definition(name: str, version: int | None, url: str) -> None:
-    """Show a definition, as JSON, with the SHA-256 of each of its branches."""
+    """Show a definition as JSON, with the SHA-256 of each branch."""
     print_json(ask(url, lambda client: client.find_definition(Named(name, version))).to_wire())
 
 
@@ -109,7 +109,7 @@ def show_definition(name: str, version: int | None, url: str) -> None:
     "delete", epilog=examples("ojster definitions delete gist", "ojster definitions delete gist --force")
 )
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also if workflows of it have not finished; they go on.")
+@click.option("--force", is_flag=True, help="Delete it even if some of its workflows are unfinished; these continue.")
 @with_url
 @with_json
 def delete_definition(name: str, force: bool, url: str, as_json: bool) -> None:
@@ -128,17 +128,17 @@ def delete_definition(name: str, force: bool, url: str, as_json: bool) -> None:
 )
 @click.argument("name")
 @with_url
-@click.option("--version", "-V", type=click.IntRange(1), help="Which version; by default the latest.")
+@click.option("--version", "-V", type=click.IntRange(1), help="Version; by default the latest.")
 @click.option(
-    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A parameter; JSON, or else a string."
+    "--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="Parameter; JSON or a string; repeatable."
 )
-@click.option("--target", help="What it works on: nothing else with the same parameters starts for it.")
-@click.option("--locks", metavar="REGEX", help="Until it is over, nothing starts whose target matches this.")
+@click.option("--target", help="Resource it works on; no two unfinished workflows have the same target and parameters.")
+@click.option("--locks", metavar="REGEX", help="Block workflows with a matching target until it finishes.")
 @click.option(
-    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="What its tasks share when it begins."
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Initial shared property; JSON or a string."
 )
-@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Start so much later.")
-@click.option("--watch", "-w", is_flag=True, help="Show it until it has finished; exit with 1 if it does not succeed.")
+@click.option("--delay", type=click.FloatRange(0), metavar="SECONDS", help="Delay before the start.")
+@click.option("--watch", "-w", is_flag=True, help="Follow it until it finishes; exit with 1 unless it completes.")
 @with_json
 def start(name: str, url: str, params: tuple[str, ...], properties: tuple[str, ...], **given: Any) -> int:
     """Start a workflow from the definition NAME."""

@@ -1,4 +1,4 @@
-"""How are definitions of workflows created, shown, changed and deleted? (seed 002)"""
+"""Endpoints for workflow definitions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, page_of, pagination
+from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 
 
-async def create_definition(exchange: Exchange) -> Answer:
-    """Create a definition: a name, and what a workflow says that is not said of one alone."""
+async def create_definition(exchange: HttpRequest) -> Answer:
+    """Create a workflow definition: a name, and the members that all its workflows share."""
     members = await exchange.members()
     if "name" not in members:
-        raise InvalidRequest("The definition has no 'name'.", field="name", validation="required")
+        raise InvalidRequest("The definition has no 'name'. Add one.", field="name", validation="required")
     try:
         name = msgspec.json.decode(members["name"], type=str)
     except msgspec.ValidationError:
@@ -27,8 +27,8 @@ async def create_definition(exchange: Exchange) -> Answer:
     return _answer(made, 201, ((b"location", f"{BASE}/definitions/{called(made.name)}".encode()),))
 
 
-async def list_definitions(exchange: Exchange) -> Answer:
-    """List the latest versions of all definitions, by name, or of the one that has a ``name``."""
+async def list_definitions(exchange: HttpRequest) -> Answer:
+    """List the latest version of each definition, sorted by name, or only of the one called ``name``."""
     limit, offset, _ = page_of(exchange.query)
     found = await exchange.engine.definitions()
     if (name := exchange.query.get("name")) is not None:
@@ -38,26 +38,26 @@ async def list_definitions(exchange: Exchange) -> Answer:
     return Answer(encode({"definitions": [_shown(one) for one in found[offset:after]], "pagination": page}))
 
 
-async def show_definition(exchange: Exchange) -> Answer:
+async def show_definition(exchange: HttpRequest) -> Answer:
     """Show the latest version of a definition."""
     return _answer(await exchange.engine.find_definition(Named(exchange.path["name"])))
 
 
-async def show_version(exchange: Exchange) -> Answer:
+async def show_version(exchange: HttpRequest) -> Answer:
     """Show one version of a definition."""
     version = exchange.path["version"]
     if not (version.isascii() and version.isdigit() and len(version) < 10):
-        raise InvalidRequest("A version of a definition is a number.", field="version")
+        raise InvalidRequest("The version in the path is not a number. Use digits.", field="version")
     return _answer(await exchange.engine.find_definition(Named(exchange.path["name"], int(version))))
 
 
-async def update_definition(exchange: Exchange) -> Answer:
-    """Give a definition a new version; if the latest is the same, it stays."""
+async def update_definition(exchange: HttpRequest) -> Answer:
+    """Add a new version to a definition, unless it equals the latest version."""
     return _answer(await exchange.engine.update_definition(exchange.path["name"], await exchange.members()))
 
 
-async def delete_definition(exchange: Exchange) -> Answer:
-    """Delete a definition; with ``force=true`` even if workflows of it have not finished, which go on."""
+async def delete_definition(exchange: HttpRequest) -> Answer:
+    """Delete a definition; with ``force=true`` even if it has unfinished workflows, which continue to run."""
     name = exchange.path["name"]
     await exchange.engine.delete_definition(Deletion(name, exchange.query.get("force") == "true"))
     return Answer(encode({"deleted": True, "name": name}))

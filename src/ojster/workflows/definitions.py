@@ -1,4 +1,4 @@
-"""Which workflows can be started by name? Definitions, and their versions. (seed 002)"""
+"""Workflow definitions and their versions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _LATEST: Final = "version = (SELECT max(version) FROM definitions AS d WHERE d.n
 
 
 def create_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
-    """Create definitions; for each return it, or that there is one of its name."""
+    """Create definitions; return each, or ``Duplicate`` if its name is taken."""
     results: list[Definition | OjsterError] = []
     for one in definitions:
         if find(tx, one.name) is not None:
             name = called(one.name)
-            results.append(Duplicate(f"There is a definition {name!r} already; change it with PUT.", definition=name))
+            results.append(Duplicate(f"The definition {name!r} exists already. Change it with PUT.", definition=name))
         else:
             results.append(_insert(tx, one, "created"))
     return results
 
 
 def update_definitions(tx: Transaction, definitions: Sequence[Definition]) -> list[Definition | OjsterError]:
-    """Give definitions a new version, unless the latest is the same; for each return it, or that there is none."""
+    """Add a version to definitions, unless the latest is the same; return the latest of each, or ``NotFound``."""
     results: list[Definition | OjsterError] = []
     for one in definitions:
         known = find(tx, one.name)
@@ -54,19 +54,19 @@ def _insert(tx: Transaction, one: Definition, what: str) -> Definition:
 
 
 class Named(msgspec.Struct, frozen=True):
-    """Which definition; ``version``: which of its versions, or (``None``) the latest."""
+    """Reference to a definition; ``version`` ``None``: its latest version."""
 
     name: str
     version: int | None = None
 
 
 def find_definitions(tx: Transaction, requests: Sequence[Named]) -> list[Definition | OjsterError]:
-    """Return each definition, or that there is none."""
+    """Return each definition, or ``NotFound``."""
     return [find(tx, one.name, one.version) or no_definition(one.name, one.version) for one in requests]
 
 
 def find(tx: Transaction, name: str, version: int | None = None) -> Definition | None:
-    """Return a version of a definition, or its latest."""
+    """Return a version of a definition (``None``: the latest), if it exists."""
     which = _LATEST if version is None else "version = :version"
     rows = tx.execute(
         f"SELECT {_COLUMNS} FROM definitions WHERE name = :name AND {which}", {"name": name, "version": version}
@@ -82,14 +82,14 @@ def list_definitions(tx: Transaction, requests: Sequence[None]) -> list[list[Def
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """Which definition is to be deleted; ``force``: although there are unfinished workflows of it."""
+    """Request to delete a definition; ``force``: even if it has unfinished workflows."""
 
     name: str
     force: bool = False
 
 
 def delete_definitions(tx: Transaction, deletions: Sequence[Deletion]) -> list[OjsterError | None]:
-    """Delete definitions with all their versions. Workflows that were started from them go on."""
+    """Delete definitions with all their versions. Workflows that were started from them continue."""
     results: list[OjsterError | None] = []
     for one in deletions:
         name = called(one.name)
@@ -99,7 +99,7 @@ def delete_definitions(tx: Transaction, deletions: Sequence[Deletion]) -> list[O
         if find(tx, one.name) is None:
             results.append(no_definition(one.name))
         elif rows[0][0] and not one.force:
-            message = f"{rows[0][0]} workflows of the definition {name!r} have not finished; they would go on."
+            message = f"The definition {name!r} has {rows[0][0]} unfinished workflows, which would continue."
             results.append(Conflict(message + " Delete it with 'force=true'.", definition=name, unfinished=rows[0][0]))
         else:
             tx.execute("DELETE FROM definitions WHERE name = :name", {"name": one.name})
@@ -114,7 +114,7 @@ def _definition(row: Sequence[Any]) -> Definition:
 
 
 def no_definition(name: str, version: int | None = None) -> NotFound:
-    """Return the refusal for a definition that there is not."""
+    """Return the refusal for a missing definition or version."""
     shown = called(name)
     which = f"a definition {shown!r}" if version is None else f"a version {version} of the definition {shown!r}"
     return NotFound(f"There is no {which.removeprefix('a ')}.", resource_type="definition", resource_id=shown)

@@ -1,7 +1,7 @@
-"""How is a workflow drawn? As the text of a Mermaid diagram, or as an SVG document, made here without the network.
+"""Diagrams of workflows: Mermaid text, or SVG documents rendered without the network.
 
-A chain runs from left to right, what runs at the same time stands below each other, and a graph is drawn in columns:
-each step to the right of those that it comes after.
+A chain runs from left to right, and parallel steps stand below each other. A graph is drawn in columns: each step to
+the right of its predecessors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLOURS: Final = {
     "cancelled": ("#e8e8e8", "#777777"),
     "skipped": ("#f7f7f7", "#aaaaaa"),
 }
-"""The background and the border of a step in each state."""
+"""Background and border colour of a step, by state."""
 
 MARKS: Final = {
     "waiting": "·",
@@ -45,12 +45,12 @@ MARKS: Final = {
 
 
 def draw(info: WorkflowInfo, format: Literal["mermaid", "svg"] = "mermaid") -> str:
-    """Return a picture of a workflow.
+    """Return a diagram of a workflow, as text.
 
     Raises
     ------
     ValueError
-        There is no such format.
+        The format is neither ``mermaid`` nor ``svg``.
     """
     match format:
         case "mermaid":
@@ -61,7 +61,7 @@ def draw(info: WorkflowInfo, format: Literal["mermaid", "svg"] = "mermaid") -> s
 
 
 def arrows_of(step: WorkflowInfo | StepInfo) -> Iterator[tuple[StepInfo, StepInfo, str]]:
-    """Return which children of a container come after which, and why."""
+    """Yield the edges between a container's children: predecessor, successor and condition, which may be empty."""
     if step.type in ("chain", "saga"):
         for before, after in itertools.pairwise(step.steps or ()):
             yield before, after, ""
@@ -76,7 +76,7 @@ def arrows_of(step: WorkflowInfo | StepInfo) -> Iterator[tuple[StepInfo, StepInf
 
 
 class _Mermaid:
-    """A flowchart, as Mermaid's text."""
+    """A flowchart in Mermaid's syntax."""
 
     def __init__(self, info: WorkflowInfo) -> None:
         self._info = info
@@ -147,7 +147,7 @@ _LONGEST_LABEL: Final = 40
 
 
 class _Box(msgspec.Struct):
-    """A rectangle on the page; of a container, with others inside, whose places count from its corner."""
+    """A rectangle on the page. A container has others inside, with positions relative to its top left corner."""
 
     width: float
     height: float
@@ -261,7 +261,7 @@ def _label(step: StepInfo) -> str:
 
 
 def _columns(boxes: Sequence[_Box], arrows: Sequence[tuple[_Box, _Box, str]]) -> list[list[_Box]]:
-    """Put each box one column to the right of the last of those that it comes after."""
+    """Put each box one column to the right of its rightmost predecessor."""
     before: dict[int, list[_Box]] = {}
     for one, other, _ in arrows:
         before.setdefault(id(other), []).append(one)

@@ -18,10 +18,10 @@ from ojster.workflows.claim_policy import StoppedWorkflowPolicy
 from ojster.workflows.node import NUMBER_BITS
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
-from ojster.workflows.results import give_inputs
+from ojster.workflows.results import add_parent_results
 from ojster.workflows.retry import rerun
 from ojster.workflows.stopping import lock_workflows, stop_steps
-from ojster.workflows.suspensions import give_resumptions, put_on_hold
+from ojster.workflows.suspensions import add_resume_data, suspend_job
 from ojster.workflows.workflows import cancel_with_worker, grow, skip_rest
 
 
@@ -73,7 +73,7 @@ class WorkflowExtension(Extension):
         match word.then:
             case "wait":
                 deadline = word.deadline if word.wait is None else tx.now + word.wait
-                put_on_hold(tx, job, again=word.again, deadline=deadline)
+                suspend_job(tx, job, again=word.again, deadline=deadline)
             case "retry":
                 rerun(tx, job)
             case "skip":
@@ -91,5 +91,5 @@ class WorkflowExtension(Extension):
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Note which workflows have begun; give their jobs the results that they ask for, and what resumed them."""
         begin_workflows(tx, jobs)
-        give_inputs(tx, jobs)
-        give_resumptions(tx, jobs)
+        add_parent_results(tx, jobs)
+        add_resume_data(tx, jobs)

@@ -1,4 +1,4 @@
-"""What of workflows has a transaction read, made and changed? Their rows, read when they are wanted, written once."""
+"""Workflows and their nodes in a transaction: rows that are read on demand and written once."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ojster.workflows.plan import Plan, Spec, read_spec
 
 
 class WorkflowState:
-    """The states of a workflow (ojs-workflows.md sections 8 and 14.4)."""
+    """States of a workflow. Spec: ojs-workflows 8, 14.4"""
 
     PENDING: Final = "pending"
-    """It waits for the time that it is scheduled for."""
+    """Waits for its scheduled time."""
     RUNNING: Final = "running"
     COMPENSATING: Final = "compensating"
     COMPLETED: Final = "completed"
     FAILED: Final = "failed"
     CANCELLED: Final = "cancelled"
     RETRIED: Final = "retried"
-    """It is run again as a whole, as another workflow (seed 002)."""
+    """Runs again as a whole, as another workflow."""
     COMPENSATED: Final = "compensated"
 
 
@@ -39,10 +39,10 @@ FINAL_STATES: Final = frozenset(_FINAL)
 
 
 class Workflow(msgspec.Struct, gc=False):
-    """A workflow as it is stored. Times are microseconds since the epoch.
+    """A stored workflow. Times are microseconds since the epoch.
 
-    ``finished_at`` is when nothing of it ran any more: a cancelled workflow is ``cancelled`` at once, and finished when
-    the jobs that were active have ended.
+    ``finished_at`` is when its last job ended: a cancelled workflow is ``cancelled`` at once, and finished when its
+    active jobs have ended.
     """
 
     seq: int
@@ -90,7 +90,7 @@ class Workflow(msgspec.Struct, gc=False):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Between which ids its nodes are."""
+        """The first and the last id that its nodes can have."""
         return self.root, ((self.seq + 1) << NUMBER_BITS) - 1
 
 
@@ -117,7 +117,7 @@ _CHANGING: Final[dict[str, ColumnType]] = {
     "next_attempt": "uuid",
     "kept_until": "bigint",
 }
-"""What changes of a workflow."""
+"""Columns that change in an existing workflow."""
 
 _OTHERS: Final[dict[str, ColumnType]] = {
     "kind": "text",
@@ -170,9 +170,9 @@ _changing_workflow_row: Final = attrgetter(*_CHANGING)
 
 
 class Graph:
-    """Nodes of workflows that no other transaction changes until this one has ended.
+    """Nodes of locked workflows, which no other transaction changes until this one ends.
 
-    What is changed in memory (``touch``) is written by ``write``, all at once.
+    Changes in memory (``touch``) are written by ``write``, all at once.
     """
 
     def __init__(self, tx: Transaction) -> None:
@@ -192,7 +192,7 @@ class Graph:
     # Reading
 
     def lock(self, seqs: Collection[int]) -> None:
-        """Let no other transaction change these workflows, and read them."""
+        """Lock workflows against other transactions, and read them."""
         rows = self.tx.execute(
             f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {self.tx.among} ORDER BY seq{self.tx.for_update}",
             (self.tx.integers(sorted(seqs)),),
@@ -200,7 +200,7 @@ class Graph:
         self.workflows |= {row[0]: Workflow(*row) for row in rows}
 
     def load(self, ids: Iterable[int]) -> None:
-        """Read nodes that are not there yet."""
+        """Read the nodes that are not loaded."""
         if missing := [id for id in dict.fromkeys(ids) if id not in self.nodes]:
             query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE id {self.tx.among}"
             for row in self.tx.execute(query, (self.tx.integers(missing),)):
@@ -217,15 +217,15 @@ class Graph:
         return self.nodes.setdefault(node.id, node)
 
     def workflow_of(self, node: Node) -> Workflow:
-        """The workflow of a node."""
+        """Return the workflow of a node."""
         return self.workflows[node.workflow]
 
     def parent_of(self, node: Node) -> Node | None:
-        """The container of a node, which was loaded; the root has none."""
+        """Return the container of a node, which must be loaded; ``None`` for the root."""
         return None if node.parent is None else self.nodes[node.parent]
 
     def place_of(self, node: Node) -> str:
-        """The place of a node in its workflow, its containers read: see ``ojster.workflows.node.place_of``."""
+        """Return the place of a node in its workflow (``ojster.workflows.node.place_of``); loads its containers."""
         return place_of(node, self.container_of)
 
     def container_of(self, node: Node) -> Node:
@@ -235,7 +235,7 @@ class Graph:
         return self.nodes[node.parent]
 
     def followers(self, nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
-        """Return the pairs of a node and one that comes after it."""
+        """Return the pairs of a node and one of its successors."""
         followed = [node.id for node in nodes if node.followed]
         if not followed:
             return []
@@ -250,11 +250,11 @@ class Graph:
         return [(self.nodes[source], self.nodes[target]) for source, target in pairs]
 
     def children(self, container: Node) -> list[Node]:
-        """Return all children of a container, by position."""
+        """Return all children of a container, in order of position."""
         return self._children(container)
 
     def children_of(self, containers: Sequence[Node]) -> dict[int, list[Node]]:
-        """Return all children of several containers, by the ids of these, by position."""
+        """Return all children of several containers, by container id, in order of position."""
         found = {one.id: list(self._new_children.get(one.id, ())) for one in containers}
         if known := [one.id for one in containers if one.id not in self._new]:
             query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent {self.tx.among} ORDER BY parent, position DESC"
@@ -264,11 +264,11 @@ class Graph:
         return found
 
     def first_children(self, container: Node) -> list[Node]:
-        """Return the children of a container that come after no others."""
+        """Return the children of a container that wait for no predecessor."""
         return [child for child in self._children(container, " AND waiting = 0") if not child.waiting]
 
     def named_children(self, container: Node, *names: str) -> list[Node]:
-        """Return the children of a container that have one of these names, or whose position is one of them."""
+        """Return the children of a container that have one of these names or positions."""
         found: list[Node] = []
         for name in names:
             position = int(name) if is_index(name) else -1
@@ -290,7 +290,7 @@ class Graph:
         return [self._add(Node(*row)) for row in rows] + fresh
 
     def load_specs(self, nodes: Iterable[Node]) -> None:
-        """Read what nodes say of themselves."""
+        """Read the specifications of nodes."""
         if missing := [node.id for node in nodes if node.id not in self.specs]:
             rows = self.tx.execute(
                 f"SELECT id, spec FROM node_specs WHERE id {self.tx.among}", (self.tx.integers(missing),)
@@ -300,7 +300,7 @@ class Graph:
     # Changing
 
     def plant(self, plan: Plan, workflow: Workflow) -> list[Node]:
-        """Make the nodes of a plan part of a workflow. The plan stays as it is: the transaction may be run again."""
+        """Add copies of a plan's nodes to a workflow. The plan stays unchanged: the transaction may run again."""
         base = workflow.root
         planted = []
         for model, spec in zip(plan.nodes, plan.specs, strict=True):
@@ -333,25 +333,25 @@ class Graph:
         return [node for node in nodes if node.id in self.nodes]
 
     def touch(self, node: Node) -> None:
-        """Note that a node has changed."""
+        """Mark a node as changed."""
         if node.id not in self._new:
             self._touched[node.id] = node
             self._ended_jobs.pop(node.id, None)
 
     def touch_ended_job(self, node: Node) -> None:
-        """Note that a node has ended with its job, which changes little, and is the most frequent change."""
+        """Mark a node that ended with its job: the most frequent change, written with fewer columns."""
         if node.id not in self._new and node.id not in self._touched:
             self._ended_jobs[node.id] = node
 
     def change(self, workflow: Workflow) -> None:
-        """Note that a workflow has changed."""
+        """Mark a workflow as changed, and increase its version."""
         if workflow.seq not in self._changed:
             self._changed[workflow.seq] = workflow
             workflow.version += 1
             self.tx.effects.workflows[workflow.id] = None
 
     def write_nodes(self) -> None:
-        """Write what was changed and made of nodes."""
+        """Write the changed and the new nodes."""
         tx = self.tx
         tx.update_rows("nodes", _NODE_CHANGING, [_changing_node_row(node) for node in self._touched.values()])
         alike: dict[str, list[int]] = {}
@@ -368,7 +368,7 @@ class Graph:
             pile.clear()
 
     def write(self) -> None:
-        """Write all that was changed and made."""
+        """Write all changes."""
         self.write_nodes()
         rows = [_changing_workflow_row(workflow) for workflow in self._changed.values()]
         self.tx.update_rows("workflows", _CHANGING, rows)
@@ -378,7 +378,7 @@ class Graph:
 
 
 def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:
-    """Read and return the nodes of a workflow that have not ended, by number; not what is in containers that have."""
+    """Read and return the nodes of a workflow that have not ended, by number."""
     states = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY, NodeState.STARTED)
     marks = ", ".join(f"'{state}'" for state in states)
     rows = graph.tx.execute(
@@ -389,7 +389,7 @@ def live_nodes(graph: Graph, workflow: Workflow) -> list[Node]:
 
 
 def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
-    """Delete nodes, and all that is said of them."""
+    """Delete nodes with their specifications, edges and reviews."""
     if ids:
         given = tx.integers(ids)
         for table, column in (
@@ -403,11 +403,11 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
 
 
 FORGOTTEN: Final = "forgotten"
-"""The state of a workflow that is being deleted: it is not to be seen any more."""
+"""State of a workflow that is being deleted, and hidden from callers."""
 
 
 def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
-    """Return a workflow, if there is one of that id; ``lock``: nobody else changes it until the transaction ends."""
+    """Return the workflow with an id, if it exists; ``lock``: lock it until the transaction ends."""
     if not is_job_id(id):
         return None
     rows = tx.execute(
@@ -419,5 +419,5 @@ def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow |
 
 
 def no_workflow(id: str) -> NotFound:
-    """Return the refusal of a workflow that there is not."""
+    """Return the refusal for a missing workflow."""
     return NotFound(f"Workflow {id} not found.", resource_type="workflow", resource_id=id)

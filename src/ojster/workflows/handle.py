@@ -1,4 +1,4 @@
-"""What is known of a workflow that was started? Its state, its result, its picture; and how to steer it."""
+"""Handles for started workflows: read their state, result and diagram, and control them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from ojster.workflows.workflows import Review, StepAddress
 if TYPE_CHECKING:
     from ojster.app import App
 
-LONGEST_POLL: Final = 30.0
-LIVELY_POLL: Final = 1.0
-"""How long to wait for a change at most before looking again, in seconds: steps become active without one."""
+MAX_POLL_SECONDS: Final = 30.0
+"""Maximum long-poll wait for a workflow's result, in seconds."""
+MAX_WATCH_POLL_SECONDS: Final = 1.0
+"""Maximum long-poll wait while watching a workflow, in seconds.
+
+It is short because a step that becomes active does not always change the workflow's version.
+"""
 
 
 class WorkflowFailed(Exception):
-    """A workflow whose result was waited for failed, or was undone. ``error`` says why."""
+    """A caller waited for a workflow's result, but the workflow failed or was undone. ``error`` gives the reason."""
 
     def __init__(self, message: str, error: WorkflowError | None) -> None:
         super().__init__(message)
@@ -35,11 +39,11 @@ class WorkflowFailed(Exception):
 
 
 class WorkflowCancelled(Exception):
-    """A workflow whose result was waited for was cancelled."""
+    """A caller waited for a workflow's result, but the workflow was cancelled."""
 
 
 class AsyncRun:
-    """A workflow that was started, for asynchronous code. ``Run`` is the same for plain code."""
+    """A started workflow, for asynchronous code. ``Run`` is the same for synchronous code."""
 
     def __init__(self, app: App, info: WorkflowInfo) -> None:
         self._app = app
@@ -55,53 +59,53 @@ class AsyncRun:
 
     @property
     def state(self) -> str:
-        """The state that it was in when it was last looked at; ``refresh`` looks again."""
+        """The workflow's state at the last read. ``refresh`` reads it again."""
         return self._info.state
 
     @property
     def info(self) -> WorkflowInfo:
-        """The workflow as it was when it was last looked at, with all its steps."""
+        """The workflow with all its steps, as of the last read."""
         return self._info
 
     async def refresh(self) -> WorkflowInfo:
-        """Look at it again, and return how it stands."""
+        """Read the workflow again and return it."""
         self._info = await self._app.client().show_workflow(self.id)
         return self._info
 
     async def result(self, timeout: float | None = None) -> Any:
-        """Wait until it has finished, and return its result: of a group, a batch or a map, a list.
+        """Wait until the workflow has finished, and return its result: a list for a group, a batch or a map.
 
-        If it is run again as a whole, it is the new one from then on, which has another id.
+        If the workflow is retried as a whole, this object switches to the new workflow, which has another id.
 
         Parameters
         ----------
         timeout:
-            How long to wait, in seconds; ``None``: as long as it takes.
+            Maximum wait, in seconds. ``None``: no limit.
 
         Raises
         ------
         TimeoutError
-            It has not finished in time.
+            The workflow has not finished in time.
         WorkflowFailed
-            It failed, or was undone.
+            The workflow failed, or was undone.
         WorkflowCancelled
-            It was cancelled.
+            The workflow was cancelled.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         client = self._app.client()
         while True:
-            left = LONGEST_POLL if deadline is None else max(0.0, deadline - time.monotonic())
-            head = await client.show_workflow(self.id, wait=min(left, LONGEST_POLL), steps=False)
+            left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            head = await client.show_workflow(self.id, wait=min(left, MAX_POLL_SECONDS), steps=False)
             if head.next_attempt is not None:
                 self._info = await client.show_workflow(head.next_attempt)
                 continue
             if head.finished:
                 return await restore(client, _result_of(await self.refresh()))
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"The workflow {self.id} is {head.state}, not finished, after {timeout} s.")
+                raise TimeoutError(f"Workflow {self.id} is still {head.state} after {timeout} s. Use a longer timeout.")
 
     async def watch(self) -> AsyncIterator[WorkflowInfo]:
-        """Yield how it stands, again and again as it changes, until it has finished."""
+        """Yield the workflow now and after each change, until it has finished."""
         client = self._app.client()
         info, shown = await self.refresh(), b""
         while True:
@@ -110,104 +114,104 @@ class AsyncRun:
                 yield info
             if info.finished:
                 return
-            info = self._info = await client.show_workflow(self.id, wait=LIVELY_POLL, version=info.version)
+            info = self._info = await client.show_workflow(self.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
-        """Return a picture of it as it was last looked at: the text of a Mermaid diagram, or an SVG document."""
+        """Return a diagram of the workflow as of the last read: Mermaid text or an SVG document."""
         return draw(self._info, format)
 
     async def cancel(self) -> None:
-        """Cancel it: what has not started never does, active jobs may finish.
+        """Cancel the workflow: steps that have not started never start, active jobs may finish.
 
         Raises
         ------
         Conflict
-            It is in a final state.
+            The workflow is in a final state.
         """
         self._info = await self._app.client().cancel_workflow(self.id)
 
     async def retry(self) -> None:
-        """Run again what did not succeed.
+        """Run the steps that did not succeed again.
 
         Raises
         ------
         Conflict
-            It has not finished, or it is completed.
+            The workflow has not finished, or it is completed.
         """
         self._info = await self._app.client().retry_workflow(self.id)
 
     async def hold(self) -> None:
-        """Let nothing of it start until ``release``; active jobs may finish."""
+        """Hold the workflow: no step starts until ``release``; active jobs may finish."""
         self._info = await self._app.client().hold_workflow(self.id)
 
     async def release(self) -> None:
-        """Let it go on after ``hold``."""
+        """Release the workflow after ``hold``, so that its steps start again."""
         self._info = await self._app.client().release_workflow(self.id)
 
     async def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
-        """Approve a step that waits for it, named by its path.
+        """Approve a step, named by its path.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such step, or it does not wait for an approval.
+            The step does not exist, or it does not wait for an approval.
         """
         self._info = await self._app.client().review_step(Review(self.id, step, "approve", notes, author))
 
     async def reject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
-        """Reject a step that waits for an approval: it is cancelled. See ``approve``."""
+        """Reject a step that waits for an approval, which cancels the step. See ``approve``."""
         self._info = await self._app.client().review_step(Review(self.id, step, "reject", notes, author))
 
     async def note(self, step: str, notes: str, *, author: str | None = None) -> None:
-        """Note something on a step that waits for an approval, without deciding. See ``approve``."""
+        """Add a note to a step that waits for an approval, without a decision. See ``approve``."""
         self._info = await self._app.client().review_step(Review(self.id, step, None, notes, author))
 
     async def cancel_step(self, step: str) -> None:
-        """Cancel a step, named by its path, and all that is inside it, active jobs too.
+        """Cancel a step, named by its path, with all steps inside it, including active jobs.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such step, or it has ended.
+            The step does not exist, or it has ended.
         """
         self._info = await self._app.client().cancel_step(StepAddress(self.id, step))
 
     async def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
-        """Let the job go on that waits (``Wait``).
+        """Resume the workflow's suspended job (``Wait``).
 
         Parameters
         ----------
         result:
-            What it waits for: what JSON can say.
+            The value that the job waits for: any JSON value.
         error:
-            Instead of that: why it will not come; the job fails for good.
+            The reason why the value will not come. If given, the job fails without a retry and ``result`` is ignored.
         step:
-            Which is meant, named by its path, if several wait.
+            The path of the suspended step. Required if several steps are suspended.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such step, none waits, or several do and it is not said which is meant.
+            The step does not exist, no step is suspended, or several are and ``step`` is missing.
         """
         failure = None if error is None else Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
         item = WorkflowResumption(self.id, step, None if failure else to_json(result), failure)
         self._info = await self._app.client().resume_workflow(item)
 
     async def status(self) -> WorkflowStatus:
-        """Return what became of each step so far, by branch and in order, and what is under way."""
+        """Return the results of ended steps, by branch and in the order in which they ended, and the current steps."""
         return await self._app.client().workflow_status(self.id)
 
     async def properties(self) -> dict[str, Any]:
-        """Return what its tasks share, by name."""
+        """Return the workflow's shared properties, by name."""
         return {name: one.decoded() for name, one in (await self._app.client().properties(self.id)).items()}
 
     async def notes(self) -> list[Any]:
-        """Return what was noted of it and its jobs, the oldest first."""
+        """Return the notes on the workflow and its jobs, oldest first."""
         return [msgspec.json.decode(one.note) for one in await self._app.client().workflow_notes(self.id)]
 
 
 class Run:
-    """A workflow that was started, for plain code. See ``AsyncRun``."""
+    """A started workflow, for synchronous code. See ``AsyncRun``."""
 
     def __init__(self, app: App, info: WorkflowInfo) -> None:
         self._app = app
@@ -223,82 +227,82 @@ class Run:
 
     @property
     def state(self) -> str:
-        """The state that it was in when it was last looked at."""
+        """The workflow's state at the last read."""
         return self._run.state
 
     @property
     def info(self) -> WorkflowInfo:
-        """The workflow as it was when it was last looked at."""
+        """The workflow as of the last read."""
         return self._run.info
 
     def refresh(self) -> WorkflowInfo:
-        """Look at it again. See ``AsyncRun.refresh``."""
-        return self._app._portal.call(self._run.refresh())
+        """Read the workflow again. See ``AsyncRun.refresh``."""
+        return self._app._event_loop_thread.call(self._run.refresh())
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait until it has finished, and return its result. See ``AsyncRun.result``."""
-        return self._app._portal.call(self._run.result(timeout))
+        """Wait until the workflow has finished, and return its result. See ``AsyncRun.result``."""
+        return self._app._event_loop_thread.call(self._run.result(timeout))
 
     def watch(self) -> Iterator[WorkflowInfo]:
-        """Yield how it stands as it changes, until it has finished. See ``AsyncRun.watch``."""
+        """Yield the workflow after each change, until it has finished. See ``AsyncRun.watch``."""
         changes = self._run.watch()
         while True:
             try:
-                yield self._app._portal.call(_next(changes))
+                yield self._app._event_loop_thread.call(_next(changes))
             except StopAsyncIteration:
                 return
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
-        """Return a picture of it. See ``AsyncRun.draw``."""
+        """Return a diagram of the workflow. See ``AsyncRun.draw``."""
         return self._run.draw(format)
 
     def cancel(self) -> None:
-        """Cancel it. See ``AsyncRun.cancel``."""
-        self._app._portal.call(self._run.cancel())
+        """Cancel the workflow. See ``AsyncRun.cancel``."""
+        self._app._event_loop_thread.call(self._run.cancel())
 
     def retry(self) -> None:
-        """Run again what did not succeed. See ``AsyncRun.retry``."""
-        self._app._portal.call(self._run.retry())
+        """Run the steps that did not succeed again. See ``AsyncRun.retry``."""
+        self._app._event_loop_thread.call(self._run.retry())
 
     def hold(self) -> None:
-        """Let nothing of it start. See ``AsyncRun.hold``."""
-        self._app._portal.call(self._run.hold())
+        """Hold the workflow. See ``AsyncRun.hold``."""
+        self._app._event_loop_thread.call(self._run.hold())
 
     def release(self) -> None:
-        """Let it go on. See ``AsyncRun.release``."""
-        self._app._portal.call(self._run.release())
+        """Release the workflow. See ``AsyncRun.release``."""
+        self._app._event_loop_thread.call(self._run.release())
 
     def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
         """Approve a step. See ``AsyncRun.approve``."""
-        self._app._portal.call(self._run.approve(step, notes, author=author))
+        self._app._event_loop_thread.call(self._run.approve(step, notes, author=author))
 
     def reject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
         """Reject a step. See ``AsyncRun.reject``."""
-        self._app._portal.call(self._run.reject(step, notes, author=author))
+        self._app._event_loop_thread.call(self._run.reject(step, notes, author=author))
 
     def note(self, step: str, notes: str, *, author: str | None = None) -> None:
-        """Note something on a step. See ``AsyncRun.note``."""
-        self._app._portal.call(self._run.note(step, notes, author=author))
+        """Add a note to a step. See ``AsyncRun.note``."""
+        self._app._event_loop_thread.call(self._run.note(step, notes, author=author))
 
     def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
-        """Let the job go on that waits. See ``AsyncRun.resume``."""
-        self._app._portal.call(self._run.resume(result, error=error, step=step))
+        """Resume the suspended job. See ``AsyncRun.resume``."""
+        self._app._event_loop_thread.call(self._run.resume(result, error=error, step=step))
 
     def status(self) -> WorkflowStatus:
-        """Return what became of each step so far, and what is under way. See ``AsyncRun.status``."""
-        return self._app._portal.call(self._run.status())
+        """Return the results of ended steps and the current steps. See ``AsyncRun.status``."""
+        return self._app._event_loop_thread.call(self._run.status())
 
     def properties(self) -> dict[str, Any]:
-        """Return what its tasks share, by name."""
-        return self._app._portal.call(self._run.properties())
+        """Return the workflow's shared properties, by name."""
+        return self._app._event_loop_thread.call(self._run.properties())
 
     def notes(self) -> list[Any]:
-        """Return what was noted of it and its jobs, the oldest first."""
-        return self._app._portal.call(self._run.notes())
+        """Return the notes on the workflow and its jobs, oldest first."""
+        return self._app._event_loop_thread.call(self._run.notes())
 
     def cancel_step(self, step: str) -> None:
         """Cancel a step. See ``AsyncRun.cancel_step``."""
-        self._app._portal.call(self._run.cancel_step(step))
+        self._app._event_loop_thread.call(self._run.cancel_step(step))
 
 
 async def _next(changes: AsyncIterator[WorkflowInfo]) -> WorkflowInfo:

@@ -1,4 +1,7 @@
-"""How does a workflow look to the outside? As JSON, with all of its steps (ojs-workflows.md section 11)."""
+"""Workflows as clients see them: as JSON, with all their steps.
+
+Spec: ojs-workflows 11
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ojster.core.outcome import Outcome
 
 
 class ReviewInfo(msgspec.Struct, omit_defaults=True):
-    """What somebody said of a step that waits for an approval."""
+    """A review of a step that waits for an approval."""
 
     at: str
     action: str | None = None
@@ -26,22 +29,22 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     Parameters
     ----------
     index, id:
-        Its place in its container, from 0, and what others call it.
+        Its position in its container, from 0, and the name by which other steps refer to it.
     path:
-        How to name it in requests: the ids or indices from the outermost container to it, with dots between.
+        Its name in requests: the ids or indices from the outermost container to the step, joined by dots.
     type:
-        The job type, or what kind of container it is.
+        The job type, or the kind of container.
     state:
         ``waiting``, ``blocked`` (an approval is missing), ``held``, ``pending`` (its job is enqueued), ``active``,
         ``completed``, ``failed``, ``cancelled``, ``skipped`` or ``compensated``.
     result, error:
-        What it has brought about, or why it failed.
+        Its result, or why it failed.
     on_hold:
-        Whether its job waits until somebody resumes it.
+        Whether its job is suspended until it is resumed.
     outcome:
-        How it has ended, in one word: ``success``, ``failure``, ``error`` or ``skipped``.
+        How it ended, in one word: ``success``, ``failure``, ``error`` or ``skipped``.
     superseded_job_ids:
-        The jobs that it had before it was retried, the oldest first.
+        Its jobs from before it was retried, the oldest first.
     """
 
     index: int
@@ -83,24 +86,27 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
 
     @property
     def children(self) -> list[StepInfo]:
-        """The steps inside it, in their order."""
+        """The steps directly inside it, in order."""
         inside = [*self.steps, *self.jobs, *self.callbacks.values(), *self.compensations]
         return [*inside, self.fallback] if self.fallback is not None else inside
 
     def walk(self) -> Iterator[StepInfo]:
-        """Yield it and all steps inside it, each before those that it contains."""
+        """Yield this step and all steps inside it, each before those that it contains."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     @property
     def label(self) -> str:
-        """What to call it in front of people."""
+        """Its name for people."""
         return self.name or self.id or self.type
 
 
 class WorkflowError(msgspec.Struct, omit_defaults=True):
-    """Why a workflow failed (ojs-workflows.md section 9.6)."""
+    """Why a workflow failed.
+
+    Spec: ojs-workflows 9.6
+    """
 
     code: str
     message: str
@@ -111,28 +117,28 @@ class WorkflowError(msgspec.Struct, omit_defaults=True):
 
 
 class WorkflowInfo(msgspec.Struct, omit_defaults=True):
-    """A workflow, as far as it was asked for.
+    """A workflow, with the details that were requested.
 
     Parameters
     ----------
     state:
-        ``pending``, ``running``, ``compensating``, ``completed``, ``failed``, ``cancelled``, ``retried`` (it is run
-        again as a whole, as ``next_attempt``) or ``compensated``.
+        ``pending``, ``running``, ``compensating``, ``completed``, ``failed``, ``cancelled``, ``retried`` (it runs again
+        as a whole, as ``next_attempt``) or ``compensated``.
     version:
-        Grows with every change.
+        Increases with every change.
     finished:
-        Whether nothing of it runs any more. A cancelled one may still wait for jobs that were active.
+        Whether nothing of it runs any more. A cancelled workflow may still wait for jobs that were active.
     steps_total, steps_completed, jobs_total, jobs_completed:
-        How many steps there are in its outermost container, and how many have completed.
+        Number of steps in its outermost container, and how many of them have completed.
     definition, definition_version, target:
-        From which definition it was started, and for what.
+        The definition that it was started from, and its target.
     locks:
-        A regular expression: from which targets it keeps others.
+        A regular expression for the targets that it blocks for other workflows.
     attempt, previous_attempt, next_attempt:
-        Which attempt this is, if it was run again as a whole, and of which workflows it takes the place or the other
-        way round.
+        The number of this attempt, if the whole workflow was retried, and the workflows of the attempts before and
+        after.
     metadata:
-        What its creator said of it, and times and counts of all its jobs.
+        The metadata from its creator, and times and counts of all its jobs.
     """
 
     id: str
@@ -174,7 +180,7 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
 
     @property
     def children(self) -> list[StepInfo]:
-        """The steps of its outermost container, and its branches, in their order."""
+        """The steps of its outermost container, and its branches, in order."""
         main = [*(self.steps or []), *(self.jobs or []), *self.callbacks.values(), *self.compensations]
         return main + [branch for branch in (self.on_error, self.on_cancel) if branch is not None]
 
@@ -184,17 +190,17 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
             yield from child.walk()
 
     def to_json(self) -> bytes:
-        """Return it as a JSON object."""
+        """Return the workflow as a JSON object."""
         return _encode(self)
 
     @classmethod
     def from_json(cls, raw: bytes | msgspec.Raw) -> WorkflowInfo:
-        """Return the workflow that a server described in JSON."""
+        """Return the workflow in a server's JSON."""
         return _decode(raw)
 
 
 class WorkflowPage(msgspec.Struct):
-    """One page of workflows, without their steps, how many there are in all, and the ``before`` of the next page."""
+    """One page of workflows without their steps, the total number, and the ``before`` of the next page."""
 
     workflows: list[WorkflowInfo]
     total: int

@@ -1,7 +1,8 @@
-"""From which targets does a workflow keep others? Those that match a regular expression. (seed 002, "Locking")
+"""Target locks: regular expressions for the targets that a workflow blocks for other workflows.
 
-The expressions are those of ECMA-262, as in the seed, but for what cannot be matched in linear time: look-around and
-back-references are refused. The engine is that of the JSON Schema validator, an extra: ``pip install ojster[schemas]``.
+The expressions are those of ECMA-262, except for features that cannot be matched in linear time: look-around and
+back-references are rejected. The engine is that of the JSON Schema validator, an extra: ``pip install
+ojster[schemas]``.
 """
 
 from __future__ import annotations
@@ -12,35 +13,37 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest, Unsupported
 
-LONGEST_LOCK: Final = 1_024
-"""How many characters an expression may have."""
+MAX_LOCK_LENGTH: Final = 1_024
+"""Maximum length of an expression, in characters."""
 
-LARGEST_LOCK: Final = 1_048_576
-"""How many bytes an expression may take once it is compiled."""
+MAX_COMPILED_LOCK_BYTES: Final = 1_048_576
+"""Maximum size of a compiled expression, in bytes."""
 
 
 @lru_cache(maxsize=1_024)
 def compile_lock(expression: str) -> Callable[[str], bool]:
-    """Return what tells whether a target is locked: whether the expression matches it, or a part of it.
+    """Return a function that tells whether a target is locked: whether the expression matches any part of it.
 
     Raises
     ------
     InvalidRequest
-        It is no regular expression, or one that cannot be matched in linear time.
+        The expression is not a regular expression, or cannot be matched in linear time.
     Unsupported
-        This server cannot match any.
+        The extra ``ojster[schemas]`` is not installed.
     """
     try:
         import jsonschema_rs
     except ImportError:
         raise Unsupported("This server cannot lock targets: install ojster[schemas].") from None
-    if not 0 < len(expression) <= LONGEST_LOCK:
-        raise InvalidRequest(f"An expression for 'locks' has 1 to {LONGEST_LOCK} characters.", field="locks")
-    options = jsonschema_rs.RegexOptions(size_limit=LARGEST_LOCK)
+    if not 0 < len(expression) <= MAX_LOCK_LENGTH:
+        raise InvalidRequest(
+            f"'locks' must have 1 to {MAX_LOCK_LENGTH} characters, not {len(expression)}.", field="locks"
+        )
+    options = jsonschema_rs.RegexOptions(size_limit=MAX_COMPILED_LOCK_BYTES)
     try:
         validator = jsonschema_rs.validator_for({"type": "string", "pattern": expression}, pattern_options=options)
     except (ValueError, jsonschema_rs.ValidationError):
         raise InvalidRequest(
-            f"'locks' is no regular expression that can be matched in linear time: {expression!r:.80}", field="locks"
+            f"'locks' is not a regular expression that can be matched in linear time: {expression!r:.80}", field="locks"
         ) from None
     return validator.is_valid

@@ -1,8 +1,8 @@
-"""What is a workflow made of? Nodes: jobs and containers, each with its rule. Here is what they say to each other.
+"""Nodes of a workflow: jobs and containers, their rules, and how the end of one node affects others.
 
-Everything that a workflow can do is one graph of nodes. A node has a container, may come after others of the same
-container, and starts when these have ended and its rule holds. A container ends when all its children have. All counts
-are kept, so that deciding about a node looks at nothing but the node itself. (docs/workflows.md has the whole picture.)
+Every kind of workflow is one graph of nodes. A node has a container and may have predecessors in that container. It
+starts when these have ended and its rule holds. A container ends when all its children have ended. Each node keeps
+counts of its predecessors and children, so that a decision about a node reads only that node. See docs/workflows.md.
 """
 
 from __future__ import annotations
@@ -14,69 +14,69 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 NUMBER_BITS: Final = 20
-"""A node's id is its workflow's ``seq``, shifted by so many bits, and its number in the workflow."""
+"""Bits of a node's id that hold its number in the workflow; the higher bits are the workflow's ``seq``."""
 
-MOST_NODES: Final = 1 << NUMBER_BITS
-"""How many nodes a workflow can have, those included that were added while it ran."""
+MAX_NODES: Final = 1 << NUMBER_BITS
+"""Maximum number of nodes of a workflow, including those added while it runs."""
 
 
 class Kind(StrEnum):
-    """What a node is."""
+    """The kind of a node."""
 
     JOB = "job"
     GATE = "gate"
-    """Nothing runs: it waits for somebody to approve."""
+    """Runs nothing and waits for an approval."""
     CHAIN = "chain"
     GROUP = "group"
     GRAPH = "graph"
     MAP = "map"
-    """A group whose children are made when it starts, one for each element of a list."""
+    """A group with one child for each element of a list; the children are created when it starts."""
     BATCH = "batch"
-    """A group, and callbacks after it."""
+    """A group, followed by callbacks."""
     SAGA = "saga"
-    """Steps, and a chain that undoes them if they do not succeed."""
+    """Steps, and a chain of compensations that runs if they do not succeed."""
     FALLBACK = "fallback"
-    """A node, and another that runs in its place if it does not succeed."""
+    """A node, and another that runs if the first does not succeed."""
     WORKFLOW = "workflow"
     """The root: the main container, and the branches for errors and cancellation."""
 
 
 TWO_PART: Final = frozenset({Kind.BATCH, Kind.SAGA, Kind.FALLBACK, Kind.WORKFLOW})
-"""Containers whose first child does the work, and whose other children come after it, depending on how it ended."""
+"""Containers with a first child that does the work, and other children that depend on how it ended."""
 
 
 class Rule(StrEnum):
-    """When a node starts, once those before it have ended."""
+    """When a node starts after its predecessors have ended."""
 
     SUCCEEDED = "succeeded"
-    """If all of them succeeded; skipped ones and failures that are allowed count as success. Else it is cancelled."""
+    """If all of them succeeded; skipped nodes and tolerated failures count as success. Otherwise it is cancelled."""
     IF_SUCCEEDED = "if_succeeded"
-    """The same, but else it is skipped."""
+    """If all of them succeeded; otherwise it is skipped."""
     FINISHED = "finished"
     FAILED = "failed"
-    """If one of them failed or was cancelled."""
+    """If at least one of them failed or was cancelled."""
     ERRORED = "errored"
-    """If one of them failed."""
+    """If at least one of them failed."""
     CANCELLED = "cancelled"
-    """If none of them failed, but one was cancelled."""
+    """If none of them failed and at least one was cancelled."""
 
 
 class NodeState(StrEnum):
-    """Where a node is."""
+    """The state of a node."""
 
     WAITING = "waiting"
     BLOCKED = "blocked"
-    """Only an approval is missing."""
+    """It waits only for an approval."""
     READY = "ready"
-    """It would have started, but the workflow is held."""
+    """It can start when the suspended workflow is resumed."""
     STARTED = "started"
-    """Its job was enqueued, or its children are at work."""
+    """Its job was enqueued, or its children are running."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
     SKIPPED = "skipped"
     COMPENSATED = "compensated"
-    """A saga that failed, and was undone."""
+    """A saga that failed and was compensated."""
 
 
 ENDED: Final = frozenset(
@@ -92,45 +92,46 @@ SUCCESSFUL: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED})
 
 
 class Inputs(StrEnum):
-    """Whose results a node's job is given."""
+    """The results that a node's job receives."""
 
     BEFORE = "before"
-    """All steps before it in its chain, by index."""
+    """Those of all earlier steps of its chain, by index."""
     NEEDED = "needed"
-    """The steps that it depends on, by name."""
+    """Those of the steps that it depends on, by name."""
     MEMBERS = "members"
-    """The children of the container that it comes after."""
+    """Those of the children of its predecessor, a container."""
 
 
 class Node(msgspec.Struct, gc=False):
-    """A node as it is stored. Times are microseconds since the epoch.
+    """A node as stored. Times are microseconds since the epoch.
 
     Parameters
     ----------
     id, parent:
-        See ``NUMBER_BITS``; the root has no parent.
+        Ids of the node and its container (see ``NUMBER_BITS``); the root has no parent.
     position:
-        Its place among its container's children, from 0.
+        Position among the children of its container, from 0.
     tolerated:
-        Whether those after it, and its container, take any end of it for success (``allow_failure``).
+        Whether its successors and its container treat any end of it as success (``allow_failure``).
     manual, approved:
-        Whether somebody must approve before it starts, and whether somebody has.
+        Whether it requires an approval before it starts, and whether it was approved.
     inputs, source:
-        Whose results its job is given: what ``inputs`` says of the node ``source``, itself or a container around it.
+        The results that jobs receive, and the id of the node with the ``inputs`` that apply to this node's job: itself
+        or a container around it.
     followed:
-        Whether others come after it.
+        Whether it has successors.
     verdict:
-        How it is to end, whatever its children do: it was told to stop.
+        State in which it ends, whatever its children do, because it was stopped.
     waiting:
-        How many of those before it have not ended.
+        Number of predecessors that have not ended.
     failed_before, cancelled_before, unmet:
-        How many of them failed or were cancelled, and how many of these are not tolerated.
+        Number of predecessors that failed, that were cancelled, and of these together those that are not tolerated.
     total, unfinished, completed, failed, cancelled:
-        How many children there are, have not ended, and how those ended that have; what is left was skipped.
+        Number of children: all, not ended, and ended in each state; the rest were skipped.
     broken, lost:
-        How many failed and were cancelled that are not tolerated.
+        Number of children that failed, and that were cancelled, without the tolerated ones.
     result, error:
-        JSON; of nodes that end without a job.
+        JSON, for nodes that end without a job.
     """
 
     id: int
@@ -172,46 +173,47 @@ class Node(msgspec.Struct, gc=False):
     @property
     def number(self) -> int:
         """Its number in its workflow."""
-        return self.id & (MOST_NODES - 1)
+        return self.id & (MAX_NODES - 1)
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing happens to it any more, but that the workflow is retried."""
+        """Whether the node has ended; only a workflow retry changes it afterwards."""
         return self.state in ENDED
 
     @property
     def succeeded(self) -> bool:
-        """Whether those after it take its end for success."""
+        """Whether successors treat its end as success."""
         return self.state in SUCCESSFUL or bool(self.tolerated)
 
 
 class Placed(Protocol):
-    """A node as far as it must be known to say where it stands."""
+    """The attributes of a node that determine its place in the workflow."""
 
     @property
     def parent(self) -> int | None:
-        """Its container; the root has none."""
+        """The id of its container; the root has none."""
 
     @property
     def position(self) -> int:
-        """Its place in that."""
+        """Its position in the container."""
 
     @property
     def kind(self) -> str:
-        """What it is."""
+        """Its kind."""
 
     @property
     def name(self) -> str | None:
-        """What others call it."""
+        """The name by which other steps refer to it."""
 
 
 P = TypeVar("P", bound=Placed)
 
 
 def place_of(node: P, container_of: Callable[[P], P]) -> str:
-    """Return where a node stands in its workflow: the names, or else positions, of its containers and its own.
+    """Return the place of a node: the names, or else positions, of its containers and itself, joined by dots.
 
-    Left out are the root and what does the work of a container with two parts: nobody has written them down.
+    The root is left out, and so is the first child of a two-part container other than a fallback: requests do not name
+    them.
     """
     names: list[str] = []
     while node.parent is not None:
@@ -223,7 +225,7 @@ def place_of(node: P, container_of: Callable[[P], P]) -> str:
 
 
 class Decision(StrEnum):
-    """What becomes of a node that waits."""
+    """What happens to a waiting node."""
 
     WAIT = "wait"
     START = "start"
@@ -231,16 +233,16 @@ class Decision(StrEnum):
     CANCEL = "cancel"
 
 
-def note_before(node: Node, before: Node) -> None:
-    """Note, in a node, that one of those before it has ended."""
+def count_ended_predecessor(node: Node, before: Node) -> None:
+    """Count in a node that one of its predecessors has ended."""
     node.waiting -= 1
     node.failed_before += before.state in (NodeState.FAILED, NodeState.COMPENSATED)
     node.cancelled_before += before.state == NodeState.CANCELLED
     node.unmet += not before.succeeded
 
 
-def note_child(container: Node, child: Node) -> None:
-    """Note, in a container, that one of its children has ended."""
+def count_ended_child(container: Node, child: Node) -> None:
+    """Count in a container that one of its children has ended."""
     container.unfinished -= 1
     match child.state:
         case NodeState.COMPLETED:
@@ -254,7 +256,7 @@ def note_child(container: Node, child: Node) -> None:
 
 
 def decide(node: Node) -> Decision:
-    """Say what becomes of a node that waits, from what is known of those before it."""
+    """Decide what happens to a waiting node, from the counts of its predecessors."""
     if node.rule == Rule.SUCCEEDED and node.unmet:
         return Decision.CANCEL
     if node.waiting:
@@ -273,13 +275,13 @@ def decide(node: Node) -> Decision:
     return Decision.START if holds else Decision.SKIP
 
 
-def end_of(container: Node, children: list[Node]) -> NodeState:
-    """Say how a container ends whose children have all ended.
+def final_state_of(container: Node, children: list[Node]) -> NodeState:
+    """Return the final state of a container after all its children have ended.
 
     Parameters
     ----------
     children:
-        Its children, by position; needed only for those in ``TWO_PART``.
+        Its children by position; used only for the kinds in ``TWO_PART``.
     """
     match container.kind:
         case Kind.WORKFLOW:

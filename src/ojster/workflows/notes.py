@@ -1,4 +1,4 @@
-"""What do jobs tell of themselves while they run, and others of workflows? Notes, kept in order. (seed 002: info)"""
+"""Notes on jobs and workflows, kept in order."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ojster.jobs.queries import no_job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import find_workflow, no_workflow
 from ojster.workflows.node import NUMBER_BITS
-from ojster.workflows.property_values import LARGEST_NOTE
+from ojster.workflows.property_values import MAX_NOTE_BYTES
 
-MOST_NOTES: Final = 1_000
-"""How many notes a job may have, and a workflow beside those of its jobs."""
+MAX_NOTES: Final = 1_000
+"""Maximum number of notes on a job, and on a workflow without those on its jobs."""
 
-MOST_SHOWN: Final = 1_000
-"""How many notes of a workflow are shown: the last."""
+MAX_NOTES_RETURNED: Final = 1_000
+"""Maximum number of notes returned for a workflow: the newest ones."""
 
 
 class NewNote(msgspec.Struct, frozen=True):
-    """What is to be noted, any JSON value, of a job or of a workflow."""
+    """A note to add to a job or to a workflow; any JSON value."""
 
     note: bytes
     job_id: str | None = None
@@ -32,7 +32,7 @@ class NewNote(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was noted, when, and of which job."""
+    """A stored note, its RFC 3339 time, and the id of its job."""
 
     note: msgspec.Raw
     at: str
@@ -40,7 +40,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def add(tx: Transaction, items: Sequence[NewNote]) -> list[Note | OjsterError]:
-    """Note something; for each return the note, or why it was refused."""
+    """Add notes; return each note, or the reason why it was refused."""
     results: list[Note | OjsterError] = []
     for item in items:
         try:
@@ -52,15 +52,15 @@ def add(tx: Transaction, items: Sequence[NewNote]) -> list[Note | OjsterError]:
 
 def _add(tx: Transaction, item: NewNote) -> Note:
     read_value(item.note, "note")
-    if len(item.note) > LARGEST_NOTE:
-        message = f"The note takes {len(item.note)} bytes; at most {LARGEST_NOTE} are allowed."
-        raise PayloadTooLarge(message, limit=LARGEST_NOTE)
+    if len(item.note) > MAX_NOTE_BYTES:
+        message = f"The note takes {len(item.note)} bytes; at most {MAX_NOTE_BYTES} are allowed."
+        raise PayloadTooLarge(message, limit=MAX_NOTE_BYTES)
     workflow, seq = _subject(tx, item)
     where = "workflow = :workflow AND seq IS NULL" if seq is None else "seq = :seq"
     subject = {"workflow": workflow, "seq": seq}
     ((count,),) = tx.execute(f"SELECT count(*) FROM notes WHERE {where}", subject)
-    if count >= MOST_NOTES:
-        raise Conflict(f"There are {count} notes already; more than {MOST_NOTES} are not kept.")
+    if count >= MAX_NOTES:
+        raise Conflict(f"There are {count} notes; the maximum is {MAX_NOTES}. Record fewer, larger notes.")
     tx.execute(
         "INSERT INTO notes (workflow, seq, at, note) VALUES (:workflow, :seq, :at, :note)",
         subject | {"at": tx.now, "note": item.note},
@@ -69,7 +69,7 @@ def _add(tx: Transaction, item: NewNote) -> Note:
 
 
 def _subject(tx: Transaction, item: NewNote) -> tuple[int | None, int | None]:
-    """Return of which workflow and which job a note is."""
+    """Lock the job or the workflow of a note; return the numbers of its workflow and of its job."""
     if item.job_id is not None:
         job = tx.lock_jobs([item.job_id]).get(item.job_id)
         if job is None:
@@ -107,7 +107,7 @@ def of_workflows(tx: Transaction, ids: Sequence[str]) -> list[list[Note] | Ojste
         rows = tx.execute(
             "SELECT at, note, (SELECT j.id FROM jobs AS j WHERE j.seq = notes.seq) FROM notes "
             "WHERE workflow = :workflow ORDER BY number DESC LIMIT :most",
-            {"workflow": workflow.seq, "most": MOST_SHOWN},
+            {"workflow": workflow.seq, "most": MAX_NOTES_RETURNED},
         )
         shown = [
             Note(msgspec.Raw(note), format_timestamp(at), None if job is None else str(job)) for at, note, job in rows

@@ -1,4 +1,4 @@
-"""How does a program lay out a workflow while it runs? By a class whose methods add steps, as often as they like.
+"""Orchestrators: classes that lay out a workflow while it runs. Their methods add steps.
 
 >>> @app.orchestrator("release")
 ... class Release(Orchestrator):
@@ -15,8 +15,8 @@
 ...             self.ensure("tell", tell.s())
 >>> run = app.start(Release, params={"archs": ["amd64", "arm64"]})
 
-What a step is called says which it is: one that is there already is not added again. All that a method adds is added
-together with its end, or, if it fails, not at all. (Seed 003: orchestrators; W18 and W19 are not there.)
+A step is identified by its name: a step that exists already is not added again. The steps that a method adds are added
+together when it ends, or not at all if it fails.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.references import lookups_in, may_hold_references
 from ojster.workflow import Step
 from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.orchestrator_request import CONFIGURE_FAILED, FIRST, MEMBER, ORCHESTRATOR_FAILED, orchestrating
+from ojster.workflows.orchestrator_request import (
+    CONFIGURE_FAILED,
+    ORCHESTRATOR_FAILED,
+    ORCHESTRATOR_MEMBER,
+    POPULATE_STEP,
+    orchestrating,
+)
 
 _encode: Final = msgspec.json.Encoder().encode
 _PROMISED_BY: Final = "step "
 
 
 class OrchestratorError(Outcome):
-    """A job in which an orchestrator ran fails with this; ``code`` says whether it could run at all."""
+    """The error of a job that ran an orchestrator; ``code`` says whether it could run at all."""
 
     retryable = False
 
@@ -52,14 +58,14 @@ class OrchestratorError(Outcome):
 
 
 class Child:
-    """A step that an orchestrator has added, now or before.
+    """A step that an orchestrator added, now or earlier.
 
     Attributes
     ----------
     id:
-        What it is called.
+        Its name.
     info:
-        How it stands; ``None``: it is being added.
+        Its status; ``None``: it is being added.
     """
 
     def __init__(self, id: str, info: StepInfo | None = None) -> None:
@@ -71,12 +77,12 @@ class Child:
 
     @property
     def state(self) -> str:
-        """Its state, as ``StepInfo`` has it, or ``new``."""
+        """Its state, as in ``StepInfo``, or ``new``."""
         return "new" if self.info is None else self.info.state
 
     @property
     def result(self) -> Any:
-        """What it has brought about; ``None`` as long as it has not."""
+        """Its result; ``None`` until it has one."""
         raw = None if self.info is None else self.info.result
         return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
 
@@ -90,20 +96,19 @@ class Child:
 class Orchestrator:
     """The base of classes that lay out workflows.
 
-    A subclass may say by an annotation what its ``params`` are; they are checked before ``validate`` is called.
-    ``populate`` and callbacks may be ``async``; plain ones run in a thread. Those of one workflow never run at the same
-    time.
+    A subclass may annotate the type of ``params``; they are then checked before ``validate`` is called. ``populate``
+    and callbacks may be ``async``; others run in a thread. Those of one workflow never run at the same time.
 
     Attributes
     ----------
     params:
-        The parameters of the workflow: a dictionary, or what the annotation says.
+        The parameters of the workflow: a dictionary, or the annotated type.
     children:
-        The steps that were there when the method began, by what they are called.
+        The steps that existed when the method began, by name.
     items:
-        What is in the collection of the workflow, and what is promised to be.
+        The items in the collection of the workflow, and its promises.
     job:
-        The job in which it runs; not in ``validate``, and not in an orchestrator that another one lays out with it.
+        The job that runs the orchestrator; ``None`` in ``validate``, and if another orchestrator lays this one out.
     """
 
     name: ClassVar[str] = ""
@@ -127,16 +132,16 @@ class Orchestrator:
         self._new: dict[str, dict[str, Any]] = {}
 
     def validate(self) -> Any:
-        """Check the parameters when a workflow is started. To be overridden.
+        """Check the parameters when a workflow is started. Override it if needed.
 
         Raises
         ------
         ValueError, InvalidRequest
-            No workflow is to be started; the message says why.
+            The workflow must not be started; the message says why.
         """
 
     def populate(self) -> Any:
-        """Add steps. To be overridden; it may run several times, and must add the same then."""
+        """Add steps. Override it; it may run several times, and must then add the same steps."""
         raise NotImplementedError(f"{type(self).__name__} has no populate().")
 
     def ensure(
@@ -149,30 +154,30 @@ class Orchestrator:
         provides: Sequence[str | Mapping[str, Any]] = (),
         **said: Any,
     ) -> Child:
-        """Add a step, unless there is one of this name; return it.
+        """Add a step, unless there is one of this name, and return it.
 
         Parameters
         ----------
         id:
-            What it is called: letters, digits, ``_`` and ``-``, beginning with a letter.
+            Its name: letters, digits, ``_`` and ``-``, beginning with a letter.
         step:
             A job (``build.s(…)``), or a whole workflow.
         after:
-            Which steps of this orchestrator must have succeeded before.
+            Steps of this orchestrator that must have succeeded before.
         requires:
-            Lookups, as ``found`` takes them: it comes after the steps that have promised what they find. Lookups among
-            its arguments need not be said again.
+            Lookups, as ``found`` takes them: the step comes after the steps that promised the items. Lookups in its
+            arguments count without being repeated here.
         provides:
-            What it promises to put into the workflow's collection, as ``Step.set`` has it.
+            Items that it promises to put into the workflow's collection, as in ``Step.set``.
         said:
-            What else ``Step.set`` knows: ``allow_failure``, ``manual``, ``group``, ``display_name``, …
+            Other parameters of ``Step.set``: ``allow_failure``, ``manual``, ``group``, ``display_name``, …
 
         Raises
         ------
         LookupError
-            A single item that is required is neither there nor promised.
+            A required single item neither exists nor is promised.
         ValueError
-            Another step has this name; or what is required is promised outside of here.
+            A different step has this name, or a requirement is promised outside of this orchestrator.
         """
         wire = step.set(id=id, provides=list(provides) or None, **said).wire
         return self._add(id, wire, {_id_of(one): None for one in after} | self._required(requires))
@@ -185,7 +190,7 @@ class Orchestrator:
         requires: Sequence[str | Mapping[str, Any]] = (),
         **said: Any,
     ) -> Child:
-        """Let ``callback_STEP`` (with ``_`` for ``-``) of this class run after others; parameters as of ``ensure``.
+        """Run ``callback_STEP`` (with ``_`` for ``-``) of this class after other steps; parameters as in ``ensure``.
 
         Raises
         ------
@@ -208,13 +213,14 @@ class Orchestrator:
     ) -> Child:
         """Add a workflow of another orchestrator inside this one; it shares the collection.
 
-        If it comes after nothing, it is laid out at once, so that others can require what its steps promise; else
-        when those before it have succeeded.
+        Without predecessors it is laid out at once, so that others can require what its steps promise; otherwise it is
+        laid out after its predecessors have succeeded.
 
         Raises
         ------
         ValueError, LookupError, InvalidRequest
-            As of ``ensure``, ``validate`` and its ``populate``; or that is asynchronous, and it comes after nothing.
+            As in ``ensure``, ``validate`` and its ``populate``; or ``populate`` is asynchronous and there are no
+            predecessors.
         """
         if id in self.children or id in self._new:
             return Child(id, self.children[id].info if id in self.children else None)
@@ -229,23 +235,23 @@ class Orchestrator:
             if inspect.isawaitable(laid_out):
                 if inspect.iscoroutine(laid_out):
                     laid_out.close()
-                raise ValueError(f"{kind.__name__}.populate is async: let it come after a step, such as 'populate'.")
+                raise ValueError(f"{kind.__name__}.populate is async: add it after a step, such as 'populate'.")
             steps = list(inner._new.values())
-        first = {"id": FIRST, **orchestrating(kind.name, None, inner.given, self._queue)}
+        first = {"id": POPULATE_STEP, **orchestrating(kind.name, None, inner.given, self._queue)}
         wire = Step({"type": "graph", "steps": steps or [first]}).set(id=id, **said).wire
         return self._add(id, wire, before | inner._needed_outside)
 
     def find(self, lookup: str | Mapping[str, Any] | Sequence[Any]) -> list[Item]:
-        """Return the items and promises of the workflow's collection that a lookup means."""
+        """Return the items and promises in the workflow's collection that match a lookup."""
         internal = _internal(_encode(lookup))
         return [item for item in self.items if any(_means(one, item) for one in internal)]
 
-    # Inside
+    # Internal
 
     def _add(self, id: str, wire: dict[str, Any], before: dict[str, None]) -> Child:
-        """Add a step that comes after others; one that is there already must be of the same type."""
-        if id == FIRST:
-            raise ValueError(f"{FIRST!r} is what the step is called that lays out the workflow.")
+        """Add a step after others; an existing step of this name must have the same type."""
+        if id == POPULATE_STEP:
+            raise ValueError(f"The name {POPULATE_STEP!r} is reserved for the step that lays out the workflow.")
         if id in self.children:
             known = self.children[id]
             if known.info is not None and "fallback" not in wire and wire.get("type") != known.info.type:
@@ -253,7 +259,7 @@ class Orchestrator:
             return known
         for raw in lookups_in(_encode(wire)):
             before |= dict.fromkeys(self._promisers(raw))
-        before.pop(id, None)  # what is inside of it may promise what others inside look up
+        before.pop(id, None)  # steps inside it may promise what others inside it look up
         if self._own is not None and not before:
             before[self._own] = None
         if before:
@@ -263,7 +269,7 @@ class Orchestrator:
         return Child(id)
 
     def _required(self, requires: Sequence[str | Mapping[str, Any]]) -> dict[str, None]:
-        """The steps that have promised what lookups find, or promise it now."""
+        """Return the steps that promised the items of the lookups, or promise them now."""
         found: dict[str, None] = {}
         for lookup in requires:
             raw = _encode(lookup)
@@ -273,18 +279,18 @@ class Orchestrator:
             for one in _internal(raw):
                 is_there = any(_means(one, item) for item in self.items) or found or outside
                 if one.single and not is_there:
-                    raise LookupError(f"The workflow's collection has no item {one.name!r}, and nobody promises it.")
+                    raise LookupError(f"The workflow's collection has no item {one.name!r}, and no step promises it.")
         return found
 
     def _new_promisers(self, raw: bytes | msgspec.Raw) -> Iterator[str]:
-        """The steps that are being added and promise what a lookup finds."""
+        """Yield the steps being added that promise an item of a lookup."""
         for id, wire in self._new.items():
             promises = [(str(name), category) for name, category in _promises_in(wire)]
             if any(one.may_match(name, category) for one in _internal(raw) for name, category in promises):
                 yield id
 
     def _promisers(self, raw: bytes | msgspec.Raw) -> Iterator[str]:
-        """The steps of this orchestrator that have promised before what a lookup finds."""
+        """Yield the existing steps of this orchestrator that promised an item of a lookup."""
         for item in self.items:
             if item.kind != "promise" or not any(_means(one, item) for one in _internal(raw)):
                 continue
@@ -295,8 +301,8 @@ class Orchestrator:
                 self._needed_outside |= dict.fromkeys(self._outer._promisers(raw))
             else:
                 raise ValueError(
-                    f"What {'.'.join(self._path)!r} requires, {item.name!r}, is promised by the step "
-                    f"{'.'.join(place)!r} outside of it: let the whole come after that."
+                    f"{'.'.join(self._path)!r} requires {item.name!r}, which the step "
+                    f"{'.'.join(place)!r} outside of it promises. Add the whole workflow after that step."
                 )
 
     def method_of(self, step: str) -> Callable[[], Any]:
@@ -305,7 +311,7 @@ class Orchestrator:
         Raises
         ------
         ValueError
-            There is none.
+            There is no such method.
         """
         method = getattr(self, f"callback_{step.replace('-', '_')}", None)
         if not callable(method):
@@ -313,7 +319,7 @@ class Orchestrator:
         return typing.cast("Callable[[], Any]", method)
 
     def see(self, job: JobContext, place: str, info: WorkflowInfo, items: list[Item]) -> None:
-        """Let it know how the workflow stands in which it runs; ``place`` is that of its job."""
+        """Set the status of the workflow in which it runs; ``place`` is that of its job."""
         *path, self._own = place.split(".")
         self._path = tuple(path)
         self.job, self.items, self._queue = job, items, job.job.queue
@@ -324,7 +330,7 @@ class Orchestrator:
 
     @property
     def added(self) -> list[Step]:
-        """The steps that it has added, in order."""
+        """The steps that it added, in order."""
         return [Step(wire) for wire in self._new.values()]
 
 
@@ -337,7 +343,7 @@ def _id_of(child: Child | str) -> str:
 
 
 def _internal(raw: bytes | msgspec.Raw) -> list[Lookup]:
-    """What a lookup says of the workflow's own collection; one that is known only later says nothing."""
+    """Return the lookups in the workflow's own collection; none if they contain references."""
     if may_hold_references(raw):
         return []
     lookups, _ = read_lookup(raw)
@@ -345,7 +351,7 @@ def _internal(raw: bytes | msgspec.Raw) -> list[Lookup]:
 
 
 def _promises_in(wire: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """What a step promises, or those inside it: names and categories."""
+    """Yield the names and categories that a step, or the steps inside it, promise."""
     for one in wire.get("provides") or ():
         yield (one, None) if isinstance(one, str) else (one.get("name", ""), one.get("category"))
     for inner in [*wire.get("steps", ()), *wire.get("jobs", ())]:
@@ -357,28 +363,28 @@ class Orchestrators(dict[str, type[Orchestrator]]):
     """The orchestrators of an application, by name; ``run`` is the handler of their jobs."""
 
     def check(self, name: str, params: Any) -> None:
-        """Check the parameters of a workflow that is to be started.
+        """Check the parameters of a workflow before it is started.
 
         Raises
         ------
         InvalidRequest
-            There is no such orchestrator here, or it refuses them.
+            The orchestrator is unknown, or rejects the parameters.
         """
         if name not in self:
             known = ", ".join(sorted(self)) or "none"
-            raise InvalidRequest(f"There is no orchestrator {name!r:.80} here; there are: {known}.", field=MEMBER)
+            raise InvalidRequest(f"Unknown orchestrator {name!r:.80}; known here: {known}.", field=ORCHESTRATOR_MEMBER)
         try:
             self[name](params).validate()
         except (ValueError, LookupError, TypeError) as error:
-            raise InvalidRequest(f"{name!r} refuses its parameters: {error}", field="params") from None
+            raise InvalidRequest(f"{name!r} rejects the parameters: {error}", field="params") from None
 
     async def run(self, job: JobContext, name: str, step: str | None, params: Any) -> None:
-        """Run an orchestrator, in a job of the workflow that it lays out; what it adds goes with the job's end.
+        """Run an orchestrator in a job of the workflow that it lays out. The steps are added when the job completes.
 
         Raises
         ------
         OrchestratorError
-            It could not be run, or failed.
+            It could not run, or failed.
         """
         shown = msgspec.json.decode(job.job.envelope, type=_Membership)
         if shown.workflow_id is None or shown.workflow_step is None:

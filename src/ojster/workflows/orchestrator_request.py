@@ -1,7 +1,7 @@
-"""What does a workflow look like that a program lays out while it runs? Its first step runs the program. (seed 003)
+"""Requests for workflows that an orchestrator lays out while they run. The first step runs the orchestrator.
 
-The jobs in which orchestrators run are of one type, and in a queue of each; those of one workflow never run at the
-same time.
+The jobs of orchestrators have one type, and one queue per orchestrator. Those of one workflow never run at the same
+time.
 """
 
 from __future__ import annotations
@@ -14,36 +14,37 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 
 ORCHESTRATE_TYPE: Final = "ojster.orchestrate"
-"""The type of the jobs in which orchestrators run."""
+"""Type of the jobs that run orchestrators."""
 
 _QUEUE: Final = "orchestrators."
 _ATTEMPTS: Final = 5
-"""How often a job of an orchestrator runs at most: again only if its worker was lost."""
+"""Maximum number of attempts of an orchestrator's job. It is retried only if its worker was lost."""
 
-MEMBER: Final = "orchestrator"
-"""Says in the request for a workflow which orchestrator lays it out."""
+ORCHESTRATOR_MEMBER: Final = "orchestrator"
+"""Member of a workflow request that names the orchestrator."""
 
-FIRST: Final = "populate"
-"""What the step is called that lays a workflow out."""
+POPULATE_STEP: Final = "populate"
+"""Id of the step that lays out the workflow."""
 
 CONFIGURE_FAILED: Final = "configure_failed"
-"""The code of an error: there is no such orchestrator, or its parameters are none."""
+"""Error code: the orchestrator could not be run, because it is unknown or its parameters are invalid."""
 
 ORCHESTRATOR_FAILED: Final = "orchestrator_failed"
-"""The code of an error: the orchestrator raised an exception."""
+"""Error code: the orchestrator raised an exception."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def queue_of(name: str) -> str:
-    """Return the queue of the jobs of workflows that an orchestrator lays out: others may know nothing of it."""
+    """Return the queue of an orchestrator's jobs. It has its own, since other workers may not know the orchestrator."""
     return _QUEUE + name
 
 
 def orchestrating(name: str, step: str | None, params: Any, queue: str | None = None) -> dict[str, Any]:
-    """Return the job that lets an orchestrator lay out a workflow, or (``step``) go on with it.
+    """Return the job that lets an orchestrator lay out a workflow or, with ``step``, run its callback.
 
-    All of a workflow are in one queue, that of the first: who waits there for the end of one gets the next.
+    All of these jobs of a workflow use the queue of the first, so the worker that waits for the end of one gets the
+    next.
     """
     return {
         "type": ORCHESTRATE_TYPE,
@@ -53,23 +54,25 @@ def orchestrating(name: str, step: str | None, params: Any, queue: str | None = 
 
 
 def expand(members: Mapping[str, msgspec.Raw]) -> tuple[dict[str, msgspec.Raw], str, Any]:
-    """Return the request for a workflow that an orchestrator is to lay out, its name, and the parameters.
+    """Return the request for a workflow that an orchestrator lays out, the orchestrator's name, and the parameters.
 
     Raises
     ------
     InvalidRequest
-        It says steps, too, or the name is no string.
+        The request also has steps, or the name is not a string.
     """
     given = dict(members)
     try:
-        name = msgspec.json.decode(given.pop(MEMBER), type=str)
+        name = msgspec.json.decode(given.pop(ORCHESTRATOR_MEMBER), type=str)
     except msgspec.DecodeError:
-        raise InvalidRequest(f"{MEMBER!r} must be the name of one.", field=MEMBER) from None
+        raise InvalidRequest(
+            f"{ORCHESTRATOR_MEMBER!r} must be a string, the name of an orchestrator.", field=ORCHESTRATOR_MEMBER
+        ) from None
     for wrong in ("steps", "jobs", "definition", "over", "do"):
         if wrong in given:
-            raise InvalidRequest(f"An orchestrator lays out the workflow; leave out {wrong!r}.", field=wrong)
+            raise InvalidRequest(f"The orchestrator lays out the workflow; leave out {wrong!r}.", field=wrong)
     params = msgspec.json.decode(given.get("params", b"{}"))
     given["type"] = msgspec.Raw(b'"graph"')
     given.setdefault("name", msgspec.Raw(_encode(name)))
-    given["steps"] = msgspec.Raw(_encode([{"id": FIRST, **orchestrating(name, None, params)}]))
+    given["steps"] = msgspec.Raw(_encode([{"id": POPULATE_STEP, **orchestrating(name, None, params)}]))
     return given, name, params

@@ -1,9 +1,9 @@
-"""What does a request for a workflow ask for? A plan: numbered nodes with rules, and edges between them.
+"""Plans of workflows: a request becomes numbered nodes with rules, and edges between them.
 
 Chains, groups, batches, sagas, graphs, maps, fallbacks and branches all become nodes of one kind of graph
 (``ojster.workflows.node``). Invalid requests are refused here, before anything runs, with the place in the request.
 
-Spec: ojs-workflows; ojs-http-binding 14.
+Spec: ojs-workflows; ojs-http-binding 14
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from ojster.jobs.request import (
 )
 from ojster.jobs.retry import parse_retry_policy
 from ojster.workflows.conditions import InvalidCondition, check_condition
-from ojster.workflows.node import MOST_NODES, TWO_PART, Inputs, Kind, Node, Rule, note_before
+from ojster.workflows.node import MAX_NODES, TWO_PART, Inputs, Kind, Node, Rule, count_ended_predecessor
 from ojster.workflows.property_values import read_properties
 from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
 from ojster.workflows.wait import WAIT_TYPE
 
-MOST_LEVELS: Final = 16
-"""How deep containers may be nested, the outermost one included."""
+MAX_LEVELS: Final = 16
+"""Maximum nesting depth of containers, including the outermost."""
 
-MOST_ELEMENTS: Final = 100_000
-"""How many elements a map can have."""
+MAX_MAP_ELEMENTS: Final = 100_000
+"""Maximum number of elements of a map."""
 
-MOST_PROBLEMS: Final = 20
-"""How many of the problems of a request are reported."""
+MAX_REPORTED_PROBLEMS: Final = 20
+"""Maximum number of problems of a request that are reported."""
 
 LONGEST_NAME: Final = 255
-LARGEST_PARAMS: Final = 262_144
+MAX_PARAMS_BYTES: Final = 262_144
 
 CONTAINERS: Final = frozenset({"chain", "group", "batch", "saga", "graph", "map"})
-"""The types of workflows, which are no job types."""
+"""Types of workflows and containers; they are not job types."""
 
 _SPECIAL: Final = CONTAINERS | {"gate", ""}
 
@@ -141,9 +141,9 @@ _ALIASES: Final = {
     "if_": "if",
     "needs": "depends_on",
 }
-"""What steps are told elsewhere, and by what name here."""
+"""Names that other systems use for members of steps, and their names here."""
 
-_USUAL: Final = frozenset({"type", "args", "meta", "options", "workflow_id", "workflow_step"})
+_JOB_MEMBERS: Final = frozenset({"type", "args", "meta", "options", "workflow_id", "workflow_step"})
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
@@ -151,22 +151,22 @@ _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Spec(msgspec.Struct, omit_defaults=True):
-    """What a node needs when it starts, and what is shown of it. Written once, read when it is wanted.
+    """What a node needs when it starts, and what is shown of it. Written once, and read only when needed.
 
     Parameters
     ----------
     request:
-        A job's enqueue request.
+        The enqueue request of a job.
     has_references:
-        Whether its arguments hold references.
+        Whether its arguments contain references.
     names:
-        Which node each name stands for that follows ``steps.`` in references and conditions, by number.
+        The numbers of the nodes for the names that follow ``steps.`` in references and conditions.
     condition:
-        What must hold, or the node is skipped.
+        Condition for the node to start; otherwise it is skipped.
     over, template, item, inherited:
-        Of a map: the list, what is made for each element, the name of the element, and the options that they inherit.
+        Of a map: the list, the step for each element, the name of the element, and the options that the steps inherit.
     bindings:
-        What maps around it have bound.
+        Values bound by the maps around it.
     compensates:
         The number of the step that a compensation undoes.
     """
@@ -186,7 +186,7 @@ class Spec(msgspec.Struct, omit_defaults=True):
     compensates: int | None = None
 
     def to_json(self) -> bytes:
-        """Return it as it is stored."""
+        """Return the spec as stored."""
         return _encode(self)
 
 
@@ -194,18 +194,18 @@ read_spec: Final[Callable[[bytes], Spec]] = msgspec.json.Decoder(Spec).decode
 
 
 class Plan(msgspec.Struct):
-    """Nodes that can be made. Their ids are still their numbers alone.
+    """Nodes that can be created. Their ids are only their numbers, without the ``seq`` of the workflow.
 
     Parameters
     ----------
     nodes, specs:
-        By place; the number of a node is its place and the number of the first.
+        In the same order; the number of a node is its index plus the number of the first.
     edges:
-        From which node to which, by number.
+        Numbers of a node and of its successor.
     jobs:
-        The jobs of nodes whose arguments are known already, by number.
+        The jobs of nodes with known arguments, by number.
     promises:
-        What steps will put into the workflow's collection, each with the place of the step.
+        Items that steps will put into the workflow's collection, each with the place of its step.
     """
 
     nodes: list[Node] = []
@@ -230,13 +230,13 @@ class NewWorkflow(msgspec.Struct):
     expires_at: int | None = None
     tenant: str = ""
     definition: str | None = None
-    """From which definition it is started, as this is kept, …"""
+    """The stored name of the definition that it is started from."""
     definition_version: int | None = None
     target: str | None = None
     target_key: str | None = None
-    """… and what no other unfinished workflow may have: see ``ojster.workflows.definition``."""
+    """Key that no other unfinished workflow may have: see ``ojster.workflows.definition``."""
     start: bytes | None = None
-    """What was said of it beside its definition, its parameters and its metadata, as JSON."""
+    """Its other members as JSON, without definition, parameters and metadata."""
     locks: str | None = None
     on_lost_worker: str | None = None
     properties: dict[str, msgspec.Raw] = {}
@@ -246,7 +246,7 @@ class NewWorkflow(msgspec.Struct):
 
 
 class Problem(Exception):
-    """What is wrong at one place of a request."""
+    """An error at one place of a request."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -264,18 +264,20 @@ def read_workflow(
     members:
         The request, as ``read_members`` returns it.
     now:
-        The time at which the request was accepted; relative times count from it.
+        Time at which the request was accepted, in microseconds since the epoch; relative times count from it.
     largest:
-        The most bytes that a job may take as JSON.
+        Maximum size of a job as JSON, in bytes.
     tenant:
-        Whose it is, and with it all its jobs; ``None``: as its ``metadata`` says (ojs-multi-tenancy.md section 15.2).
+        The tenant of the workflow and its jobs; ``None``: the tenant that its ``metadata`` names.
     otherwise:
-        Whose it is if its ``metadata`` does not say so, either.
+        The tenant if ``tenant`` is ``None`` and ``metadata`` names none.
 
     Raises
     ------
     InvalidWorkflow
-        It breaks a rule; ``validation_errors`` in the details say which, and where.
+        It breaks a rule; ``validation_errors`` in the details list the rules and places.
+
+    Spec: ojs-multi-tenancy 15.2
     """
     problems: list[Problem] = []
     try:
@@ -288,8 +290,8 @@ def read_workflow(
 
 
 def refusal_of(problems: Sequence[Problem]) -> InvalidWorkflow:
-    """Return the error that tells of problems."""
-    shown = [{"path": problem.path, "message": problem.message} for problem in problems[:MOST_PROBLEMS]]
+    """Return the error that reports the problems, at most ``MAX_REPORTED_PROBLEMS`` of them."""
+    shown = [{"path": problem.path, "message": problem.message} for problem in problems[:MAX_REPORTED_PROBLEMS]]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return InvalidWorkflow(
         f"The workflow is invalid at {problems[0].path}: {problems[0].message}{more}", validation_errors=shown
@@ -303,15 +305,15 @@ def _read_workflow(
     _refuse_unknown(members, _WORKFLOW_MEMBERS | _OWN_MEMBERS[type], "$", f"A workflow of type {type!r}")
     given_id = _text(members, "id", "$")
     if given_id is not None and not is_job_id(given_id):
-        raise Problem("$.id", "The id must be a UUIDv7 in lower case with hyphens; leave it out to be given one.")
+        raise Problem("$.id", "The id must be a UUIDv7 in lower case with hyphens; leave it out to have one generated.")
     id = given_id or new_id()
     params = _object(members, "params")
-    if len(params) > LARGEST_PARAMS:
-        raise Problem("$.params", f"The parameters take {len(params)} bytes; at most {LARGEST_PARAMS} are allowed.")
+    if len(params) > MAX_PARAMS_BYTES:
+        raise Problem("$.params", f"The parameters take {len(params)} bytes; at most {MAX_PARAMS_BYTES} are allowed.")
     times: dict[str, Any] = {name: _decode(members[name]) for name in (*_TIMES, "priority") if name in members}
     for name in ("timeout", "timeout_ms"):
         if times.get(name) == 0:
-            raise Problem(f"$.{name}", "It must be positive; without it, there is no limit.")
+            raise Problem(f"$.{name}", "It must be positive. Leave it out for no limit.")
     try:
         timeout = read_span(times, "timeout")
         scheduled_at = read_moment(times, "scheduled_at") or read_moment(times, "delay_until")
@@ -326,7 +328,7 @@ def _read_workflow(
     except OjsterError as error:
         raise Problem(f"$.{name}.tenant_id", error.message) from None
     if "retry" in members:
-        _check_rerun_policy(members["retry"])
+        _check_workflow_retry(members["retry"])
     try:
         properties = read_properties(_object(members, "properties"))
     except OjsterError as error:
@@ -363,7 +365,7 @@ def _read_workflow(
 
 
 LOST_WORKER: Final = ("retry", "cancel")
-"""What becomes of a workflow whose worker is lost: the job goes on by its own policy, or the workflow is cancelled."""
+"""What happens to a workflow when a worker is lost: the job is retried by its policy, or all is cancelled."""
 
 
 def _choice(members: Members, name: str, allowed: Sequence[str]) -> str | None:
@@ -373,7 +375,7 @@ def _choice(members: Members, name: str, allowed: Sequence[str]) -> str | None:
     return value
 
 
-def _check_rerun_policy(raw: msgspec.Raw) -> None:
+def _check_workflow_retry(raw: msgspec.Raw) -> None:
     try:
         parse_retry_policy(_decode(raw))
     except OjsterError as error:
@@ -388,12 +390,12 @@ def _type_of_workflow(members: Members) -> str:
         return "graph"
     if type not in CONTAINERS:
         shown = ", ".join(sorted(CONTAINERS))
-        raise Problem("$.type", f"There is no type {type!r:.40} of workflow; there are {shown}.")
+        raise Problem("$.type", f"Unknown workflow type {type!r:.40}; use one of {shown}.")
     return type
 
 
 def _is_graph(members: Members) -> bool:
-    """Whether a request without a type is a graph: some step says what it depends on."""
+    """Whether a request without a type is a graph: at least one step has ``depends_on``."""
     steps = bytes(members.get("steps", b""))
     if "type" in members or "job_type" in members or b'"depends_on"' not in steps or steps[:1] != b"[":
         return False
@@ -407,7 +409,7 @@ def _is_job(members: Members) -> bool:
 
 
 class _Here(msgspec.Struct):
-    """Where a step stands, and what it inherits.
+    """The place of a step, and what it inherits.
 
     Parameters
     ----------
@@ -418,9 +420,9 @@ class _Here(msgspec.Struct):
     inherited:
         The options of the containers around it.
     level:
-        How many containers there are around it.
+        The number of containers around it.
     can_be_undone:
-        Whether ``compensate`` may stand there.
+        Whether ``compensate`` is allowed there.
     """
 
     parent: Node
@@ -433,9 +435,9 @@ class _Here(msgspec.Struct):
 
 
 class _Pending(msgspec.Struct):
-    """Names of steps that are not found yet: the container that closes next looks among its children.
+    """Names of steps that are not resolved. The next container to close looks for them among its children.
 
-    ``inner`` is its child in which they stand; ``spec`` wants to know what they stand for.
+    ``inner`` is the child of that container in which the names are used; ``spec`` receives the numbers of the steps.
     """
 
     inner: Node
@@ -444,8 +446,11 @@ class _Pending(msgspec.Struct):
     names: set[str]
 
 
-def _carried_by(metadata: bytes) -> Members:
-    """Return what jobs carry of the trace of who has started their workflow (ojs-distributed-tracing.md 6.3)."""
+def _trace_members(metadata: bytes) -> Members:
+    """Return the members that jobs carry from the trace of the caller that started their workflow.
+
+    Spec: ojs-distributed-tracing 6.3
+    """
     if b"traceparent" not in metadata:
         return {}
     given = read_members(metadata, "The metadata")
@@ -454,22 +459,22 @@ def _carried_by(metadata: bytes) -> Members:
 
 
 class Planner:
-    """Makes nodes of steps.
+    """FairnessState steps into nodes.
 
     Parameters
     ----------
     workflow_id:
-        What jobs are told of their workflow.
+        The id of the workflow, given to its jobs.
     tenant:
-        Whose the workflow is.
+        The tenant of the workflow.
     metadata:
-        What is said of the workflow, of which jobs carry the trace of who has started it.
+        The metadata of the workflow; jobs carry the trace context in it.
     first:
-        The number of the first node that is made.
+        The number of the first node.
     outer:
-        Returns the number of the node of a name outside of what is planned, for steps that are added to a workflow.
+        Returns the number of a named node outside of the plan, for steps that are added to a workflow.
     bindings:
-        What a map has bound for what is planned.
+        Values bound by a map for the planned steps.
     """
 
     def __init__(
@@ -490,30 +495,31 @@ class Planner:
         self._now = now
         self._largest = largest
         self._tenant = tenant
-        self._carried = _carried_by(metadata)
+        self._carried = _trace_members(metadata)
         self._workflow_id = msgspec.Raw(_encode(workflow_id))
         self._first = first
         self._outer = outer
         self._bindings = dict(bindings or {})
         self._known: list[frozenset[str]] = [frozenset(self._bindings)]
-        """What maps around the current place bind."""
+        """Names bound by the maps around the current place."""
         self._children: dict[int, list[Node]] = {}
         self._names: dict[int, dict[str, Node]] = {}
         self._with_id: set[int] = set()
-        """Nodes whose name is an ``id``, which goes before a mere ``name``."""
+        """Nodes named by an ``id``, which takes precedence over a ``name``."""
         self._places: dict[int, str] = {}
         self._paths: dict[int, str] = {}
         self._before: dict[int, dict[int, None]] = {}
-        self._wishes: dict[int, list[str]] = {}
-        """The ids that ``depends_on`` names, by number."""
+        self._dependency_names: dict[int, list[str]] = {}
+        """The ids in ``depends_on``, by number of the node."""
         self._pending: list[_Pending] = []
         self._promised: list[tuple[int, str, str | None]] = []
-        self._grown: Node | None = None
-        """Which nodes promise items of which names, and categories."""
+        """Promised items: number of the node, name and category."""
+        self._extended: Node | None = None
+        """The existing container to which steps are added."""
         self._sought: list[tuple[int, Lookup, str]] = []
-        """Which nodes look what up in the workflow's collection, and where that is said."""
+        """Lookups in the workflow's collection: number of the node, lookup, and its place in the request."""
 
-    # What can be planned
+    # Entry points
 
     def root(self, type: str, members: Members, inherited: Members) -> None:
         """Plan a whole workflow."""
@@ -540,23 +546,23 @@ class Planner:
         known: Mapping[str, Node] | None = None,
         last: Node | None = None,
     ) -> None:
-        """Plan more children of a container that is there already.
+        """Plan more children of an existing container.
 
         Parameters
         ----------
         path, place:
-            Where the steps stand in the request, and the place of the container.
+            The place of the steps in the request, and the place of the container in the workflow.
         known:
             The container's named children.
         last:
-            The last of the children of a chain.
+            The last child, if the container is a chain.
 
         Raises
         ------
         InvalidWorkflow
-            They break a rule.
+            The steps break a rule.
         """
-        self._grown = container
+        self._extended = container
         self._places[container.id] = place
         self._names[container.id] = dict(known or {})
         self._children[container.id] = []
@@ -574,8 +580,8 @@ class Planner:
 
     def _node(self, kind: Kind, parent: Node | None, position: int, spec: Spec, path: str, place: str) -> Node:
         number = self._first + len(self.plan.nodes)
-        if number >= MOST_NODES:
-            raise Problem(path, f"The workflow has more than {MOST_NODES} nodes.")
+        if number >= MAX_NODES:
+            raise Problem(path, f"The workflow has more than {MAX_NODES} nodes.")
         node = Node(number, None, position, kind.value)
         if parent is not None:
             node.parent, node.source = parent.id, parent.source
@@ -590,12 +596,12 @@ class Planner:
         return node
 
     def _inside(self, parent: Node, position: int | str) -> str:
-        """The place of a child."""
+        """Return the place of a child."""
         around = self._places[parent.id]
         return f"{around}.{position}" if around else str(position)
 
     def _attempt(self, raw: bytes | msgspec.Raw, here: _Here) -> Node | None:
-        """Plan a step; note what is wrong with it, so that the others are looked at, too."""
+        """Plan a step. A problem is recorded, so that the remaining steps are checked too."""
         try:
             return self._step(raw, here)
         except Problem as problem:
@@ -604,17 +610,17 @@ class Planner:
             self.problems.append(Problem(here.path, error.message))
         except msgspec.DecodeError as error:
             self.problems.append(Problem(here.path, f"A value cannot be read: {error}."))
-        if len(self.problems) >= MOST_PROBLEMS:
+        if len(self.problems) >= MAX_REPORTED_PROBLEMS:
             raise self.problems.pop()
         return None
 
     def _step(self, raw: bytes | msgspec.Raw, here: _Here) -> Node:
-        """Plan whatever a step is: a job, a gate, a container; alone, or with a fallback."""
+        """Plan a step of any kind: a job, a gate or a container, alone or with a fallback."""
         members = read_members(raw, here.path)
         if not _NODE_MEMBERS & members.keys() and _is_job(members):
             return self._job(members, here, Spec())
         if not here.can_be_undone and _compensation_of(msgspec.Raw(_encode(members)), here.path) is not None:
-            raise Problem(here.path, "'compensate' can stand only with steps of a chain, a saga, a group or a graph.")
+            raise Problem(here.path, "'compensate' is allowed only in steps of a chain, a saga, a group or a graph.")
         name = self._name_of(members, here)
         if name is not None:
             here.place = self._inside(here.parent, name)
@@ -634,7 +640,7 @@ class Planner:
         else:
             node = self._job(members, here, spec)
         if "provides" in members and node.kind != Kind.JOB:
-            raise Problem(f"{here.path}.provides", "Only a job provides something, and not one with a fallback.")
+            raise Problem(f"{here.path}.provides", "Only a job without a fallback can have 'provides'.")
         self._conduct(node, members, spec, here)
         node.name = name
         if name is not None:
@@ -647,12 +653,12 @@ class Planner:
         request = {name: value for name, value in members.items() if name not in _NODE_MEMBERS}
         if children := _CHILDREN & request.keys():
             shown = ", ".join(sorted(CONTAINERS))
-            raise Problem(here.path, f"Only a container has {min(children)!r}; its type must be one of {shown}.")
+            raise Problem(here.path, f"Only a container can have {min(children)!r}; its type must be one of {shown}.")
         if bytes(request.get("type", b"")) == b'"wait"':
             _wait(request)
         if "body" in request and _text(request, "type", here.path) in (None, CODE_TYPE):
             _carry_code(request)
-        if "job_type" in request:  # as ojs-workflows.md section 14 has it
+        if "job_type" in request:  # Spec: ojs-workflows 14
             request.setdefault("type", request.pop("job_type"))
         if here.inherited or "priority_adjustment" in members:
             options = _adjusted(_options_of(request, here), members, here.path)
@@ -673,13 +679,13 @@ class Planner:
         spec.has_references = self._refer(node, spec, request.get("args", b""), here.path)
         job = read_job(request, self._now, largest=self._largest, tenant=self._tenant)
         if job.pending:
-            raise Problem(here.path, "A step cannot be 'pending'; with 'manual' it waits for an approval.")
+            raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")
         if not spec.has_references:
             self.plan.jobs[node.id] = job
         return node
 
     def _with_fallback(self, members: Members, here: _Here, spec: Spec, name: str | None) -> Node:
-        """Plan a step and its fallback: what the step says of itself, but for its job, holds for both together."""
+        """Plan a step and its fallback. Members of the step other than its job apply to both together."""
         mark = len(self._pending)
         node = self._node(Kind.FALLBACK, here.parent, here.position, spec, here.path, here.place)
         node.name = name
@@ -700,8 +706,8 @@ class Planner:
     # Containers
 
     def _container(self, type: str, members: Members, here: _Here, spec: Spec) -> Node:
-        if here.level > MOST_LEVELS:
-            raise Problem(here.path, f"Containers are nested deeper than {MOST_LEVELS} levels.")
+        if here.level > MAX_LEVELS:
+            raise Problem(here.path, f"Containers are nested deeper than {MAX_LEVELS} levels.")
         match type:
             case "map":
                 return self._map(members, here, spec)
@@ -715,7 +721,7 @@ class Planner:
         return self._list_container(Kind(type), steps, f"{here.path}.{_LISTS[type]}", here, spec)
 
     def _list_container(self, kind: Kind, steps: Sequence[msgspec.Raw], path: str, here: _Here, spec: Spec) -> Node:
-        """Plan a chain, a group or a graph, and its children, which stand at ``path``."""
+        """Plan a chain, a group or a graph with its children; ``path`` is their place in the request."""
         mark = len(self._pending)
         spec.inherited = here.inherited
         node = self._node(kind, here.parent, here.position, spec, here.path, here.place)
@@ -751,7 +757,7 @@ class Planner:
         wanted = [name for name in _CALLBACKS if bytes(callbacks.get(name, b"null")) != b"null"]
         if not wanted:
             shown = ", ".join(_CALLBACKS)
-            raise Problem(f"{here.path}.callbacks", f"A batch needs one of {shown}; without, it is a group.")
+            raise Problem(f"{here.path}.callbacks", f"A batch needs one of {shown}; without callbacks, use a group.")
         mark = len(self._pending)
         node = self._node(Kind.BATCH, here.parent, here.position, spec, here.path, here.place)
         inner = _Here(node, 0, here.path, here.place, here.inherited, here.level)
@@ -768,7 +774,7 @@ class Planner:
         return node
 
     def _saga(self, kind: Kind, members: Members, here: _Here, spec: Spec) -> Node:
-        """Plan steps, and what undoes them."""
+        """Plan steps and their compensations."""
         policy = _text(members, "failure_policy", here.path) or "compensate"
         if policy not in _POLICIES:
             raise Problem(f"{here.path}.failure_policy", f"The policy must be one of {', '.join(_POLICIES)}.")
@@ -794,7 +800,7 @@ class Planner:
         return saga
 
     def _compensations(self, steps: Sequence[msgspec.Raw], done: Node, undoing: Node, path: str, here: _Here) -> None:
-        """Plan what undoes the steps, the last first."""
+        """Plan the compensations of steps, in reverse order."""
         before: Node | None = None
         for step in self._undo_order(done):
             raw = _compensation_of(steps[step.position], path)
@@ -812,14 +818,14 @@ class Planner:
                 before = node
 
     def _undo_order(self, container: Node) -> list[Node]:
-        """The children of a container, those first that come last."""
+        """Return the children of a container in reverse order of execution."""
         children = {child.id: child for child in self._children[container.id]}
         if container.kind != Kind.GRAPH:
             return list(children.values())[::-1]
         before = {id: self._before.get(id, {}) for id in children}
         try:
             order = list(graphlib.TopologicalSorter(before).static_order())
-        except graphlib.CycleError:  # which is refused in the end
+        except graphlib.CycleError:  # ``_finish`` rejects it
             order = list(children)
         return [children[id] for id in reversed(order)]
 
@@ -836,13 +842,13 @@ class Planner:
         has_references = self._refer(node, spec, over, f"{here.path}.over")
         if bytes(over)[:1] != b"[" and not (has_references and bytes(over)[:1] == b"{"):
             raise Problem(f"{here.path}.over", "It must be an array, or a reference to one.")
-        if bytes(over)[:1] == b"[" and (elements := len(_raw_list(over))) > MOST_ELEMENTS:
-            raise Problem(f"{here.path}.over", f"It has {elements} elements; at most {MOST_ELEMENTS} are allowed.")
+        if bytes(over)[:1] == b"[" and (elements := len(_raw_list(over))) > MAX_MAP_ELEMENTS:
+            raise Problem(f"{here.path}.over", f"It has {elements} elements; at most {MAX_MAP_ELEMENTS} are allowed.")
         self._try_template(node, spec, here)
         return node
 
     def _try_template(self, node: Node, spec: Spec, here: _Here) -> None:
-        """Plan a map's template once, to see whether it can be, and which steps outside of it it names."""
+        """Plan a map's template once, to validate it and to find the outside steps that it names."""
         assert spec.template is not UNSET
         made, edges, mark = len(self.plan.nodes), len(self.plan.edges), len(self._pending)
         promised, sought, kept = len(self._promised), len(self._sought), len(self.plan.promises)
@@ -858,12 +864,12 @@ class Planner:
         for number in range(self._first + made, self._first + len(self.plan.nodes)):
             self.plan.jobs.pop(number, None)
             self._before.pop(number, None)
-            self._wishes.pop(number, None)
+            self._dependency_names.pop(number, None)
         del self.plan.nodes[made:], self.plan.specs[made:], self.plan.edges[edges:]
         self._children[node.id], self._names[node.id] = [], {}
 
     def _branch(self, raw: msgspec.Raw, here: _Here) -> Node | None:
-        """Plan a branch: one step, or an array of steps, which is a chain."""
+        """Plan a branch: one step, or an array of steps as a chain."""
         if bytes(raw)[:1] != b"[":
             _refuse_rule(raw, here.path)
             return self._attempt(raw, here)
@@ -872,7 +878,7 @@ class Planner:
             return self._saga(Kind.CHAIN, {"steps": raw}, here, Spec())
         return self._list_container(Kind.CHAIN, steps, here.path, here, Spec())
 
-    # What is said of nodes
+    # Members of nodes
 
     def _spec(self, members: Members, path: str) -> Spec:
         display_name = _text(members, "display_name", path)
@@ -883,7 +889,7 @@ class Planner:
         )
 
     def _conduct(self, node: Node, members: Members, spec: Spec, here: _Here) -> None:
-        """Read how a node is to behave."""
+        """Read the rule, the condition, the dependencies and the flags of a node."""
         path = here.path
         node.tolerated = int(_flag(members, "allow_failure", path))
         node.manual = int(_flag(members, "manual", path)) or node.manual
@@ -903,17 +909,17 @@ class Planner:
                 self._pending.append(_Pending(node, spec, f"{path}.if", set(names)))
         if "depends_on" in members:
             if here.parent.kind != Kind.GRAPH:
-                raise Problem(f"{path}.depends_on", "Only the steps of a graph depend on others by name.")
+                raise Problem(f"{path}.depends_on", "Only the steps of a graph can have 'depends_on'.")
             try:
                 wishes = _decode(members["depends_on"], type=list[str] | None)
             except msgspec.ValidationError:
-                raise Problem(f"{path}.depends_on", "It must be an array of ids of steps.") from None
-            self._wishes[node.id] = list(dict.fromkeys(wishes or []))
+                raise Problem(f"{path}.depends_on", "It must be an array of step ids.") from None
+            self._dependency_names[node.id] = list(dict.fromkeys(wishes or []))
 
     def _name_of(self, members: Members, here: _Here) -> str | None:
-        """The name by which others refer to a step: its ``id``, else its ``name`` if that can be one."""
+        """Return the name by which others refer to a step: its ``id``, else its ``name`` if that is a valid id."""
         if here.parent.kind == Kind.MAP:
-            return None  # all of them would have the same
+            return None  # all elements would have the same name
         taken = self._names[here.parent.id]
         id = _text(members, "id", here.path)
         if id is not None:
@@ -923,7 +929,7 @@ class Planner:
                     f"The id {id!r:.60} must begin with a letter and have only letters, digits, '_' and '-'.",
                 )
             if id in taken and taken[id].id not in self._with_id and taken[id].id >= self._first:
-                taken.pop(id).name = None  # that was but a name
+                taken.pop(id).name = None  # an ``id`` takes precedence over a ``name``
             if id in taken:
                 raise Problem(f"{here.path}.id", f"There is another step with the id {id!r:.60}.")
             return id
@@ -941,7 +947,7 @@ class Planner:
             raise Problem(f"{path}.{name}", f"{name} array must contain at least one element")
         return steps
 
-    # Who comes after whom
+    # Order of nodes
 
     def _after(self, node: Node, before: Iterable[Node], inputs: Inputs | None) -> None:
         for one in before:
@@ -950,12 +956,12 @@ class Planner:
             one.followed = 1
             node.waiting += 1
             if one.has_ended:
-                note_before(node, one)
+                count_ended_predecessor(node, one)
         if inputs is not None:
             self._give(node, inputs)
 
     def _give(self, node: Node, inputs: Inputs) -> None:
-        """Say whose results a node and those inside it are given."""
+        """Set which results a node and the nodes inside it receive."""
         inherited = node.source
         node.inputs, node.source = inputs.value, node.id
         waiting = [node]
@@ -966,10 +972,10 @@ class Planner:
                     waiting.append(child)
 
     def _link(self, container: Node) -> None:
-        """Let the children of a graph come after those that they depend on."""
+        """Make the children of a graph successors of those that they depend on."""
         siblings = self._names[container.id]
         for node in self._children[container.id]:
-            for name in self._wishes.get(node.id, ()):
+            for name in self._dependency_names.get(node.id, ()):
                 before = siblings.get(name)
                 path = f"{self._paths[node.id]}.depends_on"
                 if before is None:
@@ -981,12 +987,12 @@ class Planner:
                     self._after(node, [before], Inputs.NEEDED)
 
     def _close(self, container: Node, mark: int) -> None:
-        """Finish a container: count its children, and find names among them that stand since ``mark``."""
+        """Finish a container: count its children, and resolve names recorded since ``mark`` among them."""
         container.total = container.unfinished = len(self._children[container.id])
         self._find_names(container, mark)
 
     def _refer(self, node: Node, spec: Spec, raw: bytes | msgspec.Raw, path: str) -> bool:
-        """Note the steps that references name; tell whether there are references at all."""
+        """Record the steps that references name; return whether there are any references or lookups."""
         if not may_hold_references(raw):
             return False
         try:
@@ -1007,11 +1013,11 @@ class Planner:
         return bool(references) or lookups
 
     def _seek(self, node: Node, raw: bytes | msgspec.Raw, path: str) -> bool:
-        """Note what a node looks up in the workflow's collection; tell whether it looks up anything at all."""
+        """Record a node's lookups in the workflow's collection; return whether it has any lookup."""
         found = list(lookups_in(raw))
         for one in found:
             if may_hold_references(one):
-                continue  # what it looks up is known when it starts
+                continue  # its references are resolved when the node starts
             try:
                 lookups, _ = read_lookup(one)
             except OjsterError as error:
@@ -1020,7 +1026,7 @@ class Planner:
         return bool(found)
 
     def _find_names(self, container: Node, mark: int) -> None:
-        """Look, among the children of a container, for the names in them that are not found yet."""
+        """Resolve names that are used inside a container among its children."""
         left = []
         for pending in self._pending[mark:]:
             for name in sorted(pending.names):
@@ -1036,7 +1042,7 @@ class Planner:
         self._pending[mark:] = left
 
     def _among(self, container: Node, inner: Node, name: str) -> Node | None:
-        """The step of a name in a container, or, for what comes after its first part, in that."""
+        """Return a named step of a container; for later children of a two-part container, one of its first child."""
         if container.kind in TWO_PART:
             if inner.position == 0:
                 return None
@@ -1044,18 +1050,18 @@ class Planner:
                 return self._children[container.id][0]
             while container.kind in TWO_PART:
                 container = self._children[container.id][0]
-            inner = container  # all of its first part comes before
-        if is_index(name):  # an index means a step only if it comes before, and else one further out
+            inner = container  # all of the first child comes before
+        if is_index(name):  # an index means an earlier step here, or else one further out
             index = int(name)
             if inner is not container and (container.kind != Kind.CHAIN or index >= inner.position):
                 return None
             children = self._children.get(container.id, [])
-            place = index - children[0].position if children else 0  # others may be there already
+            place = index - children[0].position if children else 0  # the container may have earlier children
             return children[place] if 0 <= place < len(children) else None
         return self._names.get(container.id, {}).get(name)
 
     def _order(self, container: Node, inner: Node, found: Node, name: str, path: str) -> None:
-        """See that a step that is referred to has ended before: in a graph, it then is depended on."""
+        """Ensure that a referenced step ends first; in a graph, add the dependency."""
         match container.kind:
             case Kind.GRAPH if found.id not in self._before.get(inner.id, {}):
                 self._after(inner, [found], Inputs.NEEDED)
@@ -1065,7 +1071,7 @@ class Planner:
                 self.problems.append(Problem(path, f"The step {name!r:.60} runs at the same time as this one."))
 
     def _finish(self) -> None:
-        """Look up outside what is not found here, and see that nobody waits for himself."""
+        """Resolve the remaining names outside of the plan, and reject cycles."""
         for pending in self._pending:
             for name in sorted(pending.names):
                 number = self._outer(name)
@@ -1085,30 +1091,30 @@ class Planner:
             self.problems.append(Problem(where, f"These steps wait for each other: {' → '.join(names)}."))
 
     def _order_across(self, consumer: int, producer: int, name: str, path: str) -> None:
-        """See that a step which promises something has ended before one that looks it up, wherever both stand."""
-        inner, found = self._line(consumer), self._line(producer)
+        """Ensure that a step that promises an item ends before a step that looks it up, wherever both are."""
+        inner, found = self._ancestry(consumer), self._ancestry(producer)
         level = 0
         while level < min(len(inner), len(found)) and inner[level].id == found[level].id:
             level += 1
         if not 0 < level < min(len(inner), len(found)):
-            self.problems.append(Problem(path, f"What promises {name!r:.60} is this step, or stands in it."))
+            self.problems.append(Problem(path, f"{name!r:.60} is promised by this step or by one inside it."))
             return
         container, before, after = inner[level - 1], found[level], inner[level]
         if container.kind in TWO_PART:
             if before.position >= after.position:
-                self.problems.append(Problem(path, f"What promises {name!r:.60} comes later than this step."))
+                self.problems.append(Problem(path, f"The step that promises {name!r:.60} comes later than this step."))
         else:
             self._order(container, after, before, before.name or str(before.position), path)
 
-    def _line(self, number: int) -> list[Node]:
-        """A node with all around it, the outermost first."""
+    def _ancestry(self, number: int) -> list[Node]:
+        """Return a node and all containers around it, the outermost first."""
         line = []
         current: int | None = number
         while current is not None and 0 <= current - self._first < len(self.plan.nodes):
             line.append(self.plan.nodes[current - self._first])
             current = line[-1].parent
-        if current is not None and self._grown is not None:  # more steps for a container that is there already
-            line.append(self._grown)
+        if current is not None and self._extended is not None:  # steps added to an existing container
+            line.append(self._extended)
         return line[::-1]
 
     def _label(self, id: int) -> str:
@@ -1129,13 +1135,13 @@ def _text(members: Members, name: str, path: str) -> str | None:
 
 
 def _refuse_rule(raw: msgspec.Raw, path: str) -> None:
-    """Refuse 'when' where it is given by the place when a step starts."""
+    """Reject ``when`` where the position of a step decides when it starts."""
     if b'"when"' in bytes(raw) and "when" in read_members(raw, path):
-        raise Problem(f"{path}.when", "When this starts is given by where it stands.")
+        raise Problem(f"{path}.when", "'when' is not allowed here: the position of this step decides when it starts.")
 
 
 def _carry_code(request: Members) -> None:
-    """Make a step that has a ``body`` a job that carries that code (seed 002)."""
+    """Turn a step with a ``body`` into a job that carries this code."""
     request["type"] = msgspec.Raw(_encode(CODE_TYPE))
     request.setdefault("args", msgspec.Raw(b"[]"))
     code = {name: request.pop(name) for name in ("body", "modules") if name in request}
@@ -1143,7 +1149,7 @@ def _carry_code(request: Members) -> None:
 
 
 def _wait(request: Members) -> None:
-    """Make a step of the type ``wait`` a job that waits (seed 003)."""
+    """Turn a step of the type ``wait`` into a wait job."""
     wait = {name: request.pop(name) for name in ("delay", "until", "form", "remind") if name in request}
     request["type"] = msgspec.Raw(_encode(WAIT_TYPE))
     request[WAITS_FOR] = msgspec.Raw(_encode(wait))
@@ -1151,7 +1157,7 @@ def _wait(request: Members) -> None:
 
 
 def _promise(request: Members, provided: Sequence[Provided], path: str) -> None:
-    """Let the job of a step put what the step provides into the workflow's collection when it has succeeded."""
+    """Add reactions to a step's job that put what it provides into the workflow's collection on success."""
     reactions = read_members(request.get(REACTIONS, b"{}"), f"{path}.{REACTIONS}")
     actions: list[Any] = list(_raw_list(reactions.get("on_success", b"[]")))
     actions += [Collect(one.name, INTERNAL, one.category, one.data, artifacts=one.artifact) for one in provided]
@@ -1160,11 +1166,11 @@ def _promise(request: Members, provided: Sequence[Provided], path: str) -> None:
 
 
 def _refuse_misspelt(request: Members, path: str) -> None:
-    """Refuse members that look like what is said of steps: a job keeps all others."""
-    for name in sorted(request.keys() - _USUAL):
+    """Reject members that look like misspelt members of steps; a job keeps all others."""
+    for name in sorted(request.keys() - _JOB_MEMBERS):
         meant = _ALIASES.get(name) or next(iter(difflib.get_close_matches(name, _NODE_MEMBERS, 1, 0.8)), None)
         if meant is not None:
-            raise Problem(f"{path}.{name}", f"There is no member {name!r:.60}; is {meant!r} meant?")
+            raise Problem(f"{path}.{name}", f"Unknown member {name!r:.60}; did you mean {meant!r}?")
 
 
 def _flag(members: Members, name: str, path: str) -> bool:
@@ -1196,7 +1202,10 @@ def _refuse_unknown(members: Members, known: frozenset[str], path: str, what: st
 
 
 def _compensation_of(step: msgspec.Raw, path: str) -> bytes | None:
-    """What undoes a step: ``compensate``, or as ojs-workflows.md section 14 has it."""
+    """Return the compensation of a step: ``compensate``, or ``compensate_type`` with ``compensate_args``.
+
+    Spec: ojs-workflows 14
+    """
     if b'"compensate' not in bytes(step):
         return None
     members = read_members(step, path)
@@ -1209,7 +1218,7 @@ def _compensation_of(step: msgspec.Raw, path: str) -> bytes | None:
 
 
 def _inherit(inherited: Members, members: Members, path: str) -> Members:
-    """The options that the steps of a container inherit."""
+    """Return the options that the steps of a container inherit."""
     if "options" in members and bytes(members["options"]) != b"null":
         own = read_members(members["options"], f"{path}.options")
         try:
@@ -1221,7 +1230,7 @@ def _inherit(inherited: Members, members: Members, path: str) -> Members:
 
 
 def _adjusted(options: Members, members: Members, path: str) -> Members:
-    """Options with the priority raised or lowered, relative to what is inherited."""
+    """Return options with the priority raised or lowered relative to the inherited one."""
     raw = members.get("priority_adjustment")
     if raw is None or bytes(raw) == b"null":
         return options
@@ -1235,7 +1244,7 @@ def _adjusted(options: Members, members: Members, path: str) -> Members:
 
 
 def _options_of(request: Members, here: _Here) -> Members:
-    """The options of a job: its own, at the top or below, before those that it inherits."""
+    """Return the options of a job: its own, at the top level or in ``options``, override inherited ones."""
     own = dict(here.inherited)
     for name in {*here.inherited, "priority"}:
         if name in request:

@@ -1,4 +1,4 @@
-"""How do the tasks of a workflow share what they know? They read and change its properties. (seed 002)"""
+"""Properties of a workflow: named values that its jobs share and change."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from ojster.jobs.leases import refusal_of
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import find_workflow, no_workflow
 from ojster.workflows.node import NUMBER_BITS
-from ojster.workflows.property_values import MOST_PROPERTIES, Changes, Property, PropertyConflict, check_changes
+from ojster.workflows.property_values import MAX_PROPERTIES, Changes, Property, PropertyConflict, check_changes
 
 Properties = dict[str, Property]
 
 
 class PropertyChange(msgspec.Struct, frozen=True):
-    """Somebody wants to change the properties of a workflow.
+    """A request to change the properties of a workflow.
 
     Parameters
     ----------
     job_id, worker_id, attempt:
-        For which of its jobs: who does not hold its lease any more is refused. Without, anybody may.
+        Job of the workflow that makes the change; refused if the worker has lost its lease. ``None``: no lease is
+        checked.
     """
 
     workflow_id: str
@@ -33,7 +34,7 @@ class PropertyChange(msgspec.Struct, frozen=True):
     attempt: int | None = None
 
 
-class _Word(msgspec.Struct, frozen=True):
+class _LeaseReport(msgspec.Struct, frozen=True):
     job_id: str
     worker_id: str | None
     attempt: int | None
@@ -49,7 +50,7 @@ def read_all(tx: Transaction, ids: Sequence[str]) -> list[Properties | OjsterErr
 
 
 def change(tx: Transaction, items: Sequence[PropertyChange]) -> list[Properties | OjsterError]:
-    """Change properties; for each return all that the workflow has now, or why the change was refused."""
+    """Change properties; return all properties of the workflow, or the reason why the change was refused."""
     results: list[Properties | OjsterError] = []
     for item in items:
         try:
@@ -61,19 +62,19 @@ def change(tx: Transaction, items: Sequence[PropertyChange]) -> list[Properties 
 
 def _change(tx: Transaction, item: PropertyChange) -> Properties:
     if item.job_id is None and (item.worker_id is not None or item.attempt is not None):
-        raise InvalidRequest("A worker and an attempt mean something only together with a 'job_id'.", field="job_id")
+        raise InvalidRequest("'worker_id' and 'attempt' require a 'job_id'.", field="job_id")
     if item.job_id is not None:
         job = tx.lock_jobs([item.job_id]).get(item.job_id)
-        if refusal := refusal_of(job, _Word(item.job_id, item.worker_id, item.attempt)):
+        if refusal := refusal_of(job, _LeaseReport(item.job_id, item.worker_id, item.attempt)):
             raise refusal
     workflow = find_workflow(tx, item.workflow_id, lock=True)
     if workflow is None:
         raise no_workflow(item.workflow_id)
     if item.job_id is not None and (job is None or (job.node or 0) >> NUMBER_BITS != workflow.seq):
-        raise Conflict(f"The job {item.job_id} is not one of the workflow {workflow.id}.", job_id=item.job_id)
+        raise Conflict(f"The job {item.job_id} does not belong to the workflow {workflow.id}.", job_id=item.job_id)
     if workflow.finished_at is not None:
         raise Conflict(
-            f"The workflow {workflow.id} is {workflow.state}; its properties stay as they are.",
+            f"The workflow {workflow.id} is {workflow.state}; its properties can no longer be changed.",
             workflow_id=workflow.id,
             current_state=workflow.state,
         )
@@ -82,11 +83,11 @@ def _change(tx: Transaction, item: PropertyChange) -> Properties:
 
 
 def refusal_of_changes(tx: Transaction, job: Job, changes: Changes | None) -> OjsterError | None:
-    """Change the properties of the workflow of a job whose attempt ends, unless that is to be refused."""
+    """Change the properties of a job's workflow at the end of its attempt; return the error if that is refused."""
     if changes is None:
         return None
     if job.node is None:
-        return Conflict(f"The job {job.id} is of no workflow that could have properties.", job_id=job.id)
+        return Conflict(f"The job {job.id} does not belong to a workflow with properties.", job_id=job.id)
     try:
         check_changes(changes)
         apply(tx, job.node >> NUMBER_BITS, changes)
@@ -96,14 +97,14 @@ def refusal_of_changes(tx: Transaction, job: Job, changes: Changes | None) -> Oj
 
 
 def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
-    """Change the properties of a workflow that is locked.
+    """Change the properties of a workflow that the caller has locked.
 
     Raises
     ------
     PropertyConflict
-        One has another version than is expected.
+        A property has a different version than expected.
     PayloadTooLarge
-        There would be too many.
+        The workflow would have more than ``MAX_PROPERTIES`` properties.
     """
     rows = tx.execute(
         "SELECT name, version, value IS NOT NULL FROM workflow_properties WHERE workflow = :workflow",
@@ -114,14 +115,15 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
         found, there = known.get(name, (0, False))
         if version != (found if there else 0):
             raise PropertyConflict(
-                f"The property {name!r} was changed meanwhile: it has version {found if there else 0}, not {version}.",
+                f"The property {name!r} has version {found if there else 0}, not the expected version {version}. "
+                "Read it again and repeat the change.",
                 property=name,
                 current_version=found if there else 0,
                 expected_version=version,
             )
     names = {name for name, (_, there) in known.items() if there}
-    if len((names | changes.set.keys()) - set(changes.delete)) > MOST_PROPERTIES:
-        raise PayloadTooLarge(f"A workflow has at most {MOST_PROPERTIES} properties.", limit=MOST_PROPERTIES)
+    if len((names | changes.set.keys()) - set(changes.delete)) > MAX_PROPERTIES:
+        raise PayloadTooLarge(f"A workflow has at most {MAX_PROPERTIES} properties.", limit=MAX_PROPERTIES)
     latest = max((version for version, _ in known.values()), default=0)
     values = {name: bytes(value) for name, value in changes.set.items()}
     values_or_none = values | {name: None for name in changes.delete if name in names}
@@ -130,7 +132,7 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
         "ON CONFLICT (workflow, name) DO UPDATE SET value = excluded.value, version = excluded.version",
         [(workflow, name, value, latest + 1) for name, value in values_or_none.items()],
     )
-    # Versions count the changes of the workflow, so one row that was deleted is enough to use none of them again.
+    # Versions are numbered per workflow, so one row of a deleted property is enough to never reuse a version.
     tx.execute(
         "DELETE FROM workflow_properties WHERE workflow = :workflow AND value IS NULL AND version <= :latest",
         {"workflow": workflow, "latest": latest if values_or_none else latest - 1},

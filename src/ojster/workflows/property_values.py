@@ -1,7 +1,7 @@
-"""What do the tasks of a workflow share? Named values, each with a version, changed all or none. (seed 002)
+"""Properties of a workflow: named values, each with a version, that its jobs share.
 
-The seed lets tasks "add, remove or modify properties of the workflow". Here parallel tasks cannot lose each other's
-changes: a change may say which versions it was made from.
+A change of several properties is applied completely or not at all. It may name the versions that it is based on, so
+parallel jobs cannot overwrite each other's changes.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from ojster.core.errors import Conflict, InvalidRequest, PayloadTooLarge
 from ojster.core.parsing import read_value
 from ojster.jobs.request import Members, check_depth, read_members
 
-MOST_PROPERTIES: Final = 1_000
-"""How many properties a workflow may have."""
+MAX_PROPERTIES: Final = 1_000
+"""Maximum number of properties of a workflow."""
 
-LARGEST_PROPERTY: Final = 65_536
-"""How many bytes a property may take as JSON."""
+MAX_PROPERTY_BYTES: Final = 65_536
+"""Maximum size of a property as JSON, in bytes."""
 
 LONGEST_NAME: Final = 255
 
-LARGEST_NOTE: Final = 16_384
-"""How many bytes a note of a job or a workflow may take as JSON."""
+MAX_NOTE_BYTES: Final = 16_384
+"""Maximum size of a note of a job or a workflow as JSON, in bytes."""
 
 
 class PropertyConflict(Conflict):
-    """A property has another version than the change was made from: somebody else has changed it meanwhile."""
+    """A property does not have the expected version: another change came first."""
 
     code = "property_conflict"
     retryable = True
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What is to become of properties: all of it, or nothing.
+    """A change of properties, applied completely or not at all.
 
     Parameters
     ----------
     set:
         New values, as JSON, by name.
     delete:
-        Names of those that are not to be there any more.
+        Names of properties to delete.
     expected:
-        Which versions they must have, by name; 0: it must not be there.
+        Required current versions, by name; 0: the property must not exist.
     """
 
     set: dict[str, msgspec.Raw] = {}
@@ -52,12 +52,12 @@ class Changes(msgspec.Struct, frozen=True):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing changes."""
+        """Whether there is nothing to change."""
         return not self.set and not self.delete
 
 
 class Property(msgspec.Struct, frozen=True):
-    """A value, as JSON, and its version, which grows with every change of it."""
+    """A value, as JSON, and its version, which increases with every change."""
 
     value: msgspec.Raw
     version: int
@@ -68,42 +68,42 @@ class Property(msgspec.Struct, frozen=True):
 
 
 def check_changes(changes: Changes) -> Changes:
-    """Return changes that are well-formed.
+    """Return the changes if they are well-formed.
 
     Raises
     ------
     InvalidRequest, PayloadTooLarge
-        They are not.
+        A name, a version or a value is malformed, or a value is too large.
     """
     for name in {*changes.set, *changes.delete, *changes.expected}:
         if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
-            raise InvalidRequest(f"The name of a property has 1 to {LONGEST_NAME} characters.", field="properties")
+            raise InvalidRequest(f"A property name must have 1 to {LONGEST_NAME} characters.", field="properties")
     if both := sorted(changes.set.keys() & set(changes.delete)):
         raise InvalidRequest(f"The property {both[0]!r} cannot be set and deleted at once.", field="properties")
     for name, raw in changes.set.items():
-        if len(raw) > LARGEST_PROPERTY:
+        if len(raw) > MAX_PROPERTY_BYTES:
             raise PayloadTooLarge(
-                f"The property {name!r} takes {len(raw)} bytes; at most {LARGEST_PROPERTY} are allowed.",
-                limit=LARGEST_PROPERTY,
+                f"The property {name!r} takes {len(raw)} bytes; at most {MAX_PROPERTY_BYTES} are allowed.",
+                limit=MAX_PROPERTY_BYTES,
             )
         read_value(raw, f"properties.{name}")
         if bytes(raw)[:1] in (b"[", b"{"):
             check_depth(bytes(raw), f"The property {name!r}")
     for name, version in changes.expected.items():
         if version < 0:
-            raise InvalidRequest(f"The version of the property {name!r} cannot be {version}.", field="expected")
+            raise InvalidRequest(f"The version of {name!r} must be at least 0, not {version}.", field="expected")
     return changes
 
 
 def read_properties(raw: bytes) -> dict[str, msgspec.Raw]:
-    """Return the properties with which a workflow is to begin.
+    """Return the initial properties of a workflow.
 
     Raises
     ------
     InvalidRequest, PayloadTooLarge
-        They are malformed.
+        There are too many, or one is malformed or too large.
     """
     given: Members = read_members(raw, "The properties")
-    if len(given) > MOST_PROPERTIES:
-        raise InvalidRequest(f"A workflow has at most {MOST_PROPERTIES} properties.", field="properties")
+    if len(given) > MAX_PROPERTIES:
+        raise InvalidRequest(f"A workflow can have at most {MAX_PROPERTIES} properties.", field="properties")
     return check_changes(Changes(given)).set

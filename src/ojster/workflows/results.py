@@ -1,8 +1,9 @@
-"""What have the steps of a workflow brought about? Results as others see them: for arguments, conditions and handlers.
+"""Results of workflow steps, as arguments, conditions and handlers receive them.
 
-The result of a container is made of its children's: a chain's is that of its last step; a group's, a batch's and a
-map's is an object by index; a graph's has the steps that no other depends on, by name. (Seed 000, "Data Passing";
-ojs-workflows.md section 7.)
+The result of a container is built from its children: a chain has the result of its last step; a group, a batch and a
+map have an object by index; a graph has an object, by name, of the steps that no other step depends on.
+
+Spec: ojs-workflows 7
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ojster.workflows.node import TWO_PART, Inputs, Kind, NodeState
 _encode: Final = msgspec.json.Encoder().encode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-# The jobs are looked up for each node: as a join, they could be planned the other way round, through all of them.
+# Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs.
 _COLUMNS: Final = (
     "n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error, "
     "(SELECT j.result FROM jobs AS j WHERE j.id = n.job_id), (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id)"
@@ -28,9 +29,9 @@ _COLUMNS: Final = (
 
 
 class Outcome(msgspec.Struct, gc=False):
-    """How a node stands, and what it has brought about. ``result`` and ``error`` are JSON.
+    """State and result of a node. ``result`` and ``error`` are JSON.
 
-    ``is_part`` is that of the jobs of a batch that has completed: their results are its own, however they ended.
+    ``is_part`` marks the jobs of a batch that has completed: they make up its result, however they ended.
     """
 
     id: int
@@ -47,11 +48,11 @@ class Outcome(msgspec.Struct, gc=False):
 
     @property
     def key(self) -> str:
-        """What it is called among its siblings."""
+        """Name of the node among its siblings, or else its index."""
         return self.name or str(self.position)
 
     def shown(self) -> bytes:
-        """Return what those after it are given: its result, or, if it has none because it did not succeed, why."""
+        """Return the JSON that later steps receive: the result, or state and error if the node did not succeed."""
         match self.state:
             case NodeState.COMPLETED:
                 return self.result or b"null"
@@ -63,7 +64,7 @@ class Outcome(msgspec.Struct, gc=False):
 
 
 def outcomes(tx: Transaction, ids: Collection[int]) -> dict[int, Outcome]:
-    """Return the outcomes of nodes, as they are stored."""
+    """Return the stored outcomes of nodes, by node id."""
     if not ids:
         return {}
     rows = tx.execute(f"SELECT {_COLUMNS} FROM nodes AS n WHERE n.id {tx.among}", (tx.integers(ids),))
@@ -81,7 +82,7 @@ def _outcome(row: Sequence[Any]) -> Outcome:
 
 
 def _counts(container: Outcome, child: Outcome) -> bool:
-    """Whether the result of a container is made of this child's, among others."""
+    """Return whether the result of a container is built from this child's, among others."""
     match container.kind:
         case Kind.CHAIN:
             return child.position == container.total - 1
@@ -94,7 +95,7 @@ def _counts(container: Outcome, child: Outcome) -> bool:
 
 
 def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
-    """Give the containers that succeeded their results, level by level."""
+    """Set the results of completed containers, level by level; return all outcomes by node id."""
     everything = {one.id: one for one in found}
     levels: list[list[Outcome]] = []
     level = [one for one in found if _is_composed(one)]
@@ -142,22 +143,22 @@ def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
 
 
 def object_of(members: Iterable[Outcome], *, by_index: bool = False) -> bytes:
-    """Return what members have brought about as a JSON object, by name or by index."""
+    """Return the outputs of members as a JSON object, by name or by index."""
     return b"{%b}" % b",".join(
         [b"%b:%b" % (_encode(str(one.position) if by_index else one.key), one.shown()) for one in members]
     )
 
 
 def array_of(members: Iterable[Outcome]) -> bytes:
-    """Return what members have brought about as a JSON array, in their order."""
+    """Return the outputs of members as a JSON array, in order."""
     return b"[%b]" % b",".join([one.shown() for one in members])
 
 
-# What the job of a node is given
+# Inputs of jobs
 
 
-def give_inputs(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Give jobs that are handed out the results that their nodes ask for (``parent_results``)."""
+def add_parent_results(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Add to claimed jobs the results that their nodes request (``parent_results``)."""
     of_workflows = [job for job in jobs if job.node is not None]
     if not of_workflows:
         return
@@ -174,11 +175,11 @@ _STEPS_BEFORE: Final = {
     Inputs.BEFORE: "JOIN nodes AS n ON n.parent = s.parent AND n.position < s.position",
     Inputs.NEEDED: "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source",
 }
-"""Whose results a node ``s`` asks for."""
+"""Joins that find the nodes ``n`` with the results that a node ``s`` requests."""
 
 
 def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
-    """Return what each source gives, as JSON: an array of what has indices, else an object by name."""
+    """Return the inputs from each source, as JSON: an object by name, or an array by index."""
     ids = tx.integers(sources)
     kinds: dict[int, str] = dict(tx.execute(f"SELECT id, inputs FROM nodes WHERE id {tx.among}", (ids,)))
     given: dict[int, list[Outcome]] = {source: [] for source in sources}
@@ -206,7 +207,7 @@ def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
 
 
 def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
-    """The kind of the container that a node comes after, and that container's members."""
+    """Return the kind of the container that precedes a node, and the members of that container."""
     ((id, kind),) = tx.execute(
         "SELECT n.id, n.kind FROM node_edges AS e JOIN nodes AS n ON n.id = e.source WHERE e.target = ?", (source,)
     )

@@ -1,4 +1,4 @@
-"""How is a whole workflow run again, as a new one? Because a job of it asks for that. (seed 002: retry)"""
+"""Workflow retry: at the request of one of its jobs, a workflow runs again as a new one."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ojster.jobs.request import Members, read_job, read_members
 from ojster.jobs.transitions import cancel_job, fail_attempt
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.advance import Advance, emit
-from ojster.workflows.definition import Definition, read_rerun_policy
+from ojster.workflows.definition import Definition, read_workflow_retry_policy
 from ojster.workflows.definitions import find
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
 from ojster.workflows.node import NUMBER_BITS, NodeState
 from ojster.workflows.plan import NewWorkflow, read_spec, read_workflow
-from ojster.workflows.stopping import given_up_nodes
+from ojster.workflows.stopping import stopped_nodes
 from ojster.workflows.workflows import abort, create
 
 _encode: Final = msgspec.json.Encoder().encode
 
-_RETRIED: Final = {"code": "retried", "message": "The workflow is run again as a whole."}
+_RETRIED: Final = {"code": "retried", "message": "The workflow is retried as a new workflow."}
 
 
 def rerun(tx: Transaction, job: Job) -> None:
-    """End the workflow of an active job, and start it again as a new one, after the backoff of its definition.
+    """End the workflow of an active job and start it again as a new workflow, after the backoff of its definition.
 
-    If it cannot be, because it was tried often enough, or is of no definition, the job fails for good, and with it the
-    workflow, whose ``on_error`` branch runs then.
+    If that is refused, because retries are exhausted or the workflow has no definition, the job fails without a retry.
+    Its workflow then fails, too, and runs its ``on_error`` branch.
     """
-    if job.node is not None and given_up_nodes(tx, [job.node]):
+    if job.node is not None and stopped_nodes(tx, [job.node]):
         cancel_job(tx, job)
         return
     try:
@@ -46,14 +46,14 @@ def rerun(tx: Transaction, job: Job) -> None:
 
 def _rerun(tx: Transaction, job: Job) -> None:
     if job.node is None:
-        raise Conflict(f"The job {job.id} is of no workflow that could be retried.", reason="no_workflow")
+        raise Conflict(f"The job {job.id} does not belong to a workflow to retry.", reason="no_workflow")
     graph = Graph(tx)
     graph.lock([job.node >> NUMBER_BITS])
     workflow = graph.workflows[job.node >> NUMBER_BITS]
     graph.load([workflow.root])
     main = graph.children(graph.nodes[workflow.root])[0]
     if workflow.state != WorkflowState.RUNNING or main.has_ended:
-        raise Conflict(f"The workflow {workflow.id} has ended, and is not retried.", reason="wrong_state")
+        raise Conflict(f"The workflow {workflow.id} has ended and cannot be retried.", reason="wrong_state")
     new = _next_attempt(tx, workflow)
     key, workflow.target_key, workflow.locks = workflow.target_key, None, None
     workflow.next_attempt = new.id
@@ -70,12 +70,13 @@ def _rerun(tx: Transaction, job: Job) -> None:
 
 
 def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
-    """Return the workflow that takes another's place."""
+    """Return the new workflow that replaces a workflow."""
     definition = _definition_of(tx, workflow)
-    policy = read_rerun_policy(definition.members)
+    policy = read_workflow_retry_policy(definition.members)
     if workflow.attempt >= policy.max_attempts:
         raise Conflict(
-            f"This was attempt {workflow.attempt} of {policy.max_attempts}: the workflow is not retried again.",
+            f"Retries exhausted: the workflow {workflow.id} was attempt {workflow.attempt} of {policy.max_attempts}. "
+            "Raise 'max_attempts' in its definition.",
             reason="retries_exhausted",
         )
     own: Members = read_members(workflow.start or b"{}", "The start of the workflow")
@@ -91,7 +92,7 @@ def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
 
 
 def _keep_steps(tx: Transaction, workflow: Workflow, new: NewWorkflow) -> None:
-    """Give a new attempt the jobs of the one before, as middleware and the rules of their queues had completed them."""
+    """Give a new attempt the jobs of the previous one, as completed by middleware and the rules of their queues."""
     first = workflow.root
     rows = tx.execute(
         "SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", (first, first + len(new.plan.nodes) - 1)
@@ -112,16 +113,20 @@ def _keep_steps(tx: Transaction, workflow: Workflow, new: NewWorkflow) -> None:
 def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
     if workflow.definition is None:
         raise Conflict(
-            "Only a workflow that was started from a definition can be retried as a whole.", reason="no_definition"
+            f"The workflow {workflow.id} cannot be retried: it has no definition. Start it from one.",
+            reason="no_definition",
         )
     found = find(tx, workflow.definition, workflow.definition_version)
-    if found is None or found.created_at > workflow.created_at:  # another may have got its name, and its version
-        raise Conflict("The definition of the workflow was deleted: it is not retried.", reason="definition_deleted")
+    if found is None or found.created_at > workflow.created_at:  # a later definition may have the same name and version
+        raise Conflict(
+            f"The workflow {workflow.id} cannot be retried: its definition was deleted. Start a new workflow.",
+            reason="definition_deleted",
+        )
     return found
 
 
 def _end(graph: Graph, workflow: Workflow, job: Job) -> None:
-    """End a workflow that another has taken the place of: nothing of it runs on, and no branch begins."""
+    """End a workflow that was replaced: cancel its jobs, and start none of its branches."""
     run = Advance(graph)
     workflow.state = WorkflowState.RETRIED
     workflow.due_at = None

@@ -1,4 +1,7 @@
-"""How are workflows created, looked at and steered? (ojs-workflows.md section 11)"""
+"""Endpoints for workflows: create, show and control them.
+
+Spec: ojs-workflows 11
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from ojster.core.errors import InvalidRequest
-from ojster.jobs.routes import note_of, resumption_of
+from ojster.jobs.routes import read_note, read_resumption
 from ojster.server import wire
-from ojster.server.request import Answer, Exchange, encode, page_of, pagination, wait_ms, whole
+from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination, wait_ms, whole
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.info import WorkflowInfo
@@ -20,16 +23,17 @@ from ojster.workflows.views import WorkflowFilter
 from ojster.workflows.workflows import Review, StepAddress
 
 
-async def create_workflow(exchange: Exchange) -> Answer:
-    """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, nested as one likes."""
+async def create_workflow(exchange: HttpRequest) -> Answer:
+    """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, with arbitrary nesting."""
     info = await exchange.engine.create_workflow(await exchange.members())
     return _workflow(info, 201, ((b"location", f"{BASE}/workflows/{info.id}".encode()),))
 
 
-async def show_workflow(exchange: Exchange) -> Answer:
-    """Show a workflow with all its steps, or, with ``steps=false``, without.
+async def show_workflow(exchange: HttpRequest) -> Answer:
+    """Show a workflow with all its steps, or without them if ``steps=false``.
 
-    With ``wait_ms``, answer when it has finished, or after that time; with ``version`` too, as soon as it has another.
+    With ``wait_ms``, answer when the workflow has finished or the time has passed. With ``version`` too, answer as soon
+    as its version differs.
     """
     query = exchange.query
     info = await exchange.engine.show_workflow(
@@ -41,13 +45,13 @@ async def show_workflow(exchange: Exchange) -> Answer:
     return _workflow(info)
 
 
-async def list_workflows(exchange: Exchange) -> Answer:
-    """List workflows without their steps, newest first: of a state, type, name, definition or target."""
+async def list_workflows(exchange: HttpRequest) -> Answer:
+    """List workflows without their steps, newest first, optionally by state, type, name, definition or target."""
     query = exchange.query
     state = query.get("state")
     if state is not None and state not in WORKFLOW_STATES:
         raise InvalidRequest(
-            f"There is no state {state[:40]!r} of workflows; there are {', '.join(WORKFLOW_STATES)}.", field="state"
+            f"Unknown workflow state {state[:40]!r}. Use one of {', '.join(WORKFLOW_STATES)}.", field="state"
         )
     limit, offset, before = page_of(query)
     page = await exchange.engine.list_workflows(
@@ -66,70 +70,70 @@ async def list_workflows(exchange: Exchange) -> Answer:
     return Answer(encode({"workflows": page.workflows, "pagination": shown}))
 
 
-async def cancel_workflow(exchange: Exchange) -> Answer:
-    """Cancel a workflow: what has not started never does, active jobs may finish."""
+async def cancel_workflow(exchange: HttpRequest) -> Answer:
+    """Cancel a workflow. Steps that have not started never start; active jobs may finish."""
     return _workflow(await exchange.engine.cancel_workflow(exchange.path["id"]))
 
 
-async def retry_workflow(exchange: Exchange) -> Answer:
-    """Run again what did not succeed of a workflow that has finished."""
+async def retry_workflow(exchange: HttpRequest) -> Answer:
+    """Retry the unsuccessful steps of a finished workflow."""
     return _workflow(await exchange.engine.retry_workflow(exchange.path["id"]))
 
 
-async def hold_workflow(exchange: Exchange) -> Answer:
-    """Let nothing of a workflow start until it is released."""
+async def hold_workflow(exchange: HttpRequest) -> Answer:
+    """Hold a workflow: none of its steps starts until it is released."""
     return _workflow(await exchange.engine.hold_workflow(exchange.path["id"]))
 
 
-async def release_workflow(exchange: Exchange) -> Answer:
-    """Let a workflow go on that is held."""
+async def release_workflow(exchange: HttpRequest) -> Answer:
+    """Release a held workflow."""
     return _workflow(await exchange.engine.release_workflow(exchange.path["id"]))
 
 
-async def resume_workflow(exchange: Exchange) -> Answer:
-    """Let the job of a workflow go on that waits, with what it waits for."""
-    data, failure, step = await resumption_of(exchange)
+async def resume_workflow(exchange: HttpRequest) -> Answer:
+    """Resume the suspended job of a workflow with a ``result`` or an ``error``."""
+    data, failure, step = await read_resumption(exchange)
     item = WorkflowResumption(exchange.path["id"], step, data, failure)
     return _workflow(await exchange.engine.resume_workflow(item))
 
 
-async def show_status(exchange: Exchange) -> Answer:
-    """Show what became of each step so far, by branch and in order, and what is under way."""
+async def show_status(exchange: HttpRequest) -> Answer:
+    """Show the results of ended steps, by branch and in the order in which they ended, and the current steps."""
     status = await exchange.engine.workflow_status(exchange.path["id"])
     return Answer(encode({"status": status}))
 
 
-async def show_statistics(exchange: Exchange) -> Answer:
-    """Count workflows by state, and by when they were created: each is in one of four spans of time."""
+async def show_statistics(exchange: HttpRequest) -> Answer:
+    """Count workflows by state and by age, in four disjoint time ranges."""
     return Answer(encode({"statistics": await exchange.engine.workflow_statistics(exchange.query.get("definition"))}))
 
 
-async def show_properties(exchange: Exchange) -> Answer:
-    """Show what the tasks of a workflow share, each value with its version."""
+async def show_properties(exchange: HttpRequest) -> Answer:
+    """Show the shared properties of a workflow, each with its version."""
     return Answer(encode({"properties": await exchange.engine.properties(exchange.path["id"])}))
 
 
-async def change_properties(exchange: Exchange) -> Answer:
-    """Change what the tasks of a workflow share: all that is asked for, or, if a version is another, nothing (409)."""
+async def change_properties(exchange: HttpRequest) -> Answer:
+    """Change the shared properties of a workflow, all or none. Answers 409 if an ``expected`` version differs."""
     body = await exchange.read(wire.PROPERTIES)
     changes = Changes(body.set, tuple(body.delete), body.expected)
     item = PropertyChange(exchange.path["id"], changes, body.job_id, body.worker_id, body.attempt)
     return Answer(encode({"properties": await exchange.engine.change_properties(item)}))
 
 
-async def note_workflow(exchange: Exchange) -> Answer:
-    """Note something of a workflow: any JSON value."""
-    item = NewNote(await note_of(exchange), workflow_id=exchange.path["id"])
+async def note_workflow(exchange: HttpRequest) -> Answer:
+    """Add a note to a workflow: any JSON value."""
+    item = NewNote(await read_note(exchange), workflow_id=exchange.path["id"])
     return Answer(encode({"note": await exchange.engine.add_note(item)}), 201)
 
 
-async def list_workflow_notes(exchange: Exchange) -> Answer:
-    """List what was noted of a workflow and of its jobs, the oldest first."""
+async def list_workflow_notes(exchange: HttpRequest) -> Answer:
+    """List the notes of a workflow and its jobs, oldest first."""
     return Answer(encode({"notes": await exchange.engine.workflow_notes(exchange.path["id"])}))
 
 
-async def review_step(exchange: Exchange) -> Answer:
-    """Approve or reject a step that waits for it, or note what is said of it."""
+async def review_step(exchange: HttpRequest) -> Answer:
+    """Approve or reject a step that waits for an approval, or add a note to it."""
     body = await exchange.read(wire.REVIEW)
     path = exchange.path
     return _workflow(
@@ -137,8 +141,8 @@ async def review_step(exchange: Exchange) -> Answer:
     )
 
 
-async def cancel_step(exchange: Exchange) -> Answer:
-    """Cancel a step and all that is inside it, active jobs too."""
+async def cancel_step(exchange: HttpRequest) -> Answer:
+    """Cancel a step with all steps inside it, including active jobs."""
     return _workflow(await exchange.engine.cancel_step(StepAddress(exchange.path["id"], exchange.path["step"])))
 
 

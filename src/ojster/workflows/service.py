@@ -1,4 +1,4 @@
-"""How are workflows and their definitions made, looked at and steered?"""
+"""Calls about workflows and their definitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import split
 from ojster.jobs.request import Members, read_job, read_members
 from ojster.jobs.schemas import Catalogue
-from ojster.jobs.service import LONGEST_WAIT, JobCalls, check_args
+from ojster.jobs.service import MAX_WAIT_SECONDS, JobCalls, check_args
 from ojster.scope import accepted, answer
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
 from ojster.workflows import definitions, notes, properties, status, suspensions, views, workflows
@@ -22,7 +22,7 @@ from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.graph import no_workflow
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
-from ojster.workflows.orchestrator_request import MEMBER as ORCHESTRATOR
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import expand
 from ojster.workflows.plan import NewWorkflow, Problem, read_workflow, refusal_of
 from ojster.workflows.properties import Properties, PropertyChange
@@ -33,18 +33,18 @@ from ojster.workflows.views import WorkflowCounts, WorkflowFilter, WorkflowReque
 from ojster.workflows.workflows import Review, StepAddress
 
 LARGE_REQUEST: Final = 100_000
-"""From how many bytes on the request for a workflow is read in a thread, so that others need not wait."""
+"""Size in bytes above which a workflow request is read in a thread, so that other calls need not wait."""
 
 
 class WorkflowCalls(JobCalls):
-    """Calls about workflows, their definitions, and what their tasks share."""
+    """Calls about workflows, their definitions, and their shared properties."""
 
     async def _check_workflow(self, workflow_id: str) -> None:
         if self.tenant is not None:
             await self._workflow(WorkflowRequest(workflow_id, steps=False))
 
     async def prepare_workflow(self, members: Members) -> NewWorkflow:
-        """Return the workflow that a request describes, the enqueue middleware run over the jobs that it names.
+        """Run the enqueue middleware on the jobs of a request; return the workflow that it describes.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class WorkflowCalls(JobCalls):
         if "definition" in members:
             members, definition = await self._from_definition(members)
         elif "retry" in members:
-            problem = Problem("$.retry", "Only a workflow of a definition is retried as a whole; jobs have 'options'.")
+            problem = Problem("$.retry", "'retry' needs a 'definition'. Set the retry policies of jobs in 'options'.")
             raise refusal_of([problem])
         read = partial(
             read_workflow,
@@ -85,7 +85,7 @@ class WorkflowCalls(JobCalls):
         return new
 
     async def _from_definition(self, members: Members) -> tuple[Members, Start]:
-        """Return what a workflow says that is started from a definition, and which definition that is."""
+        """Return the members of a workflow that starts from a definition, and the start with its resolved version."""
         start = read_start(members)
         found = await self.find_definition(Named(start.definition, start.definition_version))
         check_params(found, bytes(members.get("params", b"{}")))
@@ -94,26 +94,26 @@ class WorkflowCalls(JobCalls):
         return found.members | own, start
 
     async def create_definition(self, name: str, members: Members) -> Definition:
-        """Create a definition of workflows (seed 002).
+        """Create a workflow definition.
 
         Raises
         ------
         InvalidRequest, InvalidWorkflow
-            No workflow can be made of it.
+            The definition describes no valid workflow.
         Duplicate
-            There is one of its name.
+            A definition with this name exists.
         """
         return await self.do(definitions.create_definitions, self._read_definition(name, members))
 
     async def update_definition(self, name: str, members: Members) -> Definition:
-        """Give a definition a new version, unless the latest is the same; return the latest.
+        """Add a version to a definition, unless the latest is the same; return the latest.
 
         Raises
         ------
         InvalidRequest, InvalidWorkflow
-            No workflow can be made of it.
+            The definition describes no valid workflow.
         NotFound
-            There is none of this name.
+            The definition does not exist.
         """
         return await self.do(definitions.update_definitions, self._read_definition(name, members))
 
@@ -124,12 +124,12 @@ class WorkflowCalls(JobCalls):
         return msgspec.structs.replace(found, name=self.named(found.name))
 
     async def find_definition(self, which: Named) -> Definition:
-        """Return a version of a definition, or its latest.
+        """Return a version of a definition, or the latest.
 
         Raises
         ------
         NotFound
-            There is none.
+            The definition or the version does not exist.
         """
         which = msgspec.structs.replace(which, name=self.named(which.name))
         return await self.look(definitions.find_definitions, which)
@@ -145,14 +145,14 @@ class WorkflowCalls(JobCalls):
         Raises
         ------
         NotFound
-            There is none.
+            The definition does not exist.
         Conflict
-            Workflows of it have not finished, and it is not to be forced.
+            The definition has unfinished workflows, and ``force`` is false.
         """
         await self.do(definitions.delete_definitions, msgspec.structs.replace(what, name=self.named(what.name)))
 
     async def _complete_steps(self, new: NewWorkflow) -> None:
-        """Put the jobs of a workflow through what ``prepare`` puts jobs through."""
+        """Run the middleware and the queue rules on the jobs of a workflow, as ``prepare`` does for a job."""
         for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
             if spec.request is not msgspec.UNSET:
                 members = await self._completed(read_members(spec.request, "The step"))
@@ -163,47 +163,51 @@ class WorkflowCalls(JobCalls):
                     new.plan.jobs[node.id] = job
 
     async def create_workflow(self, members: Members) -> WorkflowInfo:
-        """Create a workflow, and start it unless it is scheduled (ojs-workflows.md section 11.1).
+        """Create a workflow, and start it unless it is scheduled.
 
         Raises
         ------
         InvalidWorkflow
             The request breaks a rule.
         Duplicate
-            There is a workflow with the given id.
+            A workflow with the given id exists.
+
+        Spec: ojs-workflows 11.1
         """
         (workflow_id,) = await self.create_workflows([await self.prepare_workflow(members)])
         return await self.show_workflow(workflow_id)
 
     async def create_workflows(self, new: Sequence[NewWorkflow]) -> list[str]:
-        """Create prepared workflows in one go, and return their ids.
+        """Create prepared workflows together; return their ids.
 
         Raises
         ------
         Duplicate
-            There is a workflow with the given id.
+            A workflow with the given id exists.
         """
         return [accepted(one) for one in await self.database.run_many(workflows.create, new)]
 
     async def show_workflow(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
     ) -> WorkflowInfo:
-        """Return how a workflow stands.
+        """Return a workflow, if wanted after waiting for its end or a change.
 
         Parameters
         ----------
         wait:
-            How many seconds to wait for its end; or, with ``version``, until it is another than that.
+            Maximum wait for the end of the workflow, in seconds, at most ``MAX_WAIT_SECONDS``.
+        version:
+            With ``wait``: stop waiting too when the workflow has another version.
         steps:
-            Whether to show its steps too.
+            Whether to include the steps.
 
         Raises
         ------
         NotFound
-            There is no such workflow.
+            The workflow does not exist.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait, LONGEST_WAIT)
+        deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
         with self.database.wakeups.waiter(workflow_topic(workflow_id), WORKFLOWS) as waiter:
             while True:
                 waiter.arm()
@@ -242,67 +246,67 @@ class WorkflowCalls(JobCalls):
         return await self._steered(workflows.cancel_workflows, workflow_id)
 
     async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Run again what did not succeed of a workflow.
+        """Run the steps of a workflow again that did not succeed.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such workflow, or it has not finished, or it is completed.
+            The workflow does not exist, or has not finished, or is completed.
         """
         return await self._steered(workflows.retry_workflows, workflow_id)
 
     async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Let nothing of a workflow start until it is released.
+        """Hold a workflow: nothing of it starts until it is released.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such workflow, or it has finished.
+            The workflow does not exist, or has finished.
         """
         return await self._steered(workflows.hold_workflows, workflow_id)
 
     async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
-        """Let a workflow go on that is held.
+        """Release a held workflow.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such workflow, or it is not held.
+            The workflow does not exist, or is not held.
         """
         return await self._steered(workflows.release_workflows, workflow_id)
 
     async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
-        """Let the job of a workflow go on that waits (seed 002).
+        """Resume the suspended job of a workflow.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such workflow or step, none waits, or several do and it is not said which is meant.
+            The workflow or step does not exist, no job is suspended, or several are and the step is not named.
         """
         return await self._steered(suspensions.resume_workflows, item, item.workflow_id)
 
     async def properties(self, workflow_id: str) -> Properties:
-        """Return what the tasks of a workflow share, by name.
+        """Return the shared properties of a workflow, by name.
 
         Raises
         ------
         NotFound
-            There is no such workflow.
+            The workflow does not exist.
         """
         await self._check_workflow(workflow_id)
         return accepted(await self.database.read(properties.read_all, workflow_id))
 
     async def change_properties(self, item: PropertyChange) -> Properties:
-        """Change what the tasks of a workflow share, and return all of it.
+        """Change shared properties of a workflow; return all of them.
 
         Raises
         ------
         NotFound
-            There is no such workflow.
+            The workflow does not exist.
         PropertyConflict
-            A property has another version than is expected.
+            A property does not have the expected version.
         Conflict
-            The workflow has finished, there would be too many properties, or the job has lost its lease.
+            The workflow has finished, would have too many properties, or the job has lost its lease.
         """
         check_changes(item.changes)
         await self._check_workflow(item.workflow_id)
@@ -311,12 +315,12 @@ class WorkflowCalls(JobCalls):
         return accepted(await self.database.run(properties.change, item))
 
     async def add_note(self, item: NewNote) -> Note:
-        """Note something of a job, or of a workflow, for people and other jobs to read (seed 002: info).
+        """Add a note to a job or a workflow, for people and other jobs to read.
 
         Raises
         ------
         NotFound
-            There is no such job or workflow.
+            The job or workflow does not exist.
         PayloadTooLarge, Conflict
             The note is too large, or there are too many.
         """
@@ -327,71 +331,71 @@ class WorkflowCalls(JobCalls):
         return accepted(await self.database.run(notes.add, item))
 
     async def workflow_notes(self, workflow_id: str) -> list[Note]:
-        """Return what was noted of a workflow and its jobs, the oldest first.
+        """Return the notes on a workflow and its jobs, oldest first.
 
         Raises
         ------
         NotFound
-            There is no such workflow.
+            The workflow does not exist.
         """
         await self._check_workflow(workflow_id)
         return accepted(await self.database.read(notes.of_workflows, workflow_id))
 
     async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
-        """Return what became of each step of a workflow so far, by branch and in order, and what is going on.
+        """Return the results of a workflow's ended steps, by branch and in order, and the steps under way.
 
         Raises
         ------
         NotFound
-            There is no such workflow.
+            The workflow does not exist.
         """
         await self._check_workflow(workflow_id)
         return accepted(await self.database.read(status.read_status, workflow_id))
 
     async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
-        """Return how many workflows there are in each state, of those of this moment, the last hour and day, and all.
+        """Return the number of workflows by state: current, of the past hour, of the past 24 hours, and all.
 
         Parameters
         ----------
         definition:
-            Only those of this definition.
+            Count only workflows of this definition.
         """
         name = None if definition is None else self.named(definition)
         return await self.database.read(status.count, (self.tenant, name))
 
     async def ping(self) -> float:
-        """Ask the database for an answer; return how many seconds that took.
+        """Return the response time of the database, in seconds.
 
         Raises
         ------
         BackendUnavailable
-            There is none.
+            The database does not answer.
         """
         started = asyncio.get_running_loop().time()
         await self.database.run(answer, None)
         return asyncio.get_running_loop().time() - started
 
     async def review_step(self, review: Review) -> WorkflowInfo:
-        """Approve or reject a step that waits for it, or note what is said of it.
+        """Approve or reject a step that waits for approval, or add notes to it.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such step, or it does not wait for an approval.
+            The step does not exist, or does not wait for an approval.
         InvalidRequest
-            Nothing is said.
+            The review is empty.
         """
         if self.access is not None:
             review = msgspec.structs.replace(review, author=self.access.who)
         return await self._steered(workflows.review_steps, review, review.workflow_id)
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
-        """Cancel a step and all that is inside it, active jobs too.
+        """Cancel a step with everything inside it, active jobs included.
 
         Raises
         ------
         NotFound, Conflict
-            There is no such step, or it has ended.
+            The step does not exist, or has ended.
         """
         return await self._steered(workflows.cancel_steps, address, address.workflow_id)
 
@@ -402,12 +406,12 @@ class WorkflowCalls(JobCalls):
 
 
 def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
-    """Check the arguments of the steps that refer to nothing against their schemas.
+    """Check the arguments of steps without references against their schemas.
 
     Raises
     ------
     InvalidWorkflow
-        One violates a schema that is strict.
+        The arguments of a step violate a strict schema.
     """
     problems: list[Problem] = []
     for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):

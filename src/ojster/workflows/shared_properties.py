@@ -1,4 +1,4 @@
-"""How does a handler share what it knows with the other tasks of its workflow? (seed 002: properties of the job)"""
+"""Shared properties: named JSON values that the jobs of a workflow read and change."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from ojster.workflows.property_values import Changes, PropertyConflict
 
 R = TypeVar("R")
 
-MOST_TRIES: Final = 100
-"""How often ``update`` begins anew because others have changed the same property."""
+MAX_UPDATE_ATTEMPTS: Final = 100
+"""Maximum number of attempts of ``update`` when other jobs change the same property."""
 
 
 class SharedProperties:
-    """What the tasks of a workflow share: named values that JSON can say.
+    """The shared properties of a workflow: named JSON values.
 
     A handler gets it as ``job.properties``. Methods that begin with ``a`` are for asynchronous handlers, the others for
-    plain functions. All of them raise ``Conflict`` if the job has lost its lease: then the handler should stop.
+    plain functions. Methods that change a value raise ``Conflict`` if the job has lost its lease; the handler should
+    then stop.
     """
 
     def __init__(
@@ -41,40 +42,40 @@ class SharedProperties:
         return {name: one.decoded() for name, one in (await self._read()).items()}
 
     async def aget(self, name: str, default: Any = None) -> Any:
-        """Return a value, or ``default`` if it is not there."""
+        """Return a value, or ``default`` if the property does not exist."""
         known = await self._read()
         return known[name].decoded() if name in known else default
 
     async def aset(self, **values: Any) -> None:
-        """Set values, whatever others have set them to; all or none.
+        """Set values, all or none, and overwrite concurrent changes by other jobs.
 
         Raises
         ------
         PayloadTooLarge
-            One takes more than 64 KiB as JSON.
+            A value is larger than 64 KiB as JSON.
         """
         await self._change(Changes({name: msgspec.Raw(to_json(value)) for name, value in values.items()}))
 
     async def adelete(self, *names: str) -> None:
-        """Delete values; those that are not there stay so."""
+        """Delete values, and ignore names that do not exist."""
         await self._change(Changes(delete=names))
 
     async def aupdate(self, name: str, change: Callable[[Any], Any], default: Any = None) -> Any:
-        """Set a value to what ``change`` makes of it, so that nobody's change is lost; return the new one.
+        """Replace a value with ``change(value)`` atomically, and return the new value.
 
-        ``change`` is called again with the newer value if somebody else was faster.
+        If another job changes the property in between, ``change`` is called again with the newer value.
 
         Parameters
         ----------
         default:
-            What ``change`` is given if the value is not there.
+            Argument of ``change`` if the property does not exist.
 
         Raises
         ------
         PropertyConflict
-            Others were faster a hundred times.
+            Other jobs changed the property during each of 100 attempts.
         """
-        for left in reversed(range(MOST_TRIES)):
+        for left in reversed(range(MAX_UPDATE_ATTEMPTS)):
             known = (await self._read()).get(name)
             value = change(default if known is None else known.decoded())
             version = 0 if known is None else known.version
@@ -85,14 +86,14 @@ class SharedProperties:
                     raise
             else:
                 return value
-        raise AssertionError  # the last try has returned or raised
+        raise AssertionError  # the last attempt returns or raises
 
     def all(self) -> dict[str, Any]:
         """Return all values, by name."""
         return self._wait(self.aall())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or ``default`` if it is not there."""
+        """Return a value, or ``default`` if the property does not exist."""
         return self._wait(self.aget(name, default))
 
     def set(self, **values: Any) -> None:
@@ -104,7 +105,7 @@ class SharedProperties:
         self._wait(self.adelete(*names))
 
     def update(self, name: str, change: Callable[[Any], Any], default: Any = None) -> Any:
-        """Set a value to what ``change`` makes of it. See ``aupdate``."""
+        """Replace a value with ``change(value)``. See ``aupdate``."""
         return self._wait(self.aupdate(name, change, default))
 
     async def _read(self) -> Properties:
@@ -117,20 +118,20 @@ class SharedProperties:
     @property
     def _id(self) -> str:
         if self._workflow_id is None:
-            raise LookupError(f"The job {self._job.id} is of no workflow that could have properties.")
+            raise LookupError(f"Job {self._job.id} is in no workflow, so it has no properties. Start it as a step.")
         return self._workflow_id
 
     def _wait(self, call: Coroutine[Any, Any, R]) -> R:
-        return wait_in_thread(call, self._loop)
+        return run_from_thread(call, self._loop)
 
 
-def wait_in_thread(call: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> R:
-    """Return what a call returns that is made in the worker's loop, to a plain function in a thread.
+def run_from_thread(call: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> R:
+    """Run a coroutine in the worker's event loop, and return its result to the calling thread.
 
     Raises
     ------
     RuntimeError
-        It is called in the loop itself, which would wait for itself.
+        The caller runs in the event loop itself, so waiting would deadlock.
     """
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -139,5 +140,5 @@ def wait_in_thread(call: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop
     if running is loop:
         name = getattr(call, "__name__", "")
         call.close()
-        raise RuntimeError(f"An asynchronous handler would wait for itself here; it calls: await ….{name}(…)")
+        raise RuntimeError(f"A blocking call in an asynchronous handler would deadlock. Use: await ….{name}(…)")
     return asyncio.run_coroutine_threadsafe(call, loop).result()

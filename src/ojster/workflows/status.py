@@ -1,4 +1,4 @@
-"""What has become of a workflow so far, and how are workflows doing? (seed 002: status, results of branches, stats)"""
+"""Status of one workflow, with the results of its steps, and counts of workflows by state and age."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import WORKFLOW_STATES, Workflow, find_workflow, no_workflow
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
-from ojster.workflows.views import head_of
+from ojster.workflows.views import summary_of
 
-MOST_RESULTS: Final = 10_000
-"""Of how many steps of a branch the results are shown: the last."""
+MAX_BRANCH_RESULTS: Final = 10_000
+"""Maximum number of step results returned for each branch. The most recent ones are returned."""
 
-BUCKETS: Final = ("current", "past_hour", "past_24h", "all_time")
-"""When a workflow was created: in the last hour, in the one before it, in the last day before that, or earlier."""
+AGE_BUCKETS: Final = ("current", "past_hour", "past_24h", "all_time")
+"""Names of the creation-time buckets: less than 1 hour ago, 1 to 2 hours, 2 to 24 hours, 24 hours or more."""
 
 _decode: Final = msgspec.json.decode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a step that has ended."""
+    """The result of a step that has ended."""
 
     name: str
     path: str
@@ -42,8 +42,8 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     job_id: str | None = None
 
 
-class Current(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step that is under way: its job runs, is enqueued, or waits to be resumed, at the latest until ``deadline``."""
+class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step in progress: its job is active, enqueued, or suspended until it is resumed or ``deadline`` has passed."""
 
     name: str
     path: str
@@ -58,26 +58,26 @@ class Current(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WorkflowStatus(msgspec.Struct, frozen=True):
-    """How a workflow stands.
+    """The status of a workflow.
 
     Parameters
     ----------
     workflow:
-        What is said of the whole.
+        The workflow without its steps.
     results:
-        What became of the steps of each branch, ``steps``, ``on_error`` and ``on_cancel``, in the order in which they
-        ended.
+        Results of the ended steps, by branch (``steps``, ``on_error``, ``on_cancel``), in the order in which they
+        ended. Skipped steps are left out.
     current:
-        What is under way.
+        Steps in progress.
     """
 
     workflow: WorkflowInfo
     results: dict[str, list[StepResult]]
-    current: list[Current]
+    current: list[StepInProgress]
 
 
 class WorkflowStatistics(msgspec.Struct, frozen=True):
-    """How many workflows there are in each state, by when they were created: each is in one of ``BUCKETS``."""
+    """Number of workflows by state, in each age bucket of ``AGE_BUCKETS``. A workflow counts in one bucket."""
 
     current: dict[str, int]
     past_hour: dict[str, int]
@@ -116,7 +116,7 @@ class _Row(msgspec.Struct):
 
 
 def read_status(tx: Transaction, ids: Sequence[str]) -> list[WorkflowStatus | OjsterError]:
-    """Return how each workflow stands."""
+    """Return the status of each workflow, or a `NotFound`."""
     results: list[WorkflowStatus | OjsterError] = []
     for id in ids:
         workflow = find_workflow(tx, id)
@@ -141,26 +141,26 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
         results[places.branch_of(row)].append(_result(row, places.path_of(row)))
     started = [row for row in leaves if row.state == NodeState.STARTED and row.job_id is not None]
     return WorkflowStatus(
-        head_of(workflow),
-        {name: results[name][-MOST_RESULTS:] for name in ("steps", "on_error", "on_cancel") if name in results},
+        summary_of(workflow),
+        {name: results[name][-MAX_BRANCH_RESULTS:] for name in ("steps", "on_error", "on_cancel") if name in results},
         [_current(row, places.path_of(row)) for row in started],
     )
 
 
 class _Places:
-    """Where nodes stand."""
+    """The positions of nodes in their workflow."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
         self._rows = {row.id: row for row in rows}
 
     def branch_of(self, row: _Row) -> str:
-        """The name of the branch in which a node stands."""
+        """Return the name of the branch that contains a node."""
         while row.parent is not None and self._rows[row.parent].parent is not None:
             row = self._rows[row.parent]
         return row.name or "steps" if row.position else "steps"
 
     def path_of(self, row: _Row) -> str:
-        """The path by which a node is named in requests."""
+        """Return the path of a node, as used in requests."""
         return place_of(row, lambda inner: self._rows[inner.parent or 0])
 
 
@@ -181,9 +181,9 @@ def _result(row: _Row, path: str) -> StepResult:
     )
 
 
-def _current(row: _Row, path: str) -> Current:
+def _current(row: _Row, path: str) -> StepInProgress:
     waits = row.job_state == "pending" and row.hold is not None
-    return Current(
+    return StepInProgress(
         name=row.name or row.job_type or row.kind,
         path=path,
         job_id=str(row.job_id),
@@ -202,7 +202,7 @@ def _time(at: int | None) -> str | None:
 
 
 def count(tx: Transaction, requests: Sequence[tuple[str | None, str | None]]) -> list[WorkflowStatistics]:
-    """Return how many workflows there are, of a tenant (``None``: of all) and of a definition (``None``: of any)."""
+    """Return the number of workflows for each pair of a tenant (``None``: all) and a definition (``None``: any)."""
     return [_count(tx, tenant, definition) for tenant, definition in requests]
 
 
@@ -225,5 +225,5 @@ def _count(tx: Transaction, tenant: str | None, definition: str | None) -> Workf
         },
     )
     found = {(state, bucket): number for state, bucket, number in rows}
-    counts = [{state: found.get((state, place), 0) for state in WORKFLOW_STATES} for place in range(len(BUCKETS))]
+    counts = [{state: found.get((state, place), 0) for state in WORKFLOW_STATES} for place in range(len(AGE_BUCKETS))]
     return WorkflowStatistics(*counts)

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Sequence, Set
 
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.jobs.transitions import cancel_job, free, write_outcomes
+from ojster.jobs.transitions import cancel_job, free, write_states
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NUMBER_BITS
 
 
 def stop_steps(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
-    """Put off jobs of workflows that are held, cancel those that their workflow has given up; return their ids.
+    """Suspend jobs of held workflows, cancel jobs of nodes that were told to stop; return the ids of both.
 
     A job of a held workflow is ``pending`` until the workflow is released.
     """
@@ -20,7 +20,7 @@ def stop_steps(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     if not nodes:
         return frozenset()
     held = {seq for seq, held_at in lock_workflows(tx, jobs).items() if held_at is not None}
-    given_up = given_up_nodes(tx, nodes)
+    given_up = stopped_nodes(tx, nodes)
     stopped = set()
     for job in jobs:
         if job.node in given_up:
@@ -32,16 +32,16 @@ def stop_steps(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     return stopped
 
 
-def given_up_nodes(tx: Transaction, nodes: Collection[int]) -> Set[int]:
-    """Return which of these nodes were told to stop."""
+def stopped_nodes(tx: Transaction, nodes: Collection[int]) -> Set[int]:
+    """Return the ids of the nodes that were told to stop: those with a verdict."""
     query = f"SELECT id FROM nodes WHERE id {tx.among} AND verdict IS NOT NULL"
     return {id for (id,) in tx.execute(query, (tx.integers(sorted(nodes)),))}
 
 
 def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None]:
-    """Let nobody else change the workflows of jobs until the transaction ends; return since when each is held.
+    """Lock the workflows of jobs until the transaction ends; return the ``held_at`` of each by its ``seq``.
 
-    Whoever changes several jobs locks all of their workflows first, in one go, so that nobody waits in a circle.
+    To avoid deadlocks, a caller that changes several jobs must first lock all of their workflows in one call.
     """
     seqs = {job.node >> NUMBER_BITS for job in jobs if job.node is not None}
     if not seqs:
@@ -55,10 +55,10 @@ def lock_workflows(tx: Transaction, jobs: Iterable[Job]) -> dict[int, int | None
 
 
 def put_off(tx: Transaction, job: Job) -> None:
-    """Let a job of a workflow wait until the workflow is released."""
+    """Make a workflow job pending until its workflow is released."""
     free(tx, [job])
     tx.move(job, JobState.PENDING.value)
     job.worker_id = None
     job.due_at = None
-    write_outcomes(tx, [job])
+    write_states(tx, [job])
     tx.emit("job.pending", job, reason="held")

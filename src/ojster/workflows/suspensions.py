@@ -1,6 +1,8 @@
-"""How does a job wait for somebody, and how does it go on? (seed 002: wait, resume; ojs-http-binding.md section 7.8)
+"""Suspension of jobs: suspend, resume, deadlines and reminders.
 
-A job that waits is ``pending``, holds no worker, and survives restarts, for it is nothing but its row.
+A suspended job is ``pending``. It occupies no worker, and it survives restarts because its state is in the database.
+
+Spec: ojs-http-binding 7.8
 """
 
 from __future__ import annotations
@@ -18,49 +20,50 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.queries import no_job
 from ojster.jobs.request import read_members
 from ojster.jobs.transitions import (
-    Steered,
+    ChangedJob,
     cancel_job,
     complete_job,
     fail_attempt,
     free,
     make_available,
     write_completed,
-    write_outcomes,
+    write_states,
 )
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance
 from ojster.workflows.graph import Graph, Workflow, find_workflow, no_workflow
 from ojster.workflows.node import NUMBER_BITS, Kind
-from ojster.workflows.stopping import given_up_nodes, lock_workflows
+from ojster.workflows.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.wait import ATTRIBUTE, WAIT_TYPE, decode_wait, read_wait
 from ojster.workflows.workflows import find_step
 
 
-class Hold(StrEnum):
-    """What becomes of a job when it is resumed."""
+class SuspensionKind(StrEnum):
+    """Effect of resuming a suspended job."""
 
     COMPLETE = "complete"
-    """It is done: what it is resumed with is its result."""
+    """The job completes, with the data that it is resumed with as its result."""
     AGAIN = "again"
-    """It runs again, and is told what it was resumed with."""
+    """The job runs again and receives the data that it is resumed with."""
     DELAY = "delay"
-    """It is done when its time has come, or when it is resumed before."""
+    """The job completes at its deadline, or earlier if it is resumed."""
     RESUMED = "resumed"
-    """It was resumed, and runs again."""
+    """The job was resumed and runs again."""
 
 
-WAITING: Final = (Hold.COMPLETE, Hold.AGAIN, Hold.DELAY)
+WAITING: Final = (SuspensionKind.COMPLETE, SuspensionKind.AGAIN, SuspensionKind.DELAY)
+"""Values that mark a job as suspended."""
 
 
 class Resumption(msgspec.Struct, frozen=True):
-    """Somebody lets a job go on that waits.
+    """A request to resume a suspended job, or to release a pending one.
 
     Parameters
     ----------
     data:
-        What it waited for, as JSON.
+        Data that the job waits for, as JSON.
     failure:
-        Why what it waited for will not come: the job fails, and is not tried again.
+        Reason why the data will not come. The attempt fails with it.
     """
 
     job_id: str
@@ -69,12 +72,12 @@ class Resumption(msgspec.Struct, frozen=True):
 
 
 class WorkflowResumption(msgspec.Struct, frozen=True):
-    """Somebody lets the job of a workflow go on that waits.
+    """A request to resume a suspended job of a workflow.
 
     Parameters
     ----------
     step:
-        The path of its step; not needed if only one waits.
+        Path of the suspended step; optional if only one step is suspended.
     data, failure:
         See ``Resumption``.
     """
@@ -85,12 +88,20 @@ class WorkflowResumption(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-def put_on_hold(tx: Transaction, job: Job, *, again: bool, deadline: int | None) -> None:
-    """Let an active job wait until it is resumed, or until ``deadline``; its workflow is locked.
+def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None) -> None:
+    """Suspend an active job until it is resumed or ``deadline`` has passed.
 
-    With ``again`` the attempt does not count: it goes on with the next one.
+    The caller holds the lock of the job's workflow. If the workflow has told the job to stop, the job is cancelled
+    instead.
+
+    Parameters
+    ----------
+    again:
+        Whether the job runs again when it is resumed. The current attempt then does not count.
+    deadline:
+        End of the suspension, in microseconds since the epoch; ``None``: no deadline.
     """
-    if job.node is not None and given_up_nodes(tx, [job.node]):
+    if job.node is not None and stopped_nodes(tx, [job.node]):
         cancel_job(tx, job)
         return
     free(tx, [job])
@@ -98,18 +109,18 @@ def put_on_hold(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
         tally.ran += tx.now - (job.started_at or tx.now)
     attempt = job.attempt
     tx.move(job, JobState.PENDING.value)
-    job.hold = Hold.AGAIN if again else Hold.COMPLETE
+    job.hold = SuspensionKind.AGAIN if again else SuspensionKind.COMPLETE
     job.attempt -= again
     job.worker_id = None
     job.due_at = deadline
     tx.expect(deadline)
-    write_outcomes(tx, [job])
+    write_states(tx, [job])
     tx.emit("job.pending", job, attempt=attempt, reason="waiting")
     _note_change(tx, job)
 
 
 def _note_change(tx: Transaction, job: Job) -> None:
-    """Let those know who follow the workflow of a job."""
+    """Notify the followers of the job's workflow of a change."""
     if job.node is not None:
         rows = tx.execute(
             "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.node >> NUMBER_BITS}
@@ -117,11 +128,14 @@ def _note_change(tx: Transaction, job: Job) -> None:
         tx.effects.workflows |= {str(id): None for (id,) in rows}
 
 
-def activate(tx: Transaction, items: Sequence[Resumption]) -> list[Steered | OjsterError]:
-    """Let pending jobs go on: those that were enqueued so, and those that wait for something."""
+def activate(tx: Transaction, items: Sequence[Resumption]) -> list[ChangedJob | OjsterError]:
+    """Resume pending jobs: suspended ones, and those that were pushed as pending.
+
+    Return for each the job and its previous state, or the reason why it cannot be resumed.
+    """
     jobs = tx.lock_jobs([item.job_id for item in items])
     lock_workflows(tx, jobs.values())
-    results: list[Steered | OjsterError] = []
+    results: list[ChangedJob | OjsterError] = []
     for item in items:
         job = jobs.get(item.job_id)
         if (refusal := _refusal(tx, job, item)) is not None:
@@ -129,13 +143,13 @@ def activate(tx: Transaction, items: Sequence[Resumption]) -> list[Steered | Ojs
             continue
         assert job is not None
         _resume(tx, job, item)
-        results.append(Steered(job, JobState.PENDING))
+        results.append(ChangedJob(job, JobState.PENDING))
     advance(tx)
     return results
 
 
-def _refusal_of_answer(tx: Transaction, job: Job, item: Resumption) -> OjsterError | None:
-    """Return what is wrong with an answer to somebody who has asked for one of a certain form."""
+def _check_form(tx: Transaction, job: Job, item: Resumption) -> OjsterError | None:
+    """Return the error if the data does not match the form of a wait step, else ``None``."""
     if job.type != WAIT_TYPE or item.failure is not None:
         return None
     tx.envelopes([job])
@@ -146,13 +160,13 @@ def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError 
     if job is None:
         return no_job(item.job_id)
     if job.state != JobState.PENDING:
-        why = "only a pending job can be"
+        why = "only a pending job can be activated"
     elif job.hold in WAITING:
-        return _refusal_of_answer(tx, job, item)
+        return _check_form(tx, job, item)
     elif job.node is not None:
-        why = "its workflow is held, and can be released"
+        why = "its workflow is held; release the workflow instead"
     elif item.data is not None or item.failure is not None:
-        why = "it waits for nothing that it could be given"
+        why = "it is not suspended; activate it without a result or an error"
     else:
         return None
     return Conflict(
@@ -161,18 +175,18 @@ def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError 
 
 
 def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
-    """Let a pending job go on."""
+    """Resume a pending job: complete it, run it again, or fail its attempt."""
     hold, job.hold = job.hold, None
     if hold is not None:
         tx.emit("job.resumed", job)
     if item.failure is not None:
-        job.attempt += hold == Hold.AGAIN
+        job.attempt += hold == SuspensionKind.AGAIN
         fail_attempt(tx, job, item.failure)
-    elif hold in (Hold.COMPLETE, Hold.DELAY):
+    elif hold in (SuspensionKind.COMPLETE, SuspensionKind.DELAY):
         _complete(tx, job, item.data)
     else:
-        if hold == Hold.AGAIN:
-            job.hold = Hold.RESUMED
+        if hold == SuspensionKind.AGAIN:
+            job.hold = SuspensionKind.RESUMED
             tx.execute(
                 "INSERT INTO resumptions (seq, data) VALUES (:seq, :data) "
                 "ON CONFLICT (seq) DO UPDATE SET data = excluded.data",
@@ -183,14 +197,14 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
 
 
 def _complete(tx: Transaction, job: Job, result: bytes | None) -> None:
-    """Complete a job that waited."""
+    """Complete a suspended job."""
     complete_job(tx, job, result, 0)
     write_completed(tx, [job])
-    write_outcomes(tx, [job])
+    write_states(tx, [job])
 
 
 def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> list[str | OjsterError]:
-    """Let jobs of workflows go on that wait; for each return the workflow's id, or why it cannot be resumed."""
+    """Resume suspended jobs of workflows; return each workflow's id, or the reason why it cannot be resumed."""
     results: list[str | OjsterError] = []
     for item in items:
         try:
@@ -204,7 +218,7 @@ def resume_workflows(tx: Transaction, items: Sequence[WorkflowResumption]) -> li
 
 
 def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
-    """Return the id of the job that is to be resumed."""
+    """Return the id of the job to resume."""
     workflow = find_workflow(tx, item.workflow_id)
     if workflow is None:
         raise no_workflow(item.workflow_id)
@@ -212,13 +226,13 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
     if item.step is not None:
         graph = Graph(tx)
         node = find_step(graph, workflow, item.step)
-        while node.kind == Kind.FALLBACK:  # the step's own job may be meant
+        while node.kind == Kind.FALLBACK:  # the first child is the step itself
             node = graph.children(node)[0]
         waiting = [(id, place) for id, place in waiting if place == node.id]
     if not waiting:
         which = f"The workflow {workflow.id}" if item.step is None else f"The step {item.step!r}"
         raise Conflict(
-            f"{which} cannot be resumed: only one that waits can be.",
+            f"{which} cannot be resumed: it has no suspended job.",
             workflow_id=workflow.id,
             current_state=workflow.state,
         )
@@ -227,7 +241,7 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
         graph.load([place for _, place in waiting])
         steps = [graph.place_of(graph.nodes[place]) for _, place in waiting]
         raise Conflict(
-            f"{len(waiting)} steps of the workflow {workflow.id} wait; say which 'step' is meant.",
+            f"{len(waiting)} steps of the workflow {workflow.id} are suspended. Name one of them as 'step'.",
             workflow_id=workflow.id,
             steps=steps,
         )
@@ -235,7 +249,7 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str:
 
 
 def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
-    """Return the jobs of a workflow that wait to be resumed, and their nodes."""
+    """Return id and node of the jobs of a workflow that wait for a resume; plain delays are left out."""
     rows = tx.execute(
         "SELECT id, node FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'pending' "
         "AND hold IN ('complete', 'again') ORDER BY node",
@@ -244,40 +258,40 @@ def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
     return [(str(id), node) for id, node in rows]
 
 
-def end_wait(tx: Transaction, job: Job) -> None:
-    """End the wait of a job whose deadline has come: it is done, if it waited for that alone, or has waited in vain.
+def end_suspension(tx: Transaction, job: Job) -> None:
+    """End the suspension of a job at its deadline, or trigger the reminder of a wait step that continues.
 
-    If its time has not come yet, somebody is to be reminded of it.
+    A plain delay completes the job. Otherwise the attempt fails with the code ``wait_timeout``.
     """
     if job.type == WAIT_TYPE and _remind(tx, job):
         return
     hold, job.hold = job.hold, None
-    if hold == Hold.DELAY:
+    if hold == SuspensionKind.DELAY:
         _complete(tx, job, None)
         return
-    job.attempt += hold == Hold.AGAIN
-    final = False if job.type == WAIT_TYPE else None  # there is nobody who could try it again
-    message = "Nobody resumed the job before its deadline."
+    job.attempt += hold == SuspensionKind.AGAIN
+    final = False if job.type == WAIT_TYPE else None  # no worker runs a wait step, so a retry is pointless
+    message = "The job was not resumed before its deadline."
     fail_attempt(tx, job, Failure("WaitTimeout", message, code="wait_timeout", retryable=final))
 
 
 def _remind(tx: Transaction, job: Job) -> bool:
-    """Remind somebody of a wait that goes on; return whether it does."""
+    """Trigger the ``on_reminder`` reactions of a wait step; return whether its suspension continues."""
     tx.envelopes([job])
     wait = decode_wait(read_members(job.envelope, "The job")[ATTRIBUTE])
     if not wait.remind or wait.is_over(job.created_at, tx.now):
         return False
     job.due_at = wait.due(job.created_at, tx.now)
     tx.expect(job.due_at)
-    write_outcomes(tx, [job])
+    write_states(tx, [job])
     tx.emit("job.reminded", job)
     tx.note_event(job, "on_reminder")
     return True
 
 
-def give_resumptions(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Give jobs that are handed out what they were resumed with."""
-    resumed = {job.seq: job for job in jobs if job.hold == Hold.RESUMED}
+def add_resume_data(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Add to claimed jobs the data that they were resumed with."""
+    resumed = {job.seq: job for job in jobs if job.hold == SuspensionKind.RESUMED}
     if not resumed:
         return
     query = f"SELECT seq, data FROM resumptions WHERE seq {tx.among}"

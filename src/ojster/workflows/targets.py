@@ -1,4 +1,4 @@
-"""May a workflow have its target? Not while another has the same, or keeps all others from it. (seed 002)"""
+"""Targets of workflows, and locks on the targets of other workflows."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ from ojster.workflows.locks import compile_lock
 
 
 def refuse_target(
-    tx: Transaction, tenant: str, target: str | None, key: str | None, locks: str | None, *, has_it: bool = False
+    tx: Transaction,
+    tenant: str,
+    target: str | None,
+    key: str | None,
+    locks: str | None,
+    *,
+    replaces_holder: bool = False,
 ) -> OjsterError | None:
-    """Return why a workflow cannot have a target, if so ("Job properties" and "Locking other jobs").
+    """Return the error if a workflow cannot have its target, else ``None``.
 
     Parameters
     ----------
     key:
-        What no other unfinished workflow may have.
+        Key that no other unfinished workflow may have.
     locks:
-        What it locks itself.
-    has_it:
-        Whether it takes the place of a workflow that had the target: then it does not matter who has locked it since.
+        Targets that the workflow itself locks.
+    replaces_holder:
+        Whether the workflow replaces one that had the target. Locks that other workflows hold on it are then ignored.
     """
     if target is None:
         return None
-    if locks is not None and tx.lock_keys({f"locks of {tenant}"}):  # two that do both could else pass each other
-        return Later("Another transaction that locks targets does not end.")
-    if not has_it and (other := _holder_of_lock(tx, tenant, target)) is not None:
+    if locks is not None and tx.lock_keys({f"locks of {tenant}"}):  # else two transactions could miss each other's lock
+        return Later("Another transaction is locking targets. Retry later.")
+    if not replaces_holder and (other := _holder_of_lock(tx, tenant, target)) is not None:
         message = f"The target is currently locked by another workflow: {other}."
         return Conflict(message, existing_workflow_id=other, target=target)
     rows = tx.execute("SELECT id FROM workflows WHERE target_key = :key AND finished_at IS NULL", {"key": key})
@@ -36,7 +42,7 @@ def refuse_target(
 
 
 def _holder_of_lock(tx: Transaction, tenant: str, target: str) -> str | None:
-    """Return an unfinished workflow that keeps others from a target, if there is one."""
+    """Return the id of an unfinished workflow that locks a target, or ``None``."""
     rows = tx.execute(
         "SELECT id, locks FROM workflows WHERE tenant = :tenant AND locks IS NOT NULL AND finished_at IS NULL",
         {"tenant": tenant},

@@ -1,4 +1,4 @@
-"""Which workflows are there, and how do they stand? Reads only."""
+"""Read-only views of workflows: one with its steps, a filtered list, and counts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ojster.jobs.expiration import shown_expiration_delay
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, WorkflowPage
-from ojster.workflows.node import ENDED, MOST_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.workflows.node import ENDED, MAX_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
 from ojster.workflows.plan import read_spec
 from ojster.workflows.results import outcomes
 
 DEFAULT_PAGE: Final = 50
-MOST_ERRORS: Final = 100
-"""How many failed jobs a workflow's error names."""
+MAX_WORKFLOW_ERRORS: Final = 100
+"""Maximum number of failed steps listed in a workflow's error."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
@@ -36,7 +36,7 @@ _LISTS: Final = {Kind.GROUP: "jobs", Kind.MAP: "jobs", Kind.BATCH: "jobs"}
 
 
 class WorkflowRequest(msgspec.Struct, frozen=True):
-    """Which workflow to show, and whether with its steps; of one tenant, or (``None``) of any."""
+    """A request to show a workflow, with or without its steps. ``tenant``: the caller's tenant; ``None``: any."""
 
     id: str
     steps: bool = True
@@ -44,7 +44,7 @@ class WorkflowRequest(msgspec.Struct, frozen=True):
 
 
 class WorkflowFilter(msgspec.Struct, frozen=True):
-    """Which workflows to list; ``None`` matches all. Newest first, one page. ``before`` is a ``seq``."""
+    """A filter and page of workflows, newest first. ``None`` matches all. ``before`` is a ``seq``, exclusive."""
 
     state: str | None = None
     type: str | None = None
@@ -58,14 +58,14 @@ class WorkflowFilter(msgspec.Struct, frozen=True):
 
 
 class WorkflowCounts(msgspec.Struct, frozen=True):
-    """How many workflows have not reached a final state, by state, and how many have finished in the last hour."""
+    """Numbers of workflows by state: those not in a final state, and those that finished in the last hour."""
 
     unfinished: dict[str, int]
     last_hour: dict[str, int]
 
 
 def count_workflows(tx: Transaction, calls: Sequence[None]) -> list[WorkflowCounts]:
-    """Return how many workflows are under way, and how the latest have ended."""
+    """Return the numbers of unfinished and of recently finished workflows."""
     unfinished, final = (
         [state for state in WORKFLOW_STATES if (state in FINAL_STATES) == is_final] for is_final in (False, True)
     )
@@ -83,7 +83,7 @@ def _count(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
 
 
 def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list[WorkflowInfo | None]:
-    """Return how each workflow stands, or ``None`` if there is none of that id."""
+    """Return each workflow, or ``None`` if it does not exist or belongs to another tenant."""
     found: list[WorkflowInfo | None] = []
     for request in requests:
         rows = _rows(tx, "id = :id", {"id": request.id}) if is_job_id(request.id) else []
@@ -91,7 +91,7 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
             found.append(None)
             continue
         workflow = Workflow(*rows[0])
-        found.append(_View(tx, workflow).info() if request.steps else head_of(workflow))
+        found.append(_View(tx, workflow).info() if request.steps else summary_of(workflow))
     return found
 
 
@@ -104,7 +104,7 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     conditions = ["TRUE"]
     parameters: dict[str, Any] = {}
     if chosen.tenant:
-        conditions.append("tenant <> ''")  # for the index of those that are somebody's
+        conditions.append("tenant <> ''")  # uses the partial index of workflows with a tenant
     for name in ("state", "type", "name", "tenant", "definition", "target"):
         if (value := getattr(chosen, name)) is not None:
             conditions.append(f"{name} = :{name}")
@@ -119,15 +119,15 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     workflows = [Workflow(*row) for row in rows]
     more = len(workflows) > chosen.limit
     workflows = workflows[: chosen.limit]
-    return WorkflowPage([head_of(one) for one in workflows], total, workflows[-1].seq if more else None)
+    return WorkflowPage([summary_of(one) for one in workflows], total, workflows[-1].seq if more else None)
 
 
 def _rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
 
 
-def head_of(workflow: Workflow) -> WorkflowInfo:
-    """Return what can be said of a workflow without looking at its steps."""
+def summary_of(workflow: Workflow) -> WorkflowInfo:
+    """Return a workflow without its steps."""
     metadata: dict[str, Any] = _decode(workflow.metadata)
     times = {
         "created_at": workflow.created_at,
@@ -172,7 +172,7 @@ def head_of(workflow: Workflow) -> WorkflowInfo:
 
 
 class _View:
-    """Everything about one workflow."""
+    """A workflow with its nodes and jobs loaded."""
 
     def __init__(self, tx: Transaction, workflow: Workflow) -> None:
         self._tx = tx
@@ -202,7 +202,7 @@ class _View:
         """Return the workflow with all its steps."""
         self._read_relations()
         workflow = self._workflow
-        info = head_of(workflow)
+        info = summary_of(workflow)
         root = self._nodes[workflow.root]
         main, *branches = self._children[root.id]
         gone = root.state if root.has_ended else None
@@ -236,7 +236,7 @@ class _View:
                 self._superseded[node].append(id)
 
     def _fill(self, shown: WorkflowInfo | StepInfo, container: Node, place: str, above: str | None) -> None:
-        """Show the children of a container where they belong."""
+        """Add the children of a container to its view, in the fields for its kind."""
         children = self._children[container.id]
         match container.kind:
             case Kind.BATCH:
@@ -253,7 +253,7 @@ class _View:
                     self._step_in(undoing, child, inside, gone) for child in self._children[undoing.id]
                 ]
                 for compensation in shown.compensations:
-                    compensation.name = compensation.name or compensation.type  # its id is that of what it undoes
+                    compensation.name = compensation.name or compensation.type  # its id is the undone step's
             case Kind.FALLBACK if isinstance(shown, StepInfo):
                 shown.steps = [self._step_in(container, children[0], place, above)]
                 shown.fallback = self._step_in(container, children[1], place, above)
@@ -270,7 +270,7 @@ class _View:
         return step
 
     def _step(self, node: Node, path: str, above: str | None) -> StepInfo:
-        """Show a node. ``above`` is how a container around it has ended that keeps it from starting."""
+        """Return the view of a node. ``above`` is the final state of an enclosing container, if one has ended."""
         spec = self._specs[node.id]
         shown = StepInfo(
             index=node.position,
@@ -311,7 +311,7 @@ class _View:
 
     def _show_job(self, shown: StepInfo, node: Node) -> None:
         row = self._jobs.get(node.id)
-        if node.started_at is None:  # its job, if it has one, is of the time before it was retried
+        if node.started_at is None:  # its job, if any, belongs to a run before the workflow retry
             shown.job_id = None
             shown.superseded_job_ids = [*shown.superseded_job_ids, *filter(None, [node.job_id])]
             row = None
@@ -339,10 +339,10 @@ class _View:
             shown.error = _raw_list(errors)[-1]
 
     def _error(self, main: Node, given: WorkflowError | None) -> WorkflowError:
-        """Say why a workflow did not succeed: what is known of the whole, and all that failed or was rejected."""
+        """Return the error of a workflow, completed with the steps that failed or were rejected."""
         error = given or WorkflowError("step_failed", "A step failed.")
         for node in self._nodes.values():
-            if not _has_failed(node) or len(error.errors) >= MOST_ERRORS:
+            if not _has_failed(node) or len(error.errors) >= MAX_WORKFLOW_ERRORS:
                 continue
             if node.job_id is not None:
                 error.failed_job_ids.append(node.job_id)
@@ -381,7 +381,7 @@ class _View:
 
 
 def _has_failed(node: Node) -> bool:
-    """Whether something went wrong with a node itself: not only inside it, or before it."""
+    """Return whether a node itself failed or was rejected, as opposed to its children or predecessors."""
     if node.tolerated:
         return False
     if node.state == NodeState.FAILED:
@@ -397,14 +397,14 @@ def _join(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-_SHOWN: Final = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
+_DISPLAY_STATES: Final = {NodeState.READY.value: "held", NodeState.STARTED.value: "active"}
 
 
 def _shown_state(node: Node, above: str | None) -> str:
-    """How a node's state is shown: what never started in a container that has ended has ended with it."""
+    """Return the displayed state of a node. A node that has not ended takes the end of the container in ``above``."""
     if above is not None and node.state not in ENDED:
         return "skipped" if above == NodeState.SKIPPED else "cancelled"
-    return _SHOWN.get(node.state, node.state)
+    return _DISPLAY_STATES.get(node.state, node.state)
 
 
-assert MOST_NODES == 1 << NUMBER_BITS
+assert MAX_NODES == 1 << NUMBER_BITS

@@ -1,4 +1,4 @@
-"""What does a step look like that nobody runs, because it waits: for a time, or for somebody's answer? (seed 003)"""
+"""Wait steps: they wait for a time or for an answer, and no worker runs them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ojster.core.parsing import read_value
 from ojster.core.timestamps import parse_timestamp
 
 WAIT_TYPE: Final = "ojster.wait"
-"""The type of jobs that wait. No worker is given one."""
+"""Type of the jobs of wait steps. They are never handed out to workers."""
 
 ATTRIBUTE: Final = "ojster_wait"
-"""The attribute of the job that says for what."""
+"""The job attribute that holds its ``Wait``."""
 
 
-MOST_REMINDERS: Final = 100
-"""How often somebody can be reminded of one wait."""
+MAX_REMINDERS: Final = 100
+"""Maximum number of reminders of a wait step."""
 
 
 class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For what a job waits.
+    """What a wait step waits for.
 
     Parameters
     ----------
     delay, until:
-        How long, an ISO 8601 duration from when it may start, or until when, an RFC 3339 time stamp. Without a form it
-        is done then; with one it fails then, unless it was answered.
+        Duration of the wait (ISO 8601, from when the step may start) or its end (an RFC 3339 time stamp). Without a
+        form the step completes then; with a form it fails then, unless it was answered.
     form:
-        A JSON Schema: what an answer must look like. With a form, or without a time, it waits for an answer.
+        JSON Schema of the answer. With a form, or without a time, the step waits for an answer.
     remind:
-        After which times, ISO 8601 durations from when it begins, somebody is to be reminded that an answer is missing:
-        then the reactions of ``on_reminder`` are carried out.
+        ISO 8601 durations from the start of the wait, after which the reactions of ``on_reminder`` run if there is no
+        answer.
     """
 
     delay: str | None = None
@@ -44,18 +44,18 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     remind: tuple[str, ...] = ()
 
     @property
-    def is_for_a_time(self) -> bool:
-        """Whether the time alone ends it."""
+    def ends_by_time(self) -> bool:
+        """Whether time alone ends the wait."""
         return self.form is None and (self.delay is not None or self.until is not None)
 
     def deadline(self, now: int) -> int | None:
-        """Return until when it waits that may start now, in microseconds since the epoch."""
+        """Return the end of a wait that starts at ``now``, in microseconds since the epoch, or ``None``."""
         if self.until is not None:
             return parse_timestamp(self.until)
         return None if self.delay is None else now + parse_duration(self.delay)
 
     def due(self, begun: int, now: int) -> int | None:
-        """Return when something is to happen next: a reminder, or the end of the wait; all in microseconds."""
+        """Return when the next reminder or the end is due, or ``None``; all in microseconds since the epoch."""
         deadline = self.deadline(begun)
         moments = [moment for delay in self.remind if (moment := begun + parse_duration(delay)) > now]
         if deadline is not None:
@@ -63,49 +63,49 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return min(moments, default=None)
 
     def is_over(self, begun: int, now: int) -> bool:
-        """Whether nobody needs to be reminded any more, as the time is up."""
+        """Whether the wait has reached its end, so that reminders stop."""
         deadline = self.deadline(begun)
         return deadline is not None and deadline <= now
 
     def check(self, answer: bytes | None) -> SchemaViolation | None:
-        """Return what is wrong with an answer, if it is not what the form asks for."""
+        """Return the error for an answer that does not match the form, or ``None``."""
         if self.form is None:
             return None
         wrong = compile_schema(_decode_any(msgspec.json.encode(self.form)))(read_value(answer or b"null", "result"))
         if not wrong:
             return None
         shown = [problem.replace("args", "result", 1) for problem in wrong]
-        return SchemaViolation("The answer is not what the form asks for: " + "; ".join(shown), violations=shown)
+        return SchemaViolation("The answer does not match the form: " + "; ".join(shown), violations=shown)
 
 
 _decode_any: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 decode_wait: Final = msgspec.json.Decoder(Wait).decode
-"""Returns for what a job waits that was checked when it was pushed."""
+"""Decodes the wait of a stored job, which was validated at its push."""
 
 
 def read_wait(raw: bytes | msgspec.Raw) -> Wait:
-    """Return for what a job waits that says so.
+    """Return the wait in a job's attribute.
 
     Raises
     ------
     InvalidRequest
-        It is malformed, its form is no JSON Schema, or it has two times.
+        It is malformed, its form is not a JSON Schema, or it has both ``delay`` and ``until``.
     Unsupported
-        It has a form, and this server cannot validate any.
+        It has a form, and the extra ``ojster[schemas]`` is not installed.
     """
     try:
         wait = msgspec.json.decode(raw, type=Wait)
     except msgspec.MsgspecError as error:
-        message = f"A wait can have 'delay' or 'until', 'form', and 'remind': {error}."
+        message = f"The wait is malformed; it can have 'delay' or 'until', 'form', and 'remind': {error}."
         raise InvalidRequest(message, field=ATTRIBUTE) from None
     if wait.delay is not None and wait.until is not None:
-        raise InvalidRequest("A wait has a 'delay' or an 'until', not both.", field=ATTRIBUTE)
-    if wait.remind and wait.is_for_a_time:
-        raise InvalidRequest("Nobody needs to be reminded of a wait that ends by itself.", field=ATTRIBUTE)
-    if len(wait.remind) > MOST_REMINDERS:
-        raise InvalidRequest(f"A wait has at most {MOST_REMINDERS} reminders.", field=ATTRIBUTE)
+        raise InvalidRequest("A wait can have 'delay' or 'until', not both.", field=ATTRIBUTE)
+    if wait.remind and wait.ends_by_time:
+        raise InvalidRequest("A wait that ends by time alone cannot have 'remind'.", field=ATTRIBUTE)
+    if len(wait.remind) > MAX_REMINDERS:
+        raise InvalidRequest(f"A wait can have at most {MAX_REMINDERS} reminders.", field=ATTRIBUTE)
     wait.due(0, 0)
     if wait.form is not None:
         read_value(msgspec.json.encode(wait.form), "form")

@@ -24,7 +24,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.interventions import delete_jobs
 from ojster.jobs.transitions import cancel_job, make_available
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
-from ojster.tenancy.quotas import refuse_too_many
+from ojster.tenancy.quotas import check_tenant_limits
 from ojster.tenancy.tenant import tenants_retention
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.graph import (
@@ -38,13 +38,21 @@ from ojster.workflows.graph import (
     live_nodes,
     no_workflow,
 )
-from ojster.workflows.node import NUMBER_BITS, TWO_PART, Kind, Node, NodeState, note_before, note_child
+from ojster.workflows.node import (
+    NUMBER_BITS,
+    TWO_PART,
+    Kind,
+    Node,
+    NodeState,
+    count_ended_child,
+    count_ended_predecessor,
+)
 from ojster.workflows.plan import NewWorkflow, Planner
 from ojster.workflows.stopping import put_off
 from ojster.workflows.targets import refuse_target
 
-MOST_AT_ONCE: Final = 100
-"""How many workflows are looked after in one transaction."""
+MAX_DUE_WORKFLOWS: Final = 100
+"""Maximum number of due workflows processed in one transaction."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -54,14 +62,14 @@ _UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
 
 
 class Review(msgspec.Struct, frozen=True):
-    """What somebody says of a step that needs an approval.
+    """A review of a step that needs approval.
 
     Parameters
     ----------
     step:
-        Its path: the names or indices from the outermost container to it, with dots between.
+        Path of the step: the names or indices from the outermost container down to it, joined by dots.
     action:
-        ``approve`` or ``reject``; ``None`` leaves it as it is, and notes what is said.
+        ``approve`` or ``reject``; ``None``: only record the notes.
     """
 
     workflow_id: str
@@ -72,7 +80,7 @@ class Review(msgspec.Struct, frozen=True):
 
 
 class StepAddress(msgspec.Struct, frozen=True):
-    """A step of a workflow, named by its path."""
+    """A step of a workflow, identified by its path."""
 
     workflow_id: str
     step: str
@@ -82,21 +90,21 @@ class StepAddress(msgspec.Struct, frozen=True):
 
 
 def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
-    """Create workflows, and start those that are due; for each return its id, or why it was refused."""
+    """Create workflows and start those that are due; for each, return its id or an error."""
     graph = Graph(tx)
     run = Advance(graph)
     results: list[str | OjsterError] = []
     for new in requests:
         if new.id_is_given and tx.execute("SELECT seq FROM workflows WHERE id = :id", {"id": new.id}):
-            message = f"A workflow with the id {new.id} exists already."
+            message = f"A workflow with the id {new.id} exists already. Use another id."
             results.append(Duplicate(message, existing_workflow_id=new.id))
             continue
-        has_it = new.previous_attempt is not None
-        refusal = refuse_target(tx, new.tenant, new.target, new.target_key, new.locks, has_it=has_it)
+        replaces_holder = new.previous_attempt is not None
+        refusal = refuse_target(tx, new.tenant, new.target, new.target_key, new.locks, replaces_holder=replaces_holder)
         if refusal is not None:
             results.append(refusal)
             continue
-        (refused,) = refuse_too_many(tx, [list(new.plan.jobs.values())])
+        (refused,) = check_tenant_limits(tx, [list(new.plan.jobs.values())])
         if refused is not None:
             results.append(refused)
             continue
@@ -191,7 +199,7 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
 
 
 def _launch(run: Advance, workflow: Workflow) -> None:
-    """Let a workflow run: now, or, if it is held, as soon as it is released."""
+    """Start a workflow; if it is held, its steps start when it is released."""
     graph = run.graph
     workflow.state = WorkflowState.RUNNING
     workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
@@ -204,7 +212,12 @@ def _launch(run: Advance, workflow: Workflow) -> None:
 
 
 def cancel_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Cancel workflows: what has not started never does, active jobs may finish (ojs-workflows.md section 11.3)."""
+    """Cancel workflows: steps that have not started are cancelled, active jobs may finish.
+
+    For each, return its id or an error.
+
+    Spec: ojs-workflows 11.3
+    """
     return [_steer(tx, id, _cancel) for id in ids]
 
 
@@ -227,14 +240,14 @@ def _cancel(run: Advance, workflow: Workflow) -> None:
             if not node.has_ended:
                 abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED)
     if workflow.held_at is not None:
-        _let_go(run, workflow)
+        _release_now(run, workflow)
 
 
 _CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled."}
 
 
 def cancel_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
-    """Cancel steps and all that is inside them, active jobs too."""
+    """Cancel steps and everything inside them, including active jobs; return the workflows' ids, or errors."""
     return [_steer(tx, one.workflow_id, partial(_cancel_step, path=one.step)) for one in addresses]
 
 
@@ -256,10 +269,18 @@ def abort(
     active_too: bool = False,
     rest: Literal[NodeState.CANCELLED, NodeState.SKIPPED] = NodeState.CANCELLED,
 ) -> None:
-    """Stop a node and all that is inside it; sagas in it are undone.
+    """Stop a node and everything inside it, and compensate the sagas inside it.
 
-    Active jobs may finish, unless ``active_too`` says otherwise, but are not tried again. What has not started becomes
-    ``rest``; if it is skipped, the containers in which it stands are completed.
+    Parameters
+    ----------
+    verdict:
+        The final state of ``target``.
+    error:
+        The error of nodes that have not started.
+    active_too:
+        Whether to cancel active jobs. By default they may finish, but are not retried.
+    rest:
+        The final state of nodes that have not started. With ``skipped``, the containers around them complete.
     """
     inner = NodeState.CANCELLED if rest == NodeState.CANCELLED else NodeState.COMPLETED
     graph = run.graph
@@ -287,9 +308,10 @@ def abort(
 
 
 def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> None:
-    """Cancel the jobs of nodes, those that are active only if asked to.
+    """Cancel the jobs of nodes, including active ones if ``active_too``.
 
-    One that somebody else has locked who waits for the workflow is left to him: he will see the verdict of its node.
+    A waiting job locked by another transaction is skipped: that transaction then waits for the workflow and finds the
+    verdict of the job's node.
     """
     tx = run.tx
     ids = tx.integers([node.id for node in nodes])
@@ -298,7 +320,7 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
         "state IN ('available', 'scheduled', 'retryable', 'pending') AND (hold IS NULL OR hold = 'resumed')",
         tx.skip_locked,
     )
-    # Nothing will ever look at the verdict for a job that waits to be resumed, whoever has it locked just now.
+    # Wait for the lock of suspended jobs: no other transaction will check the verdicts of their nodes.
     on_hold = ("state = 'pending' AND hold IN ('complete', 'again', 'delay')", tx.for_update)
     for condition, lock in (waiting, on_hold, ("state = 'active'", tx.for_update))[: 2 + active_too]:
         if nodes:
@@ -312,11 +334,11 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
         run.end_with_job(run.graph.nodes[job.node or 0], job)
 
 
-# What jobs, and the loss of their workers, do to their workflows
+# Effects of jobs and lost workers on their workflows
 
 
 def skip_rest(tx: Transaction, job: Job) -> None:
-    """Skip what has not started of the workflow of an active job, which then ends successfully (seed 002)."""
+    """Skip the steps that have not started in the workflow of an active job, so that the workflow completes."""
     if job.node is None:
         return
     graph = Graph(tx)
@@ -325,14 +347,14 @@ def skip_rest(tx: Transaction, job: Job) -> None:
     graph.load([workflow.root])
     main = graph.children(graph.nodes[workflow.root])[0]
     if main.has_ended or workflow.state != WorkflowState.RUNNING:
-        return  # a branch is at work, or the workflow is being cancelled: that goes on
+        return  # a branch is running or the workflow is being cancelled
     run = Advance(graph)
     graph.change(workflow)
     abort(run, workflow, main, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
     run.go()
 
 
-_NOT_NEEDED: Final = {"code": "skipped", "message": "A step of the workflow said that the rest is not needed."}
+_NOT_NEEDED: Final = {"code": "skipped", "message": "A step skipped the rest of the workflow."}
 
 
 def cancel_with_worker(tx: Transaction, job: Job) -> None:
@@ -353,7 +375,7 @@ def cancel_with_worker(tx: Transaction, job: Job) -> None:
 
 
 def _cleans_up(tx: Transaction, id: int) -> bool:
-    """Whether a node stands in a branch for errors or cancellation, or in what undoes a saga."""
+    """Return whether a node is inside a branch for errors or cancellation, or inside the compensation of a saga."""
     graph = Graph(tx)
     graph.load([id])
     node = graph.nodes[id]
@@ -369,7 +391,7 @@ def _cleans_up(tx: Transaction, id: int) -> bool:
 
 
 def hold_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Hold workflows: nothing of them starts until they are released; active jobs may finish."""
+    """Hold workflows: no step starts until they are released; active jobs may finish. Return ids or errors."""
     return [_steer(tx, id, _hold) for id in ids]
 
 
@@ -381,7 +403,7 @@ def _hold(run: Advance, workflow: Workflow) -> None:
     tx = run.tx
     workflow.held_at = tx.now
     run.graph.change(workflow)
-    # lower(), or it could be planned to go through all available jobs of all queues.
+    # lower() keeps the planner from an index scan over the available jobs of all queues.
     waiting = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'available' "
         f"ORDER BY id{tx.skip_locked}",
@@ -393,18 +415,18 @@ def _hold(run: Advance, workflow: Workflow) -> None:
 
 
 def release_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Let workflows go on that are held."""
+    """Release held workflows; for each, return its id or an error."""
     return [_steer(tx, id, _release) for id in ids]
 
 
 def _release(run: Advance, workflow: Workflow) -> None:
     if workflow.held_at is None:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is not held.")
-    _let_go(run, workflow)
+    _release_now(run, workflow)
 
 
-def _let_go(run: Advance, workflow: Workflow) -> None:
-    """Start what the hold has kept from starting."""
+def _release_now(run: Advance, workflow: Workflow) -> None:
+    """Release a workflow: start the jobs and nodes that became ready while it was held."""
     tx, graph = run.tx, run.graph
     workflow.held_at = None
     graph.change(workflow)
@@ -423,19 +445,19 @@ def _let_go(run: Advance, workflow: Workflow) -> None:
 
 
 def review_steps(tx: Transaction, reviews: Sequence[Review]) -> list[str | OjsterError]:
-    """Approve or reject steps that wait for it, or note what is said of them."""
+    """Approve or reject steps that wait for approval, or record notes; return the workflows' ids, or errors."""
     return [_steer(tx, one.workflow_id, partial(_review, review=one)) for one in reviews]
 
 
 def _review(run: Advance, workflow: Workflow, review: Review) -> None:
     if review.action is None and not review.notes:
-        raise InvalidRequest("At least one of 'action' and 'notes' must be given.")
+        raise InvalidRequest("The review is empty. At least one of 'action' and 'notes' must be given.")
     tx, graph = run.tx, run.graph
     node = find_step(graph, workflow, review.step)
-    while node.kind == Kind.FALLBACK and not node.manual:  # the step's own gate may be meant
+    while node.kind == Kind.FALLBACK and not node.manual:  # the path may refer to the step's own gate
         node = graph.children(node)[0]
     if not node.manual:
-        raise _wrong_state(workflow, f"The step {review.step!r} cannot be approved or rejected: it is not 'manual'.")
+        raise _wrong_state(workflow, f"The step {review.step!r} is not 'manual'. Only manual steps can be reviewed.")
     waits = node.state in _UNFINISHED and not node.approved
     if _is_over(graph, node) or (review.action is not None and not waits):
         state = "approved" if node.approved and not node.has_ended else node.state
@@ -462,18 +484,21 @@ def _review(run: Advance, workflow: Workflow, review: Review) -> None:
 
 
 def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Run again what did not succeed of workflows that have finished; what has completed stays as it is."""
+    """Retry finished workflows: run the steps that did not succeed again; completed steps keep their results.
+
+    For each, return its id or an error.
+    """
     return [_steer(tx, id, _retry) for id in ids]
 
 
 def _retry(run: Advance, workflow: Workflow) -> None:
     if workflow.finished_at is None:
         waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
-        raise _wrong_state(workflow, f"The workflow {workflow.id} {waits}, and cannot be retried yet.")
+        raise _wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
     if workflow.state == WorkflowState.COMPLETED:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
     if workflow.state == WorkflowState.RETRIED:
-        raise _wrong_state(workflow, f"The workflow {workflow.id} was run again, as {workflow.next_attempt}.")
+        raise _wrong_state(workflow, f"The workflow {workflow.id} was retried as {workflow.next_attempt}.")
     refusal = refuse_target(run.tx, workflow.tenant, workflow.target, workflow.target_key, workflow.locks)
     if isinstance(refusal, Later):
         raise TryAgain(refusal.message)
@@ -500,12 +525,12 @@ def _retry(run: Advance, workflow: Workflow) -> None:
 
 
 class _Reset:
-    """Puts nodes back to where they were before they started, as far as they did not succeed."""
+    """Resets the nodes of a workflow that did not succeed to their state before the start."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._children: dict[int, list[Node]] = defaultdict(list)
         self.dropped: list[Node] = []
-        """What maps had made that are to make it anew."""
+        """Children of map nodes to delete, because the maps will create them again."""
         for node in nodes:
             if node.parent is None:
                 self._root = node
@@ -515,19 +540,19 @@ class _Reset:
             children.sort(key=lambda child: child.position)
 
     def root(self) -> None:
-        """Reset a workflow: its main container as far as that did not succeed, its branches whole."""
+        """Reset a workflow: in its main container the nodes that did not succeed, in its branches all nodes."""
         self._clear(self._root)
         main, *branches = self._children[self._root.id]
         self._failed(main)
         for branch in branches:
-            self._whole(branch)
+            self._reset_all(branch)
 
     def _failed(self, node: Node) -> None:
         children = self._children[node.id]
         if node.kind == Kind.SAGA and node.state != NodeState.WAITING:
             steps, undoing = children
-            if undoing.state == NodeState.COMPLETED:  # nothing is left of what the steps have done
-                self._whole(node)
+            if undoing.state == NodeState.COMPLETED:  # the compensation has undone all steps
+                self._reset_all(node)
             else:
                 self._clear(node)
                 self._unless_succeeded(undoing if undoing.has_ended and not undoing.succeeded else steps)
@@ -538,18 +563,18 @@ class _Reset:
 
     def _unless_succeeded(self, node: Node) -> None:
         if node.state == NodeState.SKIPPED:
-            self._whole(node)
+            self._reset_all(node)
         elif not node.succeeded or node.state == NodeState.CANCELLED:
             self._failed(node)
 
-    def _whole(self, node: Node) -> None:
+    def _reset_all(self, node: Node) -> None:
         self._clear(node)
         if node.kind == Kind.MAP:
             self._drop(node)
             node.total = 0
             return
         for child in self._children[node.id]:
-            self._whole(child)
+            self._reset_all(child)
 
     def _drop(self, node: Node) -> None:
         for child in self._children[node.id]:
@@ -563,7 +588,7 @@ class _Reset:
 
 
 def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
-    """Count anew what nodes know of those before them and inside them."""
+    """Recompute the counters of nodes: their predecessors and their children, by state."""
     for node in nodes:
         node.waiting = node.failed_before = node.cancelled_before = node.unmet = 0
         node.completed = node.failed = node.cancelled = node.broken = node.lost = 0
@@ -574,27 +599,29 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
         node, before = graph.nodes[target], graph.nodes[source]
         node.waiting += 1
         if before.has_ended:
-            note_before(node, before)
+            count_ended_predecessor(node, before)
     for node in nodes:
         if node.has_ended and node.parent is not None:
-            note_child(graph.nodes[node.parent], node)
+            count_ended_child(graph.nodes[node.parent], node)
 
 
 # Growth
 
 
 def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
-    """Add steps to the container in which an active job stands: after all others in a chain, beside them elsewhere.
+    """Add steps to the container of an active job: at the end of a chain, in parallel in a group or graph.
+
+    Nothing is added if the job's node was told to stop.
 
     Raises
     ------
     InvalidRequest
-        The job is of no workflow, or nothing can be added where it stands.
+        The job has no workflow, or its container does not accept steps.
     InvalidWorkflow
-        The steps break a rule.
+        The steps are invalid.
     """
     if job.node is None:
-        raise InvalidRequest(f"The job {job.id} is of no workflow, to which steps could be added.")
+        raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
     graph = Graph(tx)
     graph.lock([job.node >> NUMBER_BITS])
     graph.load([job.node])
@@ -602,10 +629,13 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     container = graph.container_of(node)
     while container.kind == Kind.FALLBACK:
         container = graph.container_of(container)
-    if container.kind in TWO_PART or _undoes(graph, container):
-        raise InvalidRequest("Steps can be added to a chain, a group or a graph, and nowhere else.")
+    if container.kind in TWO_PART or _is_compensation(graph, container):
+        raise InvalidRequest(
+            f"The job {job.id} cannot append steps here. "
+            "Append steps in a chain, a group or a graph that is not a compensation."
+        )
     if node.verdict is not None:
-        return  # it has been told to stop: nothing new starts
+        return  # it was told to stop, so nothing new starts
     workflow = graph.workflow_of(node)
     base = workflow.root
     graph.load_specs([container])
@@ -644,19 +674,19 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
 
 
 def _by_number(node: Node) -> Node:
-    """A copy of a node as a planner knows nodes: by number, and not by id."""
+    """Return a copy of a node for the planner, which identifies nodes by number, not by id."""
     number = (1 << NUMBER_BITS) - 1
     source = None if node.source is None else node.source & number
     return msgspec.structs.replace(node, id=node.number, source=source)
 
 
-def _undoes(graph: Graph, container: Node) -> bool:
-    """Whether a container is what undoes a saga."""
+def _is_compensation(graph: Graph, container: Node) -> bool:
+    """Return whether a container is the compensation of a saga."""
     return graph.container_of(container).kind == Kind.SAGA and container.position > 0
 
 
 def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
-    """The number of the step of a name that is nearest to what is added to a container, and comes before it."""
+    """Return the number of the nearest step with a name that precedes steps added to a container, if any."""
     inner: Node | None = None
     node: Node | None = container
     while node is not None:
@@ -673,17 +703,17 @@ def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
     return None
 
 
-# What falls due
+# Due workflows
 
 
-def look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
-    """Start workflows whose time has come, and end those whose time is up.
+def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
+    """Start workflows that are due, and end those that have expired or timed out.
 
-    Return when the next is due, and whether there may be more.
+    Return when the next workflow is due, and whether more may be due now.
     """
     rows = tx.execute(
         f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
-        {"now": tx.now, "limit": MOST_AT_ONCE},
+        {"now": tx.now, "limit": MAX_DUE_WORKFLOWS},
     )
     for row in rows:
         try:
@@ -692,15 +722,15 @@ def look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
         except TryAgain:
             raise
         except Exception:
-            log.exception("the workflow %s cannot be looked after; it is tried again in a minute", row[1])
+            log.exception("maintenance of the workflow %s failed; retrying in 60 seconds", row[1])
             later = {"later": tx.now + MINUTE, "seq": row[0]}
             tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
     ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
-    return next_due, len(rows) == MOST_AT_ONCE
+    return next_due, len(rows) == MAX_DUE_WORKFLOWS
 
 
 def _look_after(tx: Transaction, workflow: Workflow) -> None:
-    """Do what is due for one workflow."""
+    """Start, expire or time out one due workflow."""
     graph = Graph(tx)
     graph.workflows[workflow.seq] = workflow
     run = Advance(graph)
@@ -720,7 +750,7 @@ def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
         run.end(run.graph.nodes[workflow.root], NodeState.CANCELLED)
         emit(run.tx, "workflow.cancelled", workflow, reason="expired")
     elif workflow.previous_attempt is not None and not _is_finished(run.tx, workflow.previous_attempt):
-        workflow.due_at = run.tx.now + SECOND  # something of it is still being undone
+        workflow.due_at = run.tx.now + SECOND  # the previous attempt has not finished
         run.graph.change(workflow)
     else:
         _launch(run, workflow)
@@ -738,7 +768,7 @@ def _time_out(run: Advance, workflow: Workflow) -> None:
     root = run.graph.nodes[workflow.root]
     main = run.graph.children(root)[0]
     if main.has_ended:
-        return  # only a branch is still at work
+        return  # only a branch is still running
     seconds = (workflow.timeout or 0) / 1e6
     error = {"code": "workflow_timeout", "message": f"The workflow ran longer than {seconds:g} seconds."}
     workflow.error = _encode(error)
@@ -749,12 +779,15 @@ def _time_out(run: Advance, workflow: Workflow) -> None:
 
 
 def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
-    """Delete workflows whose retention is over, with all their jobs, at most ``room`` rows; return how many of what."""
+    """Delete workflows past their retention with their jobs and nodes, at most about ``room`` rows.
+
+    Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
+    """
     done: Counter[str] = Counter()
-    for condition, parameters in forgettable_workflows(tx):
+    for condition, parameters in deletable_workflows(tx):
         for row in tx.execute(
             f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {condition} LIMIT :limit{tx.skip_locked}",
-            parameters | {"limit": MOST_AT_ONCE},
+            parameters | {"limit": MAX_DUE_WORKFLOWS},
         ):
             done += _forget(tx, Workflow(*row), room - done["rows"])
             if done["rows"] >= room:
@@ -762,11 +795,10 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
     return done
 
 
-def forgettable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
-    """Return which workflows may be forgotten now, as conditions and orders of SQL with their parameters.
+def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
+    """Return the workflows that may be deleted now, as SQL conditions (with ORDER BY) and their parameters.
 
-    One that is tried again stays until the next attempt has finished, for that refers to it, and one as long as
-    something that it has made is in a collection of others.
+    A workflow is kept until its next attempt, if any, has finished, and while a collection contains its items.
     """
     now, usual = tx.now, tx.settings.retention
     free = (
@@ -799,9 +831,9 @@ def forgettable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
-    """Delete some of a workflow, at most ``room`` rows, its jobs first, and at last itself; return how many of what.
+    """Delete a workflow in parts: first its jobs, then its nodes, then itself, at most ``room`` rows in this call.
 
-    Nobody sees it any more from the first of them on.
+    The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
     """
     low, high = workflow.numbers
     tx.execute(f"UPDATE workflows SET state = '{FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
@@ -826,11 +858,11 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
 
 
-# Inside
+# Internal functions
 
 
 def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
-    """Change one workflow; return its id, or why it was refused."""
+    """Lock a workflow and apply a change to it; return its id or an error."""
     query = f"SELECT seq FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
     rows = tx.execute(query, {"id": id}) if is_job_id(id) else []
     if not rows:
@@ -849,12 +881,18 @@ def _steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
 
 
 def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
-    """Return the node that a path names."""
+    """Return the node with a path.
+
+    Raises
+    ------
+    NotFound
+        The workflow has no such step.
+    """
     graph.load([workflow.root])
     node = graph.nodes[workflow.root]
     for place, name in enumerate(path.split(".")):
         found = _child_named(graph, node, name, is_first=place == 0)
-        while found is None and node.kind in _TRANSPARENT:
+        while found is None and node.kind in _IMPLICIT_CONTAINERS:
             node = graph.children(node)[0]
             found = _child_named(graph, node, name)
         if found is None:
@@ -864,22 +902,22 @@ def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     return node
 
 
-_TRANSPARENT: Final = TWO_PART - {Kind.FALLBACK}
-"""Containers whose first child nobody has written down: what is in it is named as if it were in the container."""
+_IMPLICIT_CONTAINERS: Final = TWO_PART - {Kind.FALLBACK}
+"""Containers with an implicit first child: its children are addressed as if they were in the container."""
 
 
 def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = False) -> Node | None:
-    """The child of a container that a name or an index stands for."""
+    """Return the child of a container with a name or an index, if any."""
     if container.kind in (Kind.JOB, Kind.GATE) or (container.kind == Kind.WORKFLOW and not is_first):
         return None
     children = graph.named_children(container, name)
-    if container.kind in _TRANSPARENT:
+    if container.kind in _IMPLICIT_CONTAINERS:
         children = [child for child in children if child.position and child.name == name]
     return next((child for child in children if child.name == name), next(iter(children), None))
 
 
 def _is_over(graph: Graph, node: Node) -> bool:
-    """Whether a container around a node has ended, so that nothing can become of it."""
+    """Return whether a container around a node has ended, so that the node cannot change any more."""
     while node.parent is not None:
         node = graph.container_of(node)
         if node.has_ended:

@@ -1,8 +1,8 @@
-"""How is a job pushed inside a caller's own transaction? On the caller's connection, with the engine's own functions.
+"""Transaction functions in a caller's transaction, on the caller's connection.
 
-The job exists if and only if that transaction commits, and workers wake when it does: the word to them is a NOTIFY of
-the same transaction. Connections of psycopg 3, asyncpg, SQLAlchemy and Django are known, synchronous or not; a driver
-that must be awaited is awaited in its event loop while the engine's function runs in a thread.
+A pushed job exists if and only if that transaction commits. A NOTIFY in the same transaction wakes workers at the
+commit. Connections of psycopg 3, asyncpg, SQLAlchemy and Django are supported. An asynchronous driver is awaited in
+its event loop while the engine's function runs in a thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ R = TypeVar("R")
 Execute = Callable[[str, Sequence[Value], bool], list[Row]]
 """Runs a statement with parameters ``$1``, ``$2``, … on a caller's connection, and returns its rows, if it has any."""
 
-ExecuteLater = Callable[[str, Sequence[Value], bool], Coroutine[Any, Any, list[Row]]]
+AsyncExecute = Callable[[str, Sequence[Value], bool], Coroutine[Any, Any, list[Row]]]
 
 _NUMBERED: Final = re.compile(r"\$(\d+)")
 _LOCK_KEYS: Final = (
@@ -40,30 +40,30 @@ _LOCK_KEYS: Final = (
 )
 
 
-class GuestTransaction(PostgresTransaction):
-    """A transaction that its caller ends, perhaps much later. It holds no lock that others wait for but unique keys."""
+class CallerTransaction(PostgresTransaction):
+    """A caller's transaction, which may stay open long. Others may have to wait for its locks on unique keys only."""
 
     isolation = "read committed"
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
-        """Wait for keys: on the caller's own connection, nobody else has to."""
+        """Wait for locks on keys. Only the caller is blocked, because the connection is its own."""
         names = self.names_of_locks(keys)
         if names and self.isolation != "read committed":
             raise InvalidRequest(
-                f"Unique jobs cannot be enqueued in a transaction with the isolation level {self.isolation}: it would "
-                "not see jobs that others have just enqueued."
+                f"Unique jobs cannot be enqueued at the isolation level {self.isolation!r}: the transaction cannot see "
+                "jobs that others have just enqueued. Use 'read committed'."
             )
         if names:
             self.execute(_LOCK_KEYS, (texts(names),))
         return frozenset()
 
-    def know_queues(self, names: Iterable[str]) -> None:
-        """Leave it to the chores: others would wait for the row of a new queue."""
+    def ensure_queues(self, names: Iterable[str]) -> None:
+        """Do nothing: the maintenance task adds new queues, because other transactions would wait for their rows."""
         return
 
 
-class _GuestConnection:
-    """A caller's connection, as far as ``PostgresTransaction`` needs one."""
+class _CallerConnection:
+    """A caller's connection, with the methods that ``PostgresTransaction`` needs."""
 
     def __init__(self, execute: Execute, schema: str) -> None:
         self._execute = execute
@@ -86,12 +86,14 @@ class _GuestConnection:
         return []
 
 
-def run_as_guest(execute: Execute, function: Callable[[Transaction], R], settings: Settings, schema: str) -> R:
-    """Run a transaction function in a caller's transaction, and tell others when that commits."""
-    guest: Any = _GuestConnection(execute, schema)
+def run_in_caller_transaction(
+    execute: Execute, function: Callable[[Transaction], R], settings: Settings, schema: str
+) -> R:
+    """Run a transaction function in a caller's transaction, and notify other processes when it commits."""
+    guest: Any = _CallerConnection(execute, schema)
     ((now, isolation),) = guest.execute(f"SELECT {NOW}, current_setting('transaction_isolation')")
-    slot = SLOTS + secrets.randbits(62)  # nobody else's, so that nobody waits for it; the chores add it up
-    tx = GuestTransaction(guest, int(now), settings, Memory(is_callers=True), schema, slot, records_events=True)
+    slot = SLOTS + secrets.randbits(62)  # a slot of its own blocks no other transaction; maintenance folds it
+    tx = CallerTransaction(guest, int(now), settings, Memory(is_callers=True), schema, slot, records_events=True)
     tx.isolation = isolation
     result = function(tx)
     tx.write_effects()
@@ -102,7 +104,7 @@ def run_as_guest(execute: Execute, function: Callable[[Transaction], R], setting
 
 
 def executes(connection: Any) -> Execute:
-    """Return how statements are run on a synchronous connection.
+    """Return a function that runs statements on a synchronous connection.
 
     Parameters
     ----------
@@ -112,9 +114,9 @@ def executes(connection: Any) -> Execute:
     Raises
     ------
     NotInTransaction
-        It has no transaction open, and begins none by itself.
+        The connection has no open transaction, and does not begin one by itself.
     TypeError
-        It is none of these.
+        The connection is of another type.
     """
     if hasattr(connection, "in_atomic_block"):
         if not connection.in_atomic_block:
@@ -130,28 +132,30 @@ def executes(connection: Any) -> Execute:
     ):
         return _sqlalchemy(connection)
     raise TypeError(
-        f"{type(connection)!r} is no synchronous connection of psycopg, SQLAlchemy or Django; for others, there is "
-        "aenqueue_in."
+        f"{type(connection)!r} is not a synchronous connection of psycopg, SQLAlchemy or Django. For an asynchronous "
+        "connection, use aenqueue_in."
     )
 
 
-async def run_as_guest_of(connection: Any, function: Callable[[Transaction], R], settings: Settings, schema: str) -> R:
-    """Run a transaction function in the transaction of a connection that is awaited, or of one that is not.
+async def run_in_caller_transaction_async(
+    connection: Any, function: Callable[[Transaction], R], settings: Settings, schema: str
+) -> R:
+    """Run a transaction function in a caller's transaction, on an asynchronous or a synchronous connection.
 
     Parameters
     ----------
     connection:
         A ``psycopg.AsyncConnection``, an ``asyncpg`` connection, an SQLAlchemy ``AsyncConnection`` or
-        ``AsyncSession``, or whatever ``executes`` takes.
+        ``AsyncSession``, or a connection that ``executes`` accepts, except Django's.
 
     Raises
     ------
     NotInTransaction, TypeError
-        As ``executes`` does.
+        As in ``executes``; ``TypeError`` also for Django's connection, which belongs to its thread.
     """
     if _is_of(connection, "sqlalchemy") and hasattr(connection, "run_sync"):
         result: R = await connection.run_sync(
-            lambda inner: run_as_guest(_sqlalchemy(inner), function, settings, schema)
+            lambda inner: run_in_caller_transaction(_sqlalchemy(inner), function, settings, schema)
         )
         return result
     if isinstance(connection, psycopg.AsyncConnection):
@@ -162,20 +166,20 @@ async def run_as_guest_of(connection: Any, function: Callable[[Transaction], R],
             raise NotInTransaction("use `async with connection.transaction():`")
         later = _asyncpg_later(connection)
     else:
-        if hasattr(connection, "in_atomic_block"):  # it would be another one in another thread
+        if hasattr(connection, "in_atomic_block"):  # another thread would get another connection
             raise TypeError("Django's connection belongs to its thread: use sync_to_async(job.enqueue_in).")
         execute = executes(connection)
-        return await _to_the_end(asyncio.to_thread(run_as_guest, execute, function, settings, schema))
+        return await _to_the_end(asyncio.to_thread(run_in_caller_transaction, execute, function, settings, schema))
     loop = asyncio.get_running_loop()
 
     def call(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
         return asyncio.run_coroutine_threadsafe(later(sql, values, returns_rows), loop).result()
 
-    return await _to_the_end(asyncio.to_thread(run_as_guest, call, function, settings, schema))
+    return await _to_the_end(asyncio.to_thread(run_in_caller_transaction, call, function, settings, schema))
 
 
 async def _to_the_end(work: Awaitable[R]) -> R:
-    """Await work that must not go on behind its caller's back: it ends before a cancellation goes on."""
+    """Await work to its end, even if the caller is cancelled meanwhile; then raise the cancellation."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -185,7 +189,7 @@ async def _to_the_end(work: Awaitable[R]) -> R:
 
 
 def _is_of(connection: Any, package: str) -> bool:
-    """Whether this is a connection of a package that may not be installed, or of a class derived from one."""
+    """Return whether the connection's class or one of its bases is from a package, which may not be installed."""
     return any(kind.__module__.partition(".")[0] == package for kind in type(connection).__mro__)
 
 
@@ -195,7 +199,7 @@ def _check_psycopg(connection: Any) -> None:
 
 
 def _plain(value: Value) -> Any:
-    """A parameter as drivers know it."""
+    """Return a parameter as drivers accept it: an array as a list."""
     return list(value.values) if isinstance(value, Array) else value
 
 
@@ -224,7 +228,7 @@ def _sqlalchemy(connection: Any) -> Execute:
     if hasattr(connection, "connection") and callable(connection.connection):  # a session
         connection = connection.connection()
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
-        raise NotInTransaction("this one has the isolation level AUTOCOMMIT")
+        raise NotInTransaction("use an isolation level other than AUTOCOMMIT")
     types: dict[str, Any] = {
         "bigint": sqlalchemy.BigInteger(),
         "text": sqlalchemy.Text(),
@@ -252,7 +256,7 @@ def _sqlalchemy(connection: Any) -> Execute:
     return execute
 
 
-def _psycopg_later(connection: Any) -> ExecuteLater:
+def _psycopg_later(connection: Any) -> AsyncExecute:
     async def execute(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
         async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
             await cursor.execute(*_formatted(sql, values))
@@ -261,7 +265,7 @@ def _psycopg_later(connection: Any) -> ExecuteLater:
     return execute
 
 
-def _asyncpg_later(connection: Any) -> ExecuteLater:
+def _asyncpg_later(connection: Any) -> AsyncExecute:
     async def execute(sql: str, values: Sequence[Value], returns_rows: bool) -> list[Row]:
         return _rows(await connection.fetch(sql, *map(_plain, values)))
 
@@ -269,13 +273,13 @@ def _asyncpg_later(connection: Any) -> ExecuteLater:
 
 
 def _formatted(sql: str, values: Sequence[Value]) -> tuple[str, dict[str, Any]]:
-    """A statement as drivers want it that format: ``%(name)s``."""
+    """Return a statement and its parameters in the format style ``%(name)s``."""
     named = {f"p{number}": _plain(value) for number, value in enumerate(values, 1)}
     return _NUMBERED.sub(r"%(p\1)s", sql.replace("%", "%%")), named
 
 
 def _rows(rows: Iterable[Iterable[Any]]) -> list[Row]:
-    """Rows as the engine knows them, whatever a driver makes of UUIDs and bytes."""
+    """Return rows with UUIDs as strings and binary values as ``bytes``, whatever the driver."""
     return [
         tuple(
             str(value) if isinstance(value, UUID) else bytes(value) if isinstance(value, memoryview) else value

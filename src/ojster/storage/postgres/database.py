@@ -1,4 +1,4 @@
-"""How are jobs kept in PostgreSQL? Several transactions at once, each a pipeline, and one connection to wake others."""
+"""The PostgreSQL database: several concurrent transactions, each pipelined, and one connection for notifications."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.job import Job
 from ojster.core.settings import Settings
 from ojster.storage.database import Database, topics_of
-from ojster.storage.dispatcher import Dispatcher, Operation, Patience
+from ojster.storage.dispatcher import Dispatcher, LongPoll, Operation
 from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
-from ojster.storage.postgres.notifier import Herald, messages
+from ojster.storage.postgres.notifier import PostgresNotifier, messages
 from ojster.storage.postgres.pipeline import (
     Array,
     Connection,
@@ -58,29 +58,33 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 LISTEN_VARIABLE: Final = "OJSTER_LISTEN_URL"
-"""The environment variable with the way to the database past a pooler, for LISTEN."""
+"""Environment variable with the URL of a direct connection for LISTEN, for databases behind a pooler."""
 
 PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "enable_hashjoin": "off", "jit": "off"}
-"""What the planner is told. It plans a prepared statement once, perhaps while the tables are still empty, or when
-autovacuum has looked at some of them long ago: it would then read whole tables, or walk through a whole index to join
-two of them, where each row that is wanted can be looked up."""
+"""Planner settings of our connections. PostgreSQL plans a prepared statement once, perhaps while the tables are empty
+or their statistics are old. It would then scan whole tables, or a whole index for a join, instead of looking up each
+wanted row."""
 
 KEEP_EVENTS: Final = 10 * MINUTE
+"""Minimum age of events before deletion, in microseconds."""
+
 KEEP_EVENT_BATCHES: Final = 10_000
-"""Events are kept for so long, and those of so many transactions however old they are."""
+"""Number of the newest event batches (one per transaction) that are kept at any age."""
 
 INSERTED_AT_ONCE: Final = 250
-"""How many jobs a statement inserts."""
+"""Maximum number of jobs in one INSERT."""
 
 ROWS_AT_ONCE: Final = 1_000
-"""How many rows of another table a statement writes."""
+"""Maximum number of rows of another table in one statement."""
 
 ORDERING_TRIES: Final = 50
+"""Maximum number of attempts to order events while another transaction does so."""
+
 ORDERING_PAUSE: Final = 0.01
-"""How often, and after how many seconds, to put events in order is tried again while somebody else is at it."""
+"""Pause between these attempts, in seconds."""
 
 SLOTS: Final = 32
-"""How many rows the counts of a queue and state are spread over, so that transactions do not wait for each other."""
+"""Number of rows that hold the counts of a queue and state, so that transactions do not wait for each other."""
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -109,7 +113,7 @@ _NEW_JOB: Final[dict[str, ColumnType]] = {
     "reacts": "bigint",
     "hold": "text",
 }
-"""What is written of a new job, beside its envelope."""
+"""Columns of a new job and their types, without the envelope."""
 
 _NEW_COLUMNS: Final = ", ".join(_NEW_JOB)
 _NEW_VALUES: Final = [(type, attrgetter(name)) for name, type in _NEW_JOB.items()]
@@ -129,7 +133,7 @@ _COMPLETE_JOBS: Final = (
     f"FROM {unnest('bigint', 'bigint', 'bytea')} AS done (seq, finished_at, result) WHERE jobs.seq = done.seq"
 )
 _LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
-# The envelope is looked up for each row: as a join, it could be planned the other way round, through all payloads.
+# The envelope is looked up for each row. A join could be planned in the other direction, through all payloads.
 _WITH_ENVELOPE: Final = (
     f"SELECT {JOB_COLUMNS_OF_J}, (SELECT p.envelope FROM payloads AS p WHERE p.seq = j.seq) FROM jobs AS j "
 )
@@ -189,7 +193,7 @@ _ORDER_EVENTS: Final = (
     "UPDATE event_batches SET position = given.last - (SELECT count(*) FROM waiting) + waiting.place "
     "FROM waiting, given WHERE event_batches.seq = waiting.seq"
 )
-# Those that nobody has asked for leave a gap in the positions, so that who comes too late sees that some are gone.
+# Deleted events without a position leave a gap in the positions, so that a late reader detects the loss.
 _FORGET_EVENTS: Final = (
     "WITH gone AS (DELETE FROM event_batches WHERE at < ? "
     "AND seq <= (SELECT max(seq) FROM event_batches) - CAST(? AS bigint) RETURNING position) "
@@ -256,10 +260,10 @@ class PostgresTransaction(Transaction):
     def savepoint(self) -> Iterator[None]:
         with super().savepoint():
             yield
-            self._connection.answer()  # what goes wrong in here is to be undone in here
+            self._connection.answer()  # raise pending errors here, so that the savepoint rolls them back
 
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
-        for first in range(0, len(jobs), INSERTED_AT_ONCE):  # the database inserts some while we encode the next
+        for first in range(0, len(jobs), INSERTED_AT_ONCE):  # the database inserts a part while the next is encoded
             some = jobs[first : first + INSERTED_AT_ONCE]
             columns = [Array(type, [value(job) for job in some]) for type, value in _NEW_VALUES]
             self.execute(self._insert_jobs, (*columns, blobs([job.envelope for job in some])))
@@ -293,14 +297,14 @@ class PostgresTransaction(Transaction):
         return {name.removeprefix(self._locks) for (name,) in held}
 
     def names_of_locks(self, keys: Iterable[str]) -> list[str]:
-        """Return by which names the locks for some keys are known in the database, which is not only ours."""
+        """Return the sorted names of the advisory locks for keys. They begin with the schema, to be unique."""
         return [self._locks + key for key in sorted(keys)]
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]
         jobs = {row[1]: Job(*row) for row in self.execute(_LOCK_JOBS, (uuids(ids),))} if ids else {}
         for job in jobs.values():
-            if job.state == "available":  # whoever has passed it over because it is locked may look again afterwards
+            if job.state == "available":  # fetches that skip the locked job look again afterwards
                 self.effects.opened.add(job.queue)
         return jobs
 
@@ -316,7 +320,7 @@ class PostgresTransaction(Transaction):
             job.envelope = found[job.seq]
 
     def tidy(self) -> None:
-        """Add up what guests have counted in slots of their own, and note the queues that they have used."""
+        """Fold the counts of callers' transactions from slots of their own, and insert the queues they used."""
         self.execute(_FOLD_COUNTS, (SLOTS, self._slot))
         self.execute(_FOLD_MINUTES, (SLOTS, self._slot))
         self.execute(_NEW_QUEUES, (self.now,))
@@ -328,7 +332,7 @@ class PostgresTransaction(Transaction):
         self.execute(_RECORD, (self.now, events))
 
     def order_events(self) -> bool:
-        """Give positions to events that have become visible; return ``False`` if somebody else is at it."""
+        """Assign positions to visible events; return ``False`` if another transaction is doing so."""
         if self.lock_keys({"events"}):
             return False
         self.execute(_ORDER_EVENTS)
@@ -353,10 +357,10 @@ class PostgresTransaction(Transaction):
 
 
 NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
-"""The database's time, in microseconds since the epoch."""
+"""SQL expression for the database's time, in microseconds since the epoch."""
 
-LONGEST_ROUND_TRIP: Final = 100_000
-"""An answer that took longer, in microseconds, does not say well enough what time it is."""
+MAX_ROUND_TRIP_US: Final = 100_000
+"""Maximum round trip of a precise clock measurement, in microseconds."""
 
 
 def _order_events(tx: Transaction, requests: Sequence[None]) -> list[bool]:
@@ -366,9 +370,10 @@ def _order_events(tx: Transaction, requests: Sequence[None]) -> list[bool]:
 
 
 class ServerClock:
-    """The database's clock, in microseconds since the epoch, so that servers agree on the time whatever theirs say.
+    """The database's clock, in microseconds since the epoch, so that servers with different clocks agree on the time.
 
-    How far it is from this machine's steady clock is measured now and then; reading it asks nobody.
+    Its offset from this machine's monotonic clock is measured at the start and at each heartbeat. Reading the clock
+    needs no query.
     """
 
     def __init__(self) -> None:
@@ -379,16 +384,16 @@ class ServerClock:
         return time.monotonic_ns() // 1000 + self._offset
 
     def measure(self, connection: psycopg.Connection) -> None:
-        """Ask the database what time it is."""
+        """Measure the offset of the database's clock."""
         for _ in range(3):
             before = time.monotonic_ns() // 1000
             row = connection.execute(f"SELECT {NOW}").fetchone()
             after = time.monotonic_ns() // 1000
             assert row is not None
-            if after - before < LONGEST_ROUND_TRIP or not self._measured:
+            if after - before < MAX_ROUND_TRIP_US or not self._measured:
                 self._offset = int(row[0]) - (before + after) // 2
                 self._measured = True
-            if after - before < LONGEST_ROUND_TRIP:
+            if after - before < MAX_ROUND_TRIP_US:
                 return
 
 
@@ -398,9 +403,9 @@ class PostgresDatabase(Database):
     Parameters
     ----------
     clock:
-        What time it is; ``None``: what the database says.
+        Function that returns the time in microseconds since the epoch; ``None``: the database's clock.
     migrate:
-        Whether to bring the schema up to date if it is not.
+        Whether to migrate an older schema. Default: ``open`` refuses it.
     """
 
     kind = "postgres"
@@ -430,18 +435,18 @@ class PostgresDatabase(Database):
         except psycopg.Error as error:
             raise self._unavailable(error) from error
         first_slot = secrets.randbelow(SLOTS)
-        lanes = [_Lane(self, first_slot + number) for number in range(self.url.connections)]
+        lanes = [_TransactionConnection(self, first_slot + number) for number in range(self.url.connections)]
         self._writer = Dispatcher([lane.write for lane in lanes], "ojster-writer")
-        reader = _Lane(self, 0)
+        reader = _TransactionConnection(self, 0)
         self._reader = Dispatcher([reader.read], "ojster-reader")
         self._lanes = [*lanes, reader]
         listening = listen_conninfo(self.url)
-        self._herald = Herald(
+        self._herald = PostgresNotifier(
             lambda: self._connect(listening),
             channel_of(self.url.schema),
             self.heed,
             self._look_around,
-            self._writer.ring_everybody,
+            self._writer.wake_all_parked,
             listens=listening is not None,
         )
         self._writer.start()
@@ -461,48 +466,48 @@ class PostgresDatabase(Database):
     def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._writer.run(operation, arguments)
 
-    def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
+    def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
         return self._writer.run(operation, (argument,), patience)
 
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._reader.run(operation, arguments)
 
-    def hurry(self, patience: Patience) -> None:
+    def hurry(self, patience: LongPoll) -> None:
         self._writer.hurry(patience)
 
-    def let_nobody_wait(self) -> None:
+    def answer_parked(self) -> None:
         self._writer.ring(None)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no more than one transaction is under way."""
+        """Whether at most one transaction is running."""
         return self._writer.busy <= 1
 
     async def order_events(self) -> None:
-        for _ in range(ORDERING_TRIES):  # who is at it may have begun before the last events were there
+        for _ in range(ORDERING_TRIES):  # the other transaction may have begun before the last events
             if await self.run(_order_events, None):
                 return
             await asyncio.sleep(ORDERING_PAUSE)
 
-    def ring_fetches(self, queues: Sequence[str]) -> None:
+    def wake_parked_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)
 
     def _connect(self, conninfo: str | None = None) -> psycopg.Connection:
         return psycopg.connect(conninfo or self.url.conninfo, autocommit=True, prepare_threshold=None)
 
     def _look_around(self, connection: psycopg.Connection) -> None:
-        """Look for what this process may not have been told."""
+        """Refresh the clock, the settings and all waiters, in case notifications were missed."""
         self._server_clock.measure(connection)
         self.memory.forget()
-        self._writer.ring_everybody()
+        self._writer.wake_all_parked()
         self.wakeups.wake_all()
 
     def _unavailable(self, error: Exception) -> BackendUnavailable:
         return BackendUnavailable(f"The database {self.url.shown} cannot be used: {' '.join(str(error).split())}")
 
 
-class _Lane:
-    """One connection, opened when it is needed, and the transactions on it, one at a time."""
+class _TransactionConnection:
+    """One connection, opened on demand, and the transactions on it, one at a time."""
 
     def __init__(self, database: PostgresDatabase, slot: int) -> None:
         self._database = database
@@ -531,13 +536,13 @@ class _Lane:
         except ConnectionLost as error:
             self.disconnect()
             if committing and not error.undone:
-                message = f"The connection broke while a transaction was committed; whether it was is unknown: {error}"
+                message = f"The connection was lost during a commit. Check whether the change was made: {error}"
                 raise BackendUnavailable(message) from error
             raise TryAgain(str(error), lost=True) from error
         except StatementFailed as error:
             self._roll_back()
             if error.sqlstate == READ_ONLY:
-                self.disconnect()  # the database that can be written to may be another by now
+                self.disconnect()  # after a failover, another server accepts writes
             if error.sqlstate == READ_ONLY or error.sqlstate[:2] in _UNUSABLE:
                 raise database._unavailable(error) from error
             if error.sqlstate[:2] == _BAD_VALUE:
@@ -546,12 +551,12 @@ class _Lane:
         except BaseException:
             self._roll_back()
             raise
-        try:  # it is committed: nothing from here on may look as if it were not
+        try:  # it is committed: an error from here on must not look like a failed commit
             database.publish(tx.effects)
             if word is None:
                 database._herald.ring(topics_of(tx.effects))
         except Exception:
-            log.exception("others could not be told of a transaction")
+            log.exception("cannot send the wake-ups of a committed transaction")
 
     @contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -566,8 +571,11 @@ class _Lane:
             raise
 
     def _word_of(self, tx: Transaction) -> str | None:
-        """What to tell others within the transaction: at rest, that is quicker than afterwards, and in nobody's way."""
-        if not self._database.is_at_rest or not self._database._herald.has_company:
+        """Return the notification to send inside the transaction; ``None``: send it after the commit.
+
+        If no other transaction is running, sending it inside is faster and delays no other commit.
+        """
+        if not self._database.is_at_rest or not self._database._herald.has_peers:
             return None
         words = messages(self._database._herald.name, topics_of(tx.effects))
         return words[0] if len(words) == 1 and "\n" in words[0] else None
@@ -585,7 +593,7 @@ class _Lane:
         )
 
     def disconnect(self) -> None:
-        """Give up the connection; the next transaction opens another."""
+        """Close the connection; the next transaction opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -608,7 +616,7 @@ class _Lane:
         try:
             connection.answer()
         except (ConnectionLost, StatementFailed, TryAgain):
-            log.debug("what was sent before the rollback failed too")
+            log.debug("a statement sent before the rollback failed")
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -618,7 +626,7 @@ class _Lane:
 
 
 def listen_conninfo(url: PostgresUrl) -> str | None:
-    """Return how to connect for LISTEN; ``None`` if only a pooler is known, behind which nobody can listen."""
+    """Return the conninfo for LISTEN; ``None`` if only a pooler in transaction mode is known, where LISTEN fails."""
     other = os.environ.get(LISTEN_VARIABLE)
     if other:
         try:
@@ -629,32 +637,37 @@ def listen_conninfo(url: PostgresUrl) -> str | None:
 
 
 def channel_of(schema: str) -> str:
-    """Return the channel on which those wake each other who share a schema. PostgreSQL's names have 63 bytes."""
+    """Return the notification channel of a schema: a hash if the name exceeds PostgreSQL's limit of 63 bytes."""
     name = f"ojster_{schema}"
     return name if len(name.encode()) <= 63 else f"ojster_{sha256(schema.encode()).hexdigest()[:32]}"
 
 
 READ_ONLY: Final = "25006"
+"""SQLSTATE of a write in a read-only transaction, as on a standby server."""
+
 _BAD_VALUE: Final = "22"
+"""SQLSTATE class of invalid values."""
+
 _UNUSABLE: Final = ("53", "58", "XX")
-"""Out of resources (disk full, too many connections), errors of the system, corruption: not the fault of a call."""
+"""SQLSTATE classes of an unusable database: resources exhausted (disk full, too many connections), system errors,
+corruption."""
 
 
 def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: bool) -> int:
-    """Check that a schema is of this version, or bring it up to date; return its version.
+    """Check that a schema has the current version, or migrate it; return that version.
 
-    Several processes may do so at the same time. All is done in one transaction, or nothing.
+    Several processes may do so at the same time. The migration is one transaction.
 
     Raises
     ------
     BackendUnavailable
-        It is newer, or older and not to be migrated.
+        The schema is newer, or it is older and ``migrate`` is false.
     """
     wanted = scripts("postgres")
     version = schema_version(connection, url.schema)
     refuse_newer(version, len(wanted))
     if version < len(wanted) and not migrate:
-        there = f"has schema version {version}, not {len(wanted)}" if version else "has no tables of Ojster yet"
+        there = f"has schema version {version}, not {len(wanted)}" if version else "has no Ojster tables"
         raise BackendUnavailable(
             f"The database {url.shown} {there} (schema {url.schema!r}): run `ojster migrate --database URL` once, "
             "or start with --migrate."
@@ -666,7 +679,7 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
             refuse_newer(version, len(wanted))
             name = sql.Identifier(url.schema)
             known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (url.schema,)).fetchone()
-            if known is None:  # or its owner has made it, and we may not
+            if known is None:  # CREATE SCHEMA IF NOT EXISTS needs a right that we may lack
                 connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
             connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
             for number, script in enumerate(wanted[version:], version + 1):
@@ -677,7 +690,7 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
 
 def schema_version(connection: psycopg.Connection, schema: str) -> int:
     """Return the version of a schema; 0 if there is none."""
-    # Asked of the catalogue's tables: to_regclass may answer from what this session remembers.
+    # Read from the catalogue's tables, because to_regclass may answer from the session's cache.
     there = connection.execute(
         "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
         "WHERE n.nspname = %s AND c.relname = 'migrations'",

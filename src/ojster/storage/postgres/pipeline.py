@@ -1,10 +1,10 @@
-"""How are statements sent to PostgreSQL? In pipelines: many at a time, and only who needs an answer waits for one.
+"""Pipelined connections to PostgreSQL: only statements that return rows wait for an answer.
 
-A transaction function writes as if each statement were answered at once. Here those that return no rows are only sent,
-and their answers are read together with the next one that does, or with the commit. A transaction of eight statements
-so costs two or three round trips, which is what matters as soon as the database is on another machine.
+A transaction function is written as if each statement were answered at once. Here, statements that return no rows are
+only sent; their answers are read with those of the next statement that returns rows, or with the commit. A transaction
+of eight statements then costs two or three round trips, which matters as soon as the database is on another machine.
 
-This works directly on libpq, as psycopg wraps it (``psycopg.pq``): the figures are in docs/architecture.md.
+The module uses libpq directly, as wrapped by psycopg (``psycopg.pq``). Measurements are in docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from psycopg.pq.abc import PGresult
 from ojster.core.errors import InvalidRequest
 from ojster.storage.transaction import ColumnType, Parameters, Row, TryAgain
 
-LONGEST_ANSWER: Final = 60.0
-"""How long to wait for an answer, in seconds, before the connection is taken for lost."""
+ANSWER_TIMEOUT_SECONDS: Final = 60.0
+"""Maximum wait for an answer, in seconds, before the connection counts as lost."""
 
 _UUID_OID: Final = 2950
 _INT8_OID: Final = 20
@@ -42,18 +42,19 @@ _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
 _RETURNS_ROWS: Final = re.compile(r"^SELECT\b|\bRETURNING\b")
 
-_RUN_AGAIN: Final = frozenset({"40001", "40P01", "55P03", "23505", "23P01"})
-"""Serialization failures, deadlocks, locks not to be had, and what another transaction has inserted meanwhile: when the
-transaction is run again, it sees what the other has done."""
+_RETRYABLE_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505", "23P01"})
+"""SQLSTATEs after which the transaction is run again: serialization failures, deadlocks, unavailable locks, and unique
+or exclusion violations. The next run sees the changes of the other transaction."""
 
 _LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "08P01", "26000"})
-"""The database shuts down, has crashed, is starting up or hangs up; or a pooler has handed us another's connection."""
+"""SQLSTATEs of a lost connection: the database shuts down, has crashed, is starting up or disconnects; or a pooler has
+assigned a different server connection."""
 
 
 class ConnectionLost(Exception):
-    """The connection is gone, and with it the transaction, unless its commit was on the way.
+    """The connection is lost. The transaction is rolled back, unless its commit was already sent.
 
-    ``undone`` tells that it certainly is: the database has refused something before the commit.
+    ``undone`` is true if it is certainly rolled back: the database refused a statement before the commit.
     """
 
     def __init__(self, why: str, *, undone: bool = False) -> None:
@@ -70,7 +71,7 @@ class StatementFailed(Exception):
 
 
 class Statement(NamedTuple):
-    """A statement as PostgreSQL wants it. ``names`` are its parameters in order, empty if they are positional."""
+    """A statement in PostgreSQL's syntax. ``names`` are the named parameters in order, empty if they are positional."""
 
     sql: bytes
     names: tuple[str, ...]
@@ -79,10 +80,10 @@ class Statement(NamedTuple):
 
 @cache
 def translate(sql: str, schema: str) -> Statement:
-    """Return a statement of the engine's dialect (``:name`` or ``?``) with numbered parameters and qualified tables.
+    """Translate a statement of the engine's dialect (``:name`` or ``?``) to numbered parameters and qualified tables.
 
-    Tables are qualified, and no search path is set, because neither a pooler nor a caller's own connection would keep
-    it as it was.
+    Tables are qualified instead of setting a search path, because neither a pooler nor a caller's own connection would
+    keep one.
     """
     names: list[str] = []
     positions = 0
@@ -108,13 +109,13 @@ def quoted(name: str) -> str:
 
 
 class Array(NamedTuple):
-    """Values as one parameter; ``unnest`` makes rows of them again."""
+    """Values as one array parameter, which ``unnest`` turns into rows."""
 
     type: ColumnType
     values: Sequence[Any]
 
     def encode(self) -> bytes | None:
-        """Return the array as PostgreSQL reads it, in binary; ``None`` if no value is there, which ``unnest`` pads."""
+        """Return the array in PostgreSQL's binary format; ``None`` if all values are NULL, which ``unnest`` pads."""
         values = self.values
         if not any(value is not None for value in values):
             return None
@@ -159,7 +160,7 @@ def uuids(values: Sequence[str]) -> Array:
 
 
 def unnest(*types: ColumnType) -> str:
-    """Return the SQL that makes rows of as many arrays, as positional parameters."""
+    """Return the SQL that turns arrays of these types, given as positional parameters, into rows."""
     return f"unnest({', '.join(f'CAST(? AS {type}[])' for type in types)})"
 
 
@@ -176,7 +177,7 @@ def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
 
 def _text(value: str) -> bytes:
     if "\0" in value:
-        raise InvalidRequest("PostgreSQL cannot keep text with the character U+0000.")
+        raise InvalidRequest("PostgreSQL cannot store text with the character U+0000. Remove it.")
     return value.encode()
 
 
@@ -189,7 +190,7 @@ class _UuidAsText(Loader):
 
 
 class _Context:
-    """How values are read: as psycopg does, but UUIDs as text."""
+    """psycopg's conversions of values, except that UUIDs are read as text."""
 
     connection = None
 
@@ -202,7 +203,7 @@ _CONTEXT: Final = _Context()
 
 
 Value = str | bytes | int | Array | None
-"""What a parameter can be."""
+"""Types of a statement's parameter."""
 
 
 class Connection:
@@ -211,14 +212,14 @@ class Connection:
     Parameters
     ----------
     conninfo:
-        What libpq is to connect to.
+        Connection string for libpq.
     schema:
-        The schema of the tables.
+        Schema of the tables.
     settings:
-        Settings of the server for this connection.
+        Server settings of this connection.
     prepares:
-        Whether statements are prepared once and then run by name, and settings are made once; behind a pooler that
-        hands a connection on after each transaction, neither lasts.
+        Whether to prepare statements, and to apply the settings, once per connection. Use false behind a pooler in
+        transaction mode, where neither lasts.
 
     Raises
     ------
@@ -243,20 +244,20 @@ class Connection:
         self._names: dict[bytes, bytes] | None = {} if prepares else None
         self._prepared = 0
         self._new_names: list[bytes] = []
-        """Statements whose preparation has not been answered yet."""
+        """Prepared statements without an answer to their preparation."""
         self._answers: list[bool] = []
-        """For each answer that is to come, whether its rows are wanted."""
+        """For each outstanding answer, whether its rows are wanted."""
         socket = self._libpq.socket
         self._readable, self._usable = select.poll(), select.poll()
         self._readable.register(socket, select.POLLIN)
         self._usable.register(socket, select.POLLIN | select.POLLOUT)
         self._rows = Transformer(_CONTEXT)
         self.last_command: bytes | None = None
-        """What the database said of the last statement that went well."""
+        """Command tag of the last successful statement."""
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, as far as the database has answered."""
+        """Whether a transaction is open, according to the answers read so far."""
         return self._libpq.transaction_status != pq.TransactionStatus.IDLE
 
     def close(self) -> None:
@@ -264,7 +265,7 @@ class Connection:
         self._owner.close()
 
     def set_for_transaction(self) -> None:
-        """Make the settings for the transaction that has begun, if they do not last longer."""
+        """Apply the settings to the transaction that has begun, if they do not last for the connection."""
         if self._names is None and self._settings:
             calls = ", ".join(["set_config(?, ?, true)"] * len(self._settings))
             values = [part for pair in self._settings.items() for part in pair]
@@ -278,7 +279,7 @@ class Connection:
         StatementFailed, TryAgain
             The database refused this statement, or one that was sent before it.
         ConnectionLost
-            The connection is gone.
+            The connection is lost.
         """
         statement = translate(sql, self._schema)
         if isinstance(parameters, dict):
@@ -288,7 +289,7 @@ class Connection:
         return self.answer() if statement.returns_rows else []
 
     def send(self, sql: str, parameters: Sequence[Value]) -> None:
-        """Send a statement whose rows nobody wants."""
+        """Send a statement, and discard its rows."""
         statement = translate(sql, self._schema)
         self._send(statement._replace(returns_rows=False), parameters)
 
@@ -329,14 +330,14 @@ class Connection:
         self._answers.append(statement.returns_rows)
 
     def flush(self) -> None:
-        """Let the database begin with what was sent; its answers are read later."""
+        """Flush the sent statements to the database; the answers are read later."""
         try:
             self._libpq.flush()
         except psycopg.OperationalError as error:
             raise ConnectionLost(str(error)) from error
 
     def answer(self) -> list[Row]:
-        """Wait until all that was sent is answered; return the rows of the last statement that has any."""
+        """Wait for the answers to all sent statements; return the rows of the last statement that returns rows."""
         libpq = self._libpq
         failed: PGresult | None = None
         undone = False
@@ -348,18 +349,18 @@ class Connection:
             for place, wanted in enumerate(self._answers, 1):
                 result = self._result()
                 if result is None:
-                    raise ConnectionLost("The connection was closed by the database.")
+                    raise ConnectionLost("The database closed the connection.")
                 if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
                     undone = undone or place < len(self._answers)
                     failed = failed or result
                 else:
                     self.last_command = result.command_status
                     rows = result if wanted else rows
-                self._result()  # the end of this statement's answers
+                self._result()  # the end marker of this statement's answers
             self._answers.clear()
             synced = self._result()
             if synced is None or synced.status != pq.ExecStatus.PIPELINE_SYNC:
-                raise ConnectionLost("The connection was closed by the database.")
+                raise ConnectionLost("The database closed the connection.")
         except psycopg.OperationalError as error:
             raise ConnectionLost(str(error)) from error
         if failed is not None:
@@ -380,15 +381,15 @@ class Connection:
         return libpq.get_result()
 
     def _wait(self, poll: select.poll) -> None:
-        if not poll.poll(LONGEST_ANSWER * 1000):
-            raise ConnectionLost(f"The database has not answered for {LONGEST_ANSWER:g} seconds.")
+        if not poll.poll(ANSWER_TIMEOUT_SECONDS * 1000):
+            raise ConnectionLost(f"The database has not answered for {ANSWER_TIMEOUT_SECONDS:g} seconds.")
         self._libpq.consume_input()
 
 
 def _failure(result: PGresult, *, undone: bool) -> Exception:
     sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message).decode()
-    if sqlstate in _RUN_AGAIN:
+    if sqlstate in _RETRYABLE_SQLSTATES:
         return TryAgain(f"{message} ({sqlstate})")
     if sqlstate in _LOST:
         return ConnectionLost(message, undone=undone)

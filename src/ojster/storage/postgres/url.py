@@ -1,4 +1,4 @@
-"""What does a PostgreSQL URL say? What libpq understands, and a few words of our own."""
+"""PostgreSQL URLs: the parameters of libpq, and Ojster's own."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ DEFAULTS: Final = {
     "tcp_user_timeout": "15000",
     "client_encoding": "utf8",
 }
-"""What libpq is told unless the URL says otherwise: a connection that is cut is noticed within half a minute."""
+"""Default parameters for libpq, which the URL can override. They detect a broken connection within 30 seconds."""
 
 ISOLATIONS: Final = ("read committed", "serializable")
-"""At "repeatable read", a transaction that has waited for another would not see what that one has inserted."""
+"""Supported isolation levels. At "repeatable read", a transaction would not see rows inserted by another one that it
+has waited for."""
 
-MOST_CONNECTIONS: Final = 64
+MAX_CONNECTIONS: Final = 64
+"""Maximum value of ``?connections=``."""
 
 
 class PostgresUrl(msgspec.Struct, frozen=True):
-    """Where a database is, and how it is to be used.
+    """A parsed PostgreSQL URL.
 
     Parameters
     ----------
     conninfo:
-        What libpq is to connect to.
+        Connection string for libpq.
     shown:
-        The URL as people may see it, without its password.
+        The URL without its password, for logs and errors.
     schema:
-        The schema of our tables; ``?schema=`` in the URL.
+        Schema of Ojster's tables: ``?schema=``.
     isolation:
-        The isolation level of transactions; ``?isolation=``. Higher ones are for databases that have no lower.
+        Isolation level of transactions: ``?isolation=``. Use a higher one only for databases that have no lower one.
     connections:
-        How many transactions may run at once; ``?connections=``.
+        Maximum number of concurrent transactions: ``?connections=``.
     pooled:
-        Whether a pooler in transaction mode stands before the database; ``?pooler=transaction``. Statements are not
-        prepared then, and LISTEN needs a way of its own.
+        Whether a pooler in transaction mode is in front of the database: ``?pooler=transaction``. Statements are then
+        not prepared, and LISTEN needs a direct connection (``OJSTER_LISTEN_URL``).
     """
 
     conninfo: str
@@ -58,24 +60,22 @@ class PostgresUrl(msgspec.Struct, frozen=True):
 
 
 def parse_postgres_url(url: str) -> PostgresUrl:
-    """Read a URL like ``postgresql://user@host/database?schema=jobs``.
+    """Parse a URL like ``postgresql://user@host/database?schema=jobs``.
 
     Raises
     ------
     InvalidRequest
-        It says something that neither libpq nor Ojster understands.
+        The URL is malformed, or neither libpq nor Ojster accepts one of its parameters.
     """
     shown = without_password(url)
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise InvalidRequest(
-            f"The database URL {shown!r} cannot be read; are all special characters escaped?"
-        ) from None
+        raise InvalidRequest(f"The database URL {shown!r} cannot be parsed. Escape all special characters.") from None
     if not parts.scheme.startswith("postgres") or "//" not in url or parts.netloc.count("@") > 1:
         raise InvalidRequest(
-            f"The database URL {shown!r} cannot be read: in user and password, '@' is written %40, '/' %2F, '?' %3F "
-            "and '#' %23."
+            f"The database URL {shown!r} cannot be parsed. In user and password, write '@' as %40, '/' as %2F, '?' as "
+            "%3F and '#' as %23."
         )
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
@@ -91,21 +91,23 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         given = conninfo_to_dict(rest)
         conninfo = make_conninfo(rest, **{name: value for name, value in DEFAULTS.items() if name not in given})
     except psycopg.Error as error:
-        # libpq's words may have a part of the password in them.
-        reason = "are all special characters of the password escaped?" if "***" in shown else str(error).strip()
-        raise InvalidRequest(f"The database URL {shown!r} cannot be read: {reason}") from None
+        # libpq's message may contain a part of the password.
+        reason = "escape all special characters of the password." if "***" in shown else str(error).strip()
+        raise InvalidRequest(f"The database URL {shown!r} cannot be parsed: {reason}") from None
     schema = ours.get("schema", "ojster")
     if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_"):
-        raise InvalidRequest(f"{schema!r} cannot be the name of a schema.")
+        raise InvalidRequest(
+            f"schema, in the database URL, must have 1 to 63 bytes, no U+0000 and not begin with pg_, not {schema!r}."
+        )
     isolation = ours.get("isolation", "read committed").replace("_", " ").lower()
     if isolation not in ISOLATIONS:
         raise InvalidRequest(
             f"isolation, in the database URL, must be one of {', '.join(ISOLATIONS)}, not {isolation!r}."
         )
     connections = ours.get("connections", "3")
-    if not connections.isdecimal() or not 1 <= int(connections) <= MOST_CONNECTIONS:
+    if not connections.isdecimal() or not 1 <= int(connections) <= MAX_CONNECTIONS:
         raise InvalidRequest(
-            f"connections, in the database URL, must be a number from 1 to {MOST_CONNECTIONS}, not {connections!r}."
+            f"connections, in the database URL, must be a number from 1 to {MAX_CONNECTIONS}, not {connections!r}."
         )
     pooler = ours.get("pooler", "none")
     if pooler not in ("none", "session", "transaction"):

@@ -1,4 +1,4 @@
-"""How are jobs kept in a SQLite file? One writer thread with group commit, one reader, checkpoints out of the way."""
+"""The SQLite database: one writer thread with group commit, one reader thread, and background checkpoints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.core.settings import Settings
 from ojster.storage.database import Database, topics_of
-from ojster.storage.dispatcher import Dispatcher, Operation, Patience
+from ojster.storage.dispatcher import Dispatcher, LongPoll, Operation
 from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
-from ojster.storage.sqlite.notifier import Doorbell
+from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.transaction import (
     JOB_COLUMNS,
     JOB_COLUMNS_OF_J,
@@ -45,29 +45,29 @@ _UNUSABLE: Final = (
     apsw.CorruptError,
     apsw.NotADBError,
 )
-"""What is wrong with the file or the disk, and not with a call."""
+"""Errors of the file or the disk, not of a call."""
 
 BUSY_TIMEOUT: Final = 30_000
-"""How long to wait for another process that writes to the same file, in milliseconds."""
+"""Maximum wait for another process that writes to the same file, in milliseconds."""
 
 CHECKPOINT_PAGES: Final = 4_000
-"""After how many pages in the write-ahead log they are copied to the file, in the background."""
+"""Size of the write-ahead log, in pages, from which on each commit starts a background checkpoint."""
 
-LARGEST_LOG_PAGES: Final = 16_000
-"""At how many pages in the write-ahead log the writer waits until it is copied; it never grows beyond that, as it would
-under a load that leaves the background no pause."""
+MAX_LOG_PAGES: Final = 16_000
+"""Size of the write-ahead log, in pages, above which the writer runs a checkpoint itself. This bounds the log under a
+load that leaves background checkpoints no pause."""
 
 CACHE_KIB: Final = 32 * 1024
-"""How much of the file each connection keeps in memory at most, in KiB."""
+"""Maximum page cache of each connection, in KiB."""
 
 INSERT_SIZES: Final = (128, 32, 8, 1)
-"""How many rows an INSERT has at once: one statement for many rows holds up other threads once, not for each row."""
+"""Numbers of rows per INSERT, largest first. A statement for many rows delays other threads once, not per row."""
 
 KEEP_EVENTS: Final = 64 * 1024 * 1024
-"""How many bytes of events are kept."""
+"""Size of the recorded events to keep, in bytes."""
 
 TRIM_EVENTS: Final = 4 * 1024 * 1024
-"""After how many more of them the oldest are deleted."""
+"""Size of new events, in bytes, after which the oldest are deleted."""
 
 _RECORD: Final = (
     "INSERT INTO event_batches (at, total, events) VALUES "
@@ -106,7 +106,7 @@ _FIND_JOBS: Final = (
 
 
 class SqliteTransaction(Transaction):
-    """A transaction on one SQLite connection. Writers are one at a time, so that nothing needs to be locked."""
+    """A transaction on one SQLite connection. Only one writes at a time, so no locks on rows or keys are needed."""
 
     def __init__(
         self,
@@ -191,14 +191,14 @@ class SqliteTransaction(Transaction):
         alike: dict[tuple[Any, ...], list[int]] = {}
         for job in jobs:
             alike.setdefault((job.finished_at, job.result), []).append(job.seq)
-        if len(alike) > len(jobs) // 4:  # each has a result of its own
+        if len(alike) > len(jobs) // 4:  # most results differ
             super().complete_jobs(jobs)
             return
         for values, seqs in alike.items():
             self._cursor.execute(_COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
-        return frozenset()  # there is no other transaction
+        return frozenset()  # no other transaction writes
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = _without_nul(ids)
@@ -238,14 +238,14 @@ class SqliteTransaction(Transaction):
 
 
 def _without_nul(ids: Sequence[str]) -> Sequence[str]:
-    """The ids that can be ids: an array of SQLite ends its strings at NUL."""
+    """Return the ids without NUL characters, because SQLite's ``carray`` ends strings at NUL."""
     return [id for id in ids if "\0" not in id]
 
 
 class SqliteDatabase(Database):
     """Jobs in a SQLite file, or in memory (``:memory:``).
 
-    Several processes may use one file. They ring each other (``Doorbell``) when there is something to do.
+    Several processes may share one file. They send each other wake-ups (``SocketNotifier``).
     """
 
     kind = "sqlite"
@@ -271,7 +271,7 @@ class SqliteDatabase(Database):
             raise BackendUnavailable(f"Cannot use the database file {self.path}: {error}.") from error
         self._writer = Dispatcher([lambda: self._write(writer)], "ojster-writer")
         self._reader = self._writer
-        self._doorbell: Doorbell | None = None
+        self._doorbell: SocketNotifier | None = None
         if not self._in_memory:
             reader = self._connect()
             self._reader = Dispatcher([lambda: self._read(reader)], "ojster-reader")
@@ -280,7 +280,7 @@ class SqliteDatabase(Database):
             writer.set_wal_hook(self._on_commit)
             self._checkpointer = threading.Thread(target=self._checkpoint, name="ojster-checkpoint", daemon=True)
             self._checkpointer.start()
-            self._doorbell = Doorbell(Path(self.path), self.heed)
+            self._doorbell = SocketNotifier(Path(self.path), self.heed)
         self._writer.start()
 
     def close(self) -> None:
@@ -298,16 +298,16 @@ class SqliteDatabase(Database):
     def run_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
         return self._writer.run(operation, arguments)
 
-    def run_patiently(self, operation: Operation[A, R], argument: A, patience: Patience) -> Future[Sequence[R]]:
+    def run_or_park(self, operation: Operation[A, R], argument: A, patience: LongPoll) -> Future[Sequence[R]]:
         return self._writer.run(operation, (argument,), patience)
 
-    def hurry(self, patience: Patience) -> None:
+    def hurry(self, patience: LongPoll) -> None:
         self._writer.hurry(patience)
 
-    def let_nobody_wait(self) -> None:
+    def answer_parked(self) -> None:
         self._writer.ring(None)
 
-    def ring_fetches(self, queues: Sequence[str]) -> None:
+    def wake_parked_fetches(self, queues: Sequence[str]) -> None:
         self._writer.ring(queues)
 
     def read_many(self, operation: Operation[A, R], arguments: Sequence[A]) -> Future[Sequence[R]]:
@@ -348,15 +348,15 @@ class SqliteDatabase(Database):
                 raise
         except _UNUSABLE as error:
             raise BackendUnavailable(f"The database file {self.path} cannot be written: {error}.") from error
-        try:  # it is committed: nothing from here on may look as if it were not
+        try:  # it is committed: an error from here on must not look like a failed commit
             self.publish(tx.effects)
             if self._doorbell is not None and (topics := topics_of(tx.effects)):
                 self._doorbell.ring(topics)
-            if self._log_pages > LARGEST_LOG_PAGES:
+            if self._log_pages > MAX_LOG_PAGES:
                 self._copy_log(connection)
                 self._log_pages = 0
         except Exception:
-            log.exception("others could not be told of a transaction")
+            log.exception("cannot send the wake-ups of a committed transaction")
 
     @contextmanager
     def _read(self, connection: apsw.Connection) -> Iterator[Transaction]:
@@ -373,7 +373,7 @@ class SqliteDatabase(Database):
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
-        """Copy the write-ahead log to the file, on a connection of its own, so that no commit waits for it."""
+        """Run checkpoints of the write-ahead log on a connection of their own, so that no commit waits for them."""
         connection = self._connect()
         while not self._closing:
             self._checkpoint_wanted.wait()
@@ -385,13 +385,13 @@ class SqliteDatabase(Database):
             try:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             except apsw.BusyError:
-                log.debug("another process is at the checkpoint")
+                log.debug("checkpoint skipped: another process runs one")
             except apsw.Error as error:
-                log.error("the write-ahead log cannot be copied now: %s", error)
+                log.error("checkpoint of the write-ahead log failed: %s", error)
 
 
 def migrate(connection: apsw.Connection) -> int:
-    """Bring the schema up to date, in one transaction; return its version.
+    """Migrate the schema to the current version, in one transaction; return that version.
 
     Raises
     ------

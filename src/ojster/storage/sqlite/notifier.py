@@ -1,8 +1,9 @@
-"""How do processes that share a SQLite file wake each other? Each listens on a socket beside it, the others ring.
+"""The socket notifier: wake-ups between processes that share a SQLite file.
 
-A socket costs nothing while nobody rings, and a ring arrives within a fraction of a millisecond; polling ``PRAGMA
-data_version`` would cost a hundred wake-ups a second to be as fast. The processes must run as the same user. A ring
-that is lost only delays: whoever waits looks again when its poll is over.
+Each process listens on a Unix datagram socket in a temporary folder derived from the file's path, and sends to the
+sockets of the others. An idle socket costs nothing, and a message arrives within a fraction of a millisecond; polling
+``PRAGMA data_version`` would need a hundred wake-ups a second to be as fast. The processes must run as the same user.
+A lost message only delays a fetch until its long poll ends.
 """
 
 from __future__ import annotations
@@ -23,25 +24,27 @@ from ojster.core.errors import BackendUnavailable
 
 log = logging.getLogger(__name__)
 
-LARGEST_RING: Final = 60_000
+MAX_DATAGRAM_BYTES: Final = 60_000
+"""Maximum size of a message, in bytes."""
+
 COARSEST_CLOCK: Final = 50_000_000
-"""How far apart, in nanoseconds, two changes of a folder may be and still have the same time."""
+"""Coarsest resolution of a folder's modification time, in nanoseconds."""
 
 LONGEST_FOLDER: Final = 40
-"""How long the name of the temporary folder may be: the address of a Unix socket has room for a hundred bytes."""
+"""Maximum length of the temporary folder's path, in characters: a Unix socket address has about 100 bytes."""
 
 _STOP: Final = b"\x00"
 
 
-class Doorbell:
-    """The bell of this process for one database file, and the way to the bells of the others.
+class SocketNotifier:
+    """The socket of this process for one database file, and the sender to the sockets of the others.
 
     Parameters
     ----------
     path:
         The database file.
     on_ring:
-        Called in the bell's thread with the topics that somebody rang for.
+        Called in the notifier's thread with the topics of a message.
     """
 
     def __init__(self, path: Path, on_ring: Callable[[Sequence[str]], None]) -> None:
@@ -59,20 +62,20 @@ class Doorbell:
         self._sender.setblocking(False)
         self._others: list[str] = []
         self._looked_at = -1
-        self._thread = threading.Thread(target=self._listen, name="ojster-doorbell", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="ojster-notifier", daemon=True)
         self._thread.start()
 
     def _bind(self) -> None:
-        """Hang the bell; the last to leave the folder may remove it at the same moment."""
+        """Bind the socket; try again if another process removes the folder at the same moment."""
         for _ in range(10):
             self._folder.mkdir(exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 self._listener.bind(str(self._address))
                 return
-        raise BackendUnavailable(f"Cannot make the socket {self._address}.")
+        raise BackendUnavailable(f"Cannot create the socket {self._address}. Check its folder, or set TMPDIR.")
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Ring for these topics at every other process. Costs one system call when there is none."""
+        """Send topics to every other process. Costs one system call if there is none."""
         try:
             changed = os.stat(self._folder).st_mtime_ns
             if changed != self._looked_at:
@@ -92,8 +95,8 @@ class Doorbell:
         try:
             self._sender.sendto(message, address)
         except BlockingIOError:
-            log.debug("%s has rings enough that it has not heard yet", address)
-        except (ConnectionRefusedError, FileNotFoundError):  # nobody is behind that door any more
+            log.debug("the buffer of the socket %s is full; message dropped", address)
+        except (ConnectionRefusedError, FileNotFoundError):  # its process has ended
             with contextlib.suppress(OSError):
                 os.unlink(address)
         except OSError as error:
@@ -112,7 +115,7 @@ class Doorbell:
 
     def _listen(self) -> None:
         while True:
-            message = self._listener.recv(LARGEST_RING)
+            message = self._listener.recv(MAX_DATAGRAM_BYTES)
             if message == _STOP:
                 return
             self._on_ring(message.decode().split("\n"))
@@ -120,15 +123,15 @@ class Doorbell:
 
 def _short_folder() -> Path:
     folder = Path(tempfile.gettempdir())
-    return folder if len(str(folder)) <= LONGEST_FOLDER else Path("/tmp")  # noqa: S108  (in a folder of its own, whose owner is checked)
+    return folder if len(str(folder)) <= LONGEST_FOLDER else Path("/tmp")  # noqa: S108  (its owner is checked)
 
 
 def _messages(topics: Iterable[str]) -> Iterator[bytes]:
-    """The topics, in as few messages as they fit into."""
+    """Yield topics in as few messages as possible."""
     message = b""
     for topic in topics:
         encoded = topic.encode()
-        if message and len(message) + len(encoded) >= LARGEST_RING:
+        if message and len(message) + len(encoded) >= MAX_DATAGRAM_BYTES:
             yield message
             message = b""
         message += b"\n" + encoded if message else encoded

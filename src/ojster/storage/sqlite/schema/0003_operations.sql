@@ -61,7 +61,7 @@ CREATE INDEX jobs_limited ON jobs (queue, limit_key, priority DESC, seq)
     WHERE state = 'available' AND limit_key IS NOT NULL;
 CREATE INDEX jobs_limit ON jobs (limit_key, state) WHERE limit_key IS NOT NULL AND finished_at IS NULL;
 
--- How many jobs have waited how long before they started, in the buckets of transaction.WAITS.
+-- How many jobs have waited how long before they started, in the buckets of transaction.WAIT_BUCKETS_US.
 ALTER TABLE queue_minutes ADD COLUMN waits_0 INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queue_minutes ADD COLUMN waits_1 INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queue_minutes ADD COLUMN waits_2 INTEGER NOT NULL DEFAULT 0;
