@@ -161,7 +161,7 @@ async def _whole(app: App) -> float:
 
 
 async def _collecting(app: App) -> float:
-    await app.client().create_collection("shelf")
+    await app.client().collections.create("shelf")
     put = [collect(f"{name}-{{job.args.0}}", collection="shelf") for name in ("a", "b")]
 
     @app.job("noop", reactions={"on_success": put})

@@ -20,7 +20,7 @@ from ojster.core.tuning import tune_interpreter
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 
 R = TypeVar("R")
@@ -58,8 +58,8 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
         yield Figure(f"{store.name}: workflow, {name}, jobs, whole", rate, floor=plain, floor_name="plain jobs")
 
 
-async def _with_engine(store: Store, measure: Callable[[Engine], Awaitable[R]]) -> R:
-    engine = Engine(open_database(store.fresh(), migrate=True))
+async def _with_engine(store: Store, measure: Callable[[Service], Awaitable[R]]) -> R:
+    engine = Service(open_database(store.fresh(), migrate=True))
     try:
         return await measure(engine)
     finally:
@@ -91,47 +91,47 @@ def _nested(levels: int) -> dict[str, Any]:
     return {"type": "group", "jobs": [_job(), _nested(levels - 1)]}
 
 
-async def _create(engine: Engine, wires: list[dict[str, Any]]) -> int:
+async def _create(engine: Service, wires: list[dict[str, Any]]) -> int:
     """Create workflows, some at a time; return how many jobs they have."""
     jobs = 0
     for first in range(0, len(wires), AT_ONCE):
         some = wires[first : first + AT_ONCE]
-        new = [await engine.prepare_workflow(read_members(msgspec.json.encode(wire))) for wire in some]
+        new = [await engine.workflows.prepare(read_members(msgspec.json.encode(wire))) for wire in some]
         jobs += sum(len(one.plan.jobs) for one in new)
-        await engine.create_workflows(new)
+        await engine.workflows.create_many(new)
     return jobs
 
 
-async def _work_off(engine: Engine, count: int, tell: Callable[[int], None] = lambda done: None) -> None:
+async def _work_off(engine: Service, count: int, tell: Callable[[int], None] = lambda done: None) -> None:
     """Work until so many jobs are done."""
     done = 0
 
     async def work(name: str) -> None:
         nonlocal done
         while done < count:
-            jobs = await engine.fetch(Claim(("default",), AT_ONCE, name), 0.05)
-            await engine.acknowledge([Acknowledgement(job.id, RESULT, name, job.attempt) for job in jobs])
+            jobs = await engine.jobs.fetch(Claim(("default",), AT_ONCE, name), 0.05)
+            await engine.jobs.acknowledge([Acknowledgement(job.id, RESULT, name, job.attempt) for job in jobs])
             done += len(jobs)
             tell(done)
 
     await asyncio.gather(*[work(f"w{number}") for number in range(WORKERS)])
 
 
-async def _plain(engine: Engine) -> float:
+async def _plain(engine: Service) -> float:
     body = msgspec.json.encode(_job())
     total = 30_000
     started = time.perf_counter()
     for _ in range(total // AT_ONCE):
-        await engine.enqueue([read_members(body) for _ in range(AT_ONCE)])
+        await engine.jobs.enqueue([read_members(body) for _ in range(AT_ONCE)])
     await _work_off(engine, total)
     return total / (time.perf_counter() - started)
 
 
-async def _group(engine: Engine, size: int) -> tuple[float, float, float]:
+async def _group(engine: Service, size: int) -> tuple[float, float, float]:
     wire = {"type": "batch", "jobs": [_job() for _ in range(size)], "callbacks": {"on_complete": _job()}}
     body = msgspec.json.encode(wire)
     started = time.perf_counter()
-    await engine.create_workflows([await engine.prepare_workflow(read_members(body))])
+    await engine.workflows.create_many([await engine.workflows.prepare(read_members(body))])
     created = time.perf_counter()
     tenths: dict[int, float] = {0: created}
 
@@ -144,7 +144,7 @@ async def _group(engine: Engine, size: int) -> tuple[float, float, float]:
     return size / (created - started), (size + 1) / (ended - started), last / first
 
 
-async def _whole(engine: Engine, wires: list[dict[str, Any]]) -> float:
+async def _whole(engine: Service, wires: list[dict[str, Any]]) -> float:
     started = time.perf_counter()
     jobs = await _create(engine, wires)
     await _work_off(engine, jobs)

@@ -57,7 +57,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         app.url = f"sqlite:///{folder}/jobs.db"
         client = app.client()
-        await client.create_collection("releases", "what was published")
+        await client.collections.create("releases", "what was published")
         worker = Worker(app)
         working = asyncio.create_task(worker.run())
 

@@ -26,7 +26,7 @@ from ojster.jobs.extension import install
 from ojster.jobs.request import Members
 from ojster.schedules.due import upkeep
 from ojster.server.application import Application
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import Database, open_database
 from ojster.storage.dispatcher import Operation
 from ojster.storage.postgres.url import parse_postgres_url
@@ -185,17 +185,17 @@ def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Data
 
 
 @pytest.fixture
-async def engine(database: Database) -> AsyncIterator[Engine]:
+async def engine(database: Database) -> AsyncIterator[Service]:
     """An engine without chores: ``Bench.upkeep`` does them when the test says so."""
-    made = Engine(database)
+    made = Service(database)
     yield made
-    await made.stop_chores()
+    await made.maintenance.stop()
 
 
 class Bench:
     """An engine, and the shortcuts that tests want."""
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Service, clock: Clock) -> None:
         self.engine = engine
         self.clock = clock
 
@@ -204,13 +204,13 @@ class Bench:
 
     async def push(self, type: str = "test.job", *args: Any, **options: Any) -> Job:
         """Push one job; keywords are its options."""
-        (pushed,) = await self.engine.enqueue([request(type, *args, **options)])
+        (pushed,) = await self.engine.jobs.enqueue([request(type, *args, **options)])
         return pushed.job
 
     async def fetch(self, *queues: str, count: int = 1, **more: Any) -> list[Job]:
         from ojster.jobs.claim_policy import Claim
 
-        return await self.engine.fetch(Claim(queues or ("default",), count, **more))
+        return await self.engine.jobs.fetch(Claim(queues or ("default",), count, **more))
 
     async def fetch_one(self, *queues: str, **more: Any) -> Job:
         (job,) = await self.fetch(*queues, **more)
@@ -218,22 +218,22 @@ class Bench:
 
     async def ack(self, job: Job, result: bytes | None = None) -> Job:
         from ojster.jobs.messages import Acknowledgement
-        from ojster.scope import accepted
+        from ojster.jobs.scope import accepted
 
-        (done,) = await self.engine.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
+        (done,) = await self.engine.jobs.acknowledge([Acknowledgement(job.id, result, job.worker_id, job.attempt)])
         return accepted(done)
 
     async def fail(self, job: Job, type: str = "SomeError", code: str = "handler_error", **more: Any) -> Job:
         from ojster.jobs.failure import Failure
         from ojster.jobs.messages import FailureReport
-        from ojster.scope import accepted
+        from ojster.jobs.scope import accepted
 
         report = FailureReport(job.id, Failure(type, "it failed", code, **more), job.worker_id, job.attempt)
-        (done,) = await self.engine.fail([report])
+        (done,) = await self.engine.jobs.fail([report])
         return accepted(done)
 
     async def find(self, job: Job | str) -> Job:
-        return await self.engine.find(job if isinstance(job, str) else job.id)
+        return await self.engine.jobs.find(job if isinstance(job, str) else job.id)
 
     async def upkeep(self, after: float = 0.0) -> int | None:
         """Do what is due, ``after`` so many seconds."""
@@ -241,12 +241,12 @@ class Bench:
         return await self.engine.database.run(upkeep, None)
 
     async def events(self) -> list[str]:
-        page = await self.engine.select_events(EventFilter(limit=10_000))
+        page = await self.engine.events.select(EventFilter(limit=10_000))
         return [event["type"] for event in page.events]
 
 
 @pytest.fixture
-def bench(engine: Engine, clock: Clock) -> Bench:
+def bench(engine: Service, clock: Clock) -> Bench:
     return Bench(engine, clock)
 
 
@@ -298,14 +298,14 @@ class Http:
 
 
 @pytest.fixture
-async def http(engine: Engine) -> AsyncIterator[Http]:
+async def http(engine: Service) -> AsyncIterator[Http]:
     transport = httpx.ASGITransport(app=Application(engine, max_body_bytes=200_000))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield Http(client)
 
 
 @pytest.fixture
-def flow(engine: Engine, clock: Clock) -> WorkflowBench:
+def flow(engine: Service, clock: Clock) -> WorkflowBench:
     from tests.workflows.bench import WorkflowBench
 
     return WorkflowBench(engine, clock)

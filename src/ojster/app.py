@@ -43,12 +43,12 @@ from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.extension import install
 from ojster.jobs.push import push
 from ojster.jobs.request import DEFAULT_QUEUE, Members, check_queue_name, read_job, read_options, read_type
-from ojster.jobs.service import through_middleware
+from ojster.jobs.scope import Caller, accepted
+from ojster.jobs.service import EnqueueMiddleware, through_middleware
 from ojster.jobs.versions import ANY, Handled, parse_handled
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
-from ojster.scope import EnqueueMiddleware, accepted
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import POSTGRES, names_a_database, open_database, without_password
 from ojster.storage.transaction import Later, Transaction
 from ojster.workflow import Step, Workflow, chain, start_request
@@ -303,7 +303,7 @@ class JobHandle:
 
     async def arefresh(self) -> JobHandle:
         """Fetch the job again and return this handle. See ``refresh``."""
-        self._job = await self._app.client().find(self.id)
+        self._job = await self._app.client().jobs.find(self.id)
         return self
 
     def cancel(self) -> None:
@@ -318,7 +318,7 @@ class JobHandle:
 
     async def acancel(self) -> None:
         """Cancel the job. See ``cancel``."""
-        self._job = (await self._app.client().cancel(self.id)).job
+        self._job = (await self._app.client().jobs.cancel(self.id)).job
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait until the job is finished, and return its handler's result.
@@ -345,7 +345,7 @@ class JobHandle:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            job = self._job = await client.wait_for(self.id, min(left, MAX_POLL_SECONDS))
+            job = self._job = await client.jobs.wait_for(self.id, min(left, MAX_POLL_SECONDS))
             if job.state in FINISHED:
                 return await restore(client, _result_of(job), self.id)
             if deadline is not None and time.monotonic() >= deadline:
@@ -424,7 +424,7 @@ class JobType(Generic[P, R]):
             return await self._enqueue(self.request(args, kwargs, carried))
 
     async def _enqueue(self, request: Members) -> JobHandle:
-        (pushed,) = await self.app.client().enqueue((request,))
+        (pushed,) = await self.app.client().jobs.enqueue((request,))
         return JobHandle(self.app, pushed.job)
 
     def _traced(self, count: int = 1) -> AbstractContextManager[dict[str, str]]:
@@ -453,7 +453,7 @@ class JobType(Generic[P, R]):
             return await self._enqueue_many([self.request(args, {}, carried) for args in requests])
 
     async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle]:
-        pushed = await self.app.client().enqueue(requests) if requests else []
+        pushed = await self.app.client().jobs.enqueue(requests) if requests else []
         return [JobHandle(self.app, one.job) for one in pushed]
 
     def s(self, *args: Any, **kwargs: Any) -> Step:
@@ -631,7 +631,7 @@ class App:
         self._headers = dict(headers or {})
         self._token = token
         self._event_loop_thread = EventLoopThread()
-        self._engine: Engine | None = None
+        self._engine: Service | None = None
         self._engine_lock = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._inherited_after_fork: list[object] = []
@@ -643,7 +643,7 @@ class App:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
-    def work_on(self, engine: Engine, url: str) -> None:
+    def work_on(self, engine: Service, url: str) -> None:
         """Use an engine that is already open, for the database at ``url``."""
         self.url, self._engine = url, engine
         engine.check_orchestrator = self.orchestrators.check
@@ -778,7 +778,7 @@ class App:
     def client(self) -> Client:
         """Return the client for the running event loop, created on first use."""
         if names_a_database(self.url):
-            return self.engine() if self.tenant is None else self.engine().of(self.tenant)
+            return self.engine() if self.tenant is None else self.engine().as_(Caller(self.tenant))
         loop = asyncio.get_running_loop()
         client = self._http.get(loop)
         if client is None:
@@ -793,7 +793,7 @@ class App:
             client = self._http[loop] = HttpClient(self.url, headers=headers)
         return client
 
-    def engine(self) -> Engine:
+    def engine(self) -> Service:
         """Return the engine of the application's database, opened on first use.
 
         Raises
@@ -811,7 +811,7 @@ class App:
                     database = open_database(
                         self.url, self.settings, synchronous=self._synchronous, migrate=self.migrate
                     )
-                    engine = self._engine = Engine(database, store=store_for(self.url, self._files))
+                    engine = self._engine = Service(database, store=store_for(self.url, self._files))
                     engine.middleware = self.enqueue_middleware
                     engine.check_orchestrator = self.orchestrators.check
         return engine
@@ -846,13 +846,13 @@ class App:
             members["params_schema"] = msgspec.Raw(to_json(schema))
         client = self.client()
         try:
-            return await client.update_definition(name, members)
+            return await client.definitions.update(name, members)
         except NotFound:
             pass
         try:
-            return await client.create_definition(name, members)
+            return await client.definitions.create(name, members)
         except Duplicate:  # another client has just created it
-            return await client.update_definition(name, members)
+            return await client.definitions.update(name, members)
 
     def start(self, workflow: Startable, **options: Any) -> Run:
         """Start a workflow: steps, a definition by name, or an orchestrator. A single step becomes a chain of one.
@@ -900,11 +900,11 @@ class App:
         if isinstance(workflow, type):
             members = Workflow({}).request(**options)
             members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
-            return await self.client().create_workflow(members)
+            return await self.client().workflows.create(members)
         if isinstance(workflow, str):
-            return await self.client().create_workflow(start_request(workflow, **options))
+            return await self.client().workflows.create(start_request(workflow, **options))
         whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
-        return await self.client().create_workflow(whole.request(**options))
+        return await self.client().workflows.create(whole.request(**options))
 
     def collection(self, name: str) -> SharedCollection:
         """Return a named collection. Its existence is checked on first use."""
@@ -929,7 +929,7 @@ class App:
         return AsyncRun(self, await self._show(workflow_id))
 
     async def _show(self, workflow_id: str) -> WorkflowInfo:
-        return await self.client().show_workflow(workflow_id)
+        return await self.client().workflows.show(workflow_id)
 
     def find(self, job_id: str) -> JobHandle:
         """Return the handle of an existing job.
@@ -943,7 +943,7 @@ class App:
 
     async def afind(self, job_id: str) -> JobHandle:
         """Return the handle of an existing job. See ``find``."""
-        return JobHandle(self, await self.client().find(job_id))
+        return JobHandle(self, await self.client().jobs.find(job_id))
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
         from ojster.storage.postgres import caller_transaction

@@ -281,7 +281,7 @@ class JobContext:
 
         Spec: ojs-ai-agents
         """
-        return AgentTask(self.job, self.worker_id, self._client.account)
+        return AgentTask(self.job, self.worker_id, self._client.agents.account)
 
     @cached_property
     def properties(self) -> SharedProperties:
@@ -357,7 +357,7 @@ class JobContext:
         Conflict
             The job has too many notes.
         """
-        await self._client.add_note(NewNote(to_json(note), job_id=self.job.id))
+        await self._client.workflows.add_note(NewNote(to_json(note), job_id=self.job.id))
 
     def note(self, note: Any) -> None:
         """Add a note, as ``anote`` does; for synchronous handlers."""
@@ -416,7 +416,9 @@ class JobContext:
         Conflict
             The job was cancelled or has lost its lease; the handler should stop.
         """
-        await self._client.save_checkpoint(NewCheckpoint(self.job.id, to_json(state), self.worker_id, self.job.attempt))
+        await self._client.jobs.save_checkpoint(
+            NewCheckpoint(self.job.id, to_json(state), self.worker_id, self.job.attempt)
+        )
 
     def checkpoint(self, state: Any) -> None:
         """Save a checkpoint, as ``acheckpoint`` does; for synchronous handlers.

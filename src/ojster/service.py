@@ -1,58 +1,51 @@
-"""The engine: all operations on a database, as awaitable calls.
+"""Ojster in one object: all calls on a database, by capability.
 
-The HTTP server, the in-process client and the worker use it. It adds to the transaction functions what cannot run in a
-transaction: middleware, waiting, refusals as exceptions, and tenant scopes (``Engine.of``).
+The HTTP server, in-process applications and the benchmarks use it; ``ojster.client`` has the same shape over HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
 
-import msgspec
-
+from ojster.agents.service import AgentService
 from ojster.capabilities import EXTENSIONS
-from ojster.core.errors import BackendUnavailable, OjsterError
-from ojster.core.events import EventFilter, EventPage
-from ojster.events import log as event_log
-from ojster.files import records
+from ojster.collections.result_files import ResultFiles
+from ojster.collections.service import CollectionService
+from ojster.core.errors import InvalidRequest
+from ojster.events.service import EventService
+from ojster.files.service import FileService
 from ojster.files.store import FileStore
-from ojster.fleet.service import OperatorCalls
-from ojster.jobs.bulk import Action
+from ojster.fleet.service import Directive, FleetService
+from ojster.insight.service import TaskService
 from ojster.jobs.extension import Extension, install
-from ojster.jobs.selection import JobFilter, Step, walk
-from ojster.schedules import retention
-from ojster.schedules.due import upkeep
-from ojster.scope import Directive, EnqueueMiddleware, answer
+from ojster.jobs.scope import Caller, Scope
+from ojster.jobs.service import EnqueueMiddleware, JobService
+from ojster.queues.service import QueueService
+from ojster.schedules.maintenance import Maintenance, answer
+from ojster.schedules.service import ScheduleService
 from ojster.storage.database import Database
-from ojster.storage.wakeups import DUE
-
-log = logging.getLogger(__name__)
-
-MAX_MAINTENANCE_PAUSE_SECONDS: Final = 30.0
-"""Maximum time between runs of maintenance, in seconds, if nothing is known to be due."""
-
-MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
-"""Maximum time between attempts to reach an unavailable database, in seconds."""
-
-OUTAGE_GRACE_SECONDS: Final = 5.0
-"""Grace period after a database outage, in seconds, in which no lease expires, so that workers can report first."""
-
-WALK_INTERVAL_SECONDS: Final = 600.0
-"""Interval of walks over all jobs, for queues and tenants with their own retention, and over files, in seconds."""
-
-RETENTION_INTERVAL_SECONDS: Final = 60.0
-"""Interval of searches for finished jobs past their retention, in seconds."""
+from ojster.tenancy.service import TokenService
+from ojster.workflows.definition_service import DefinitionService
+from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER
+from ojster.workflows.service import WorkflowService
 
 
-class Engine(OperatorCalls):
-    """Every operation on jobs, queues, workers and cron jobs of one database; parameters as of ``View``.
+class Service:
+    """All capabilities of one database, for one caller.
 
     Parameters
     ----------
+    database:
+        An open database; ``close`` closes it.
+    middleware:
+        Wraps every push, the first outermost.
+    directives:
+        Called in turn to choose a worker's directive; the first choice wins.
+    store:
+        Where the bytes of files are kept; ``None``: there are no files.
     extensions:
         The capabilities that take part in the life of jobs.
     """
@@ -66,170 +59,123 @@ class Engine(OperatorCalls):
         store: FileStore | None = None,
         extensions: Sequence[Extension] = EXTENSIONS,
     ) -> None:
-        super().__init__(database, middleware=middleware, directives=directives, store=store)
+        self.database = database
+        self.middleware = list(middleware)
+        self.directives = list(directives)
+        self.store = store
+        self.check_orchestrator: Callable[[str, Any], None] = _no_orchestrator
+        """Checks the name of an orchestrator, and parameters for it; raises ``InvalidRequest``."""
+        self.scope = Scope(database)
         install(database.memory, extensions)
+
+    def as_(self, caller: Caller) -> Service:
+        """Return the same service for a caller (ojs-multi-tenancy; ojs-security 7)."""
+        if caller == self.scope.caller:
+            return self
+        service = object.__new__(Service)
+        service.database = self.database
+        service.middleware = self.middleware
+        service.directives = self.directives
+        service.store = self.store
+        service.check_orchestrator = self.check_orchestrator
+        service.scope = Scope(self.database, caller)
+        return service
+
+    # Capabilities
+
+    @cached_property
+    def jobs(self) -> JobService:
+        """Jobs: push, claim, complete, look up, change."""
+        return JobService(self.scope, self.middleware, ResultFiles(self.scope, self.files).shrink)
+
+    @cached_property
+    def queues(self) -> QueueService:
+        """Queues."""
+        return QueueService(self.scope, self.jobs)
+
+    @cached_property
+    def workflows(self) -> WorkflowService:
+        """Workflows."""
+        return WorkflowService(self.scope, self.jobs, self.definitions, self.check_orchestrator)
+
+    @cached_property
+    def definitions(self) -> DefinitionService:
+        """Definitions of workflows."""
+        return DefinitionService(self.scope)
+
+    @cached_property
+    def schedules(self) -> ScheduleService:
+        """Cron jobs."""
+        return ScheduleService(self.scope)
+
+    @cached_property
+    def fleet(self) -> FleetService:
+        """Workers."""
+        return FleetService(self.scope, self.directives)
+
+    @cached_property
+    def events(self) -> EventService:
+        """Events and notification channels."""
+        return EventService(self.scope)
+
+    @cached_property
+    def collections(self) -> CollectionService:
+        """Collections."""
+        return CollectionService(self.scope)
+
+    @cached_property
+    def files(self) -> FileService:
+        """Files."""
+        return FileService(self.scope, self.store)
+
+    @cached_property
+    def tokens(self) -> TokenService:
+        """Tokens."""
+        return TokenService(self.scope)
+
+    @cached_property
+    def agents(self) -> AgentService:
+        """Agents' tasks."""
+        return AgentService(self.scope)
+
+    @cached_property
+    def tasks(self) -> TaskService:
+        """The history of tasks."""
+        return TaskService(self.scope)
+
+    @cached_property
+    def maintenance(self) -> Maintenance:
+        """Due work and retention."""
+        return Maintenance(self.scope, self.jobs, self.files)
 
     # Lifecycle
 
+    async def ping(self) -> float:
+        """Return the response time of the database, in seconds.
+
+        Raises
+        ------
+        BackendUnavailable
+            The database does not answer.
+        """
+        started = asyncio.get_running_loop().time()
+        await self.database.run(answer, None)
+        return asyncio.get_running_loop().time() - started
+
     def drain(self) -> None:
-        """Answer all waiting calls now, and let no call wait from now on. The first step of a shutdown."""
-        self._life.draining = True
+        """End all long polls now, and let no new ones begin. The first step of a shutdown."""
+        self.database.draining = True
         self.database.answer_parked()
         self.database.wakeups.wake_all()
 
-    def start_chores(self) -> None:
-        """Start the maintenance tasks. Any number of processes may run them for one database, until ``close``."""
-        if not self._chores:
-            self._chores = [
-                asyncio.create_task(self._keep_up(), name="ojster-upkeep"),
-                asyncio.create_task(self._retain(), name="ojster-retention"),
-            ]
-
-    async def stop_chores(self) -> None:
-        """Stop the maintenance tasks."""
-        chores, self._chores = self._chores, []
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
-
     async def close(self) -> None:
-        """Stop the maintenance tasks and close the database."""
-        await self.stop_chores()
+        """Stop maintenance and close the database."""
+        await self.maintenance.stop()
         await asyncio.to_thread(self.database.close)
 
-    # Events
 
-    async def select_events(self, chosen: EventFilter) -> EventPage:
-        """Return a page of recent events, oldest first."""
-        chosen = msgspec.structs.replace(chosen, tenant=self.tenant)
-        await self._follow()
-        return await self.database.read(event_log.select_events, chosen)
-
-    async def read_on(self, number: int) -> event_log.Stretch:
-        """Return the events of all tenants after the event with a number."""
-        await self._follow()
-        return await self.database.read(event_log.read_on, number)
-
-    async def last_event(self) -> int:
-        """Return the number from which to follow the events: all later events have a higher one."""
-        await self._follow()
-        return await self.database.read(event_log.last_event, None)
-
-    async def _follow(self) -> None:
-        """Keep the recording of events switched on, and number the visible events."""
-        now = self.database.clock()
-        if now >= self._life.followed_at + event_log.FOLLOW_PERIOD_US // 2:
-            self._life.followed_at = now
-            await self.database.run(event_log.record_follower, None)
-        await self.database.order_events()
-
-    # Internal
-
-    async def _keep_up(self) -> None:
-        database = self.database
-        with database.wakeups.waiter(DUE) as waiter:
-            while True:
-                waiter.arm()
-                database.next_due = None
-                delay = MAX_MAINTENANCE_PAUSE_SECONDS
-                try:
-                    due = await database.run(upkeep, None)
-                    database.next_due = due
-                    if due is not None:
-                        delay = min(MAX_MAINTENANCE_PAUSE_SECONDS, max(0.0, (due - database.clock()) / 1e6))
-                except BackendUnavailable as error:
-                    await self._until_it_answers(error)
-                    continue
-                except OjsterError as error:
-                    log.error("maintenance failed, retrying in 1 s: %s", error)
-                    delay = 1.0
-                await waiter.wait(delay)
-
-    async def _until_it_answers(self, error: BackendUnavailable) -> None:
-        """Wait until the database answers, and then ``OUTAGE_GRACE_SECONDS`` more, so that workers can report first.
-
-        Otherwise leases that ran out during the outage would expire, and completed jobs would run again.
-        """
-        started = asyncio.get_running_loop().time()
-        log.warning("the database is unavailable, retrying until it answers: %s", error)
-        pause = 0.2
-        while True:
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, MAX_RECONNECT_PAUSE_SECONDS)
-            try:
-                await self.database.run(answer, None)
-                break
-            except BackendUnavailable:
-                continue
-        log.warning("the database is available again after %.1f s", asyncio.get_running_loop().time() - started)
-        await asyncio.sleep(OUTAGE_GRACE_SECONDS)
-
-    async def _retain(self) -> None:
-        loop = asyncio.get_running_loop()
-        walked_at = loop.time() - WALK_INTERVAL_SECONDS
-        while True:
-            deleted = 0
-            try:
-                deleted = (await self.database.run(retention.forget, None))["rows"]
-                if deleted < retention.BATCH and loop.time() >= walked_at + WALK_INTERVAL_SECONDS:
-                    walked_at = loop.time()
-                    await self.retain_by_walks()
-                    if self.store is not None:
-                        await self.files.prune()
-            except OjsterError as error:
-                log.error("retention failed, retrying later: %s", error)
-            await asyncio.sleep(0.02 if deleted >= retention.BATCH else RETENTION_INTERVAL_SECONDS)
-
-    async def retain_by_walks(self) -> int:
-        """Delete finished jobs of queues and tenants with their own retention; return the number of deleted jobs.
-
-        Spec: ojs-admin-api 6.6
-        """
-        settings = self.database.settings
-        own, deleted = await self.database.read(retention.own_retention, None), 0
-        for chosen in retention.walks(own, settings.retention, self.database.clock()):
-            deleted += (await self.sweep(Action.DELETE, chosen, quietly=True)).succeeded
-        for queue, kept in own.queues.items():
-            most = kept.most_dead_letters
-            while most is not None and (pruned := await self.database.run(retention.prune_own, (queue, most))):
-                deleted += pruned
-        return deleted
-
-    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
-        """Delete everything past its retention now, in small transactions.
-
-        The servers do so continuously. Use it to wait for the deletion, or with ``dry_run`` to preview it.
-
-        Parameters
-        ----------
-        dry_run:
-            Count without deleting.
-
-        Returns
-        -------
-        dict[str, int]
-            Number of ``jobs``, including those of workflows, of ``workflows``, and of ``files``.
-        """
-        self.for_all("Pruning")
-        found: Counter[str] = Counter()
-        if dry_run:
-            found += await self.database.read(retention.count_forgettable, None)
-            own = await self.database.read(retention.own_retention, None)
-            for chosen in retention.walks(own, self.database.settings.retention, self.database.clock()):
-                found["jobs"] += await self._count_matching(chosen)
-            found["files"] = await self.database.read(records.count_forgettable_files, None)
-        else:
-            while (done := await self.database.run(retention.forget, None))["rows"]:
-                found += done
-            found["jobs"] += await self.retain_by_walks()
-            found["files"] = 0 if self.store is None else await self.files.prune()
-        return {name: found[name] for name in ("jobs", "workflows", "files")}
-
-    async def _count_matching(self, chosen: JobFilter) -> int:
-        count, step = 0, Step(chosen)
-        while True:
-            stretch = await self.database.read(walk, step)
-            count += len(stretch.ids)
-            if stretch.next is None:
-                return count
-            step = stretch.next
+def _no_orchestrator(name: str, params: Any) -> None:
+    raise InvalidRequest(
+        f"There is no orchestrator {name!r:.80}. Register it with ojster serve --app MODULE:APP.",
+        field=ORCHESTRATOR_MEMBER,
+    )

@@ -98,7 +98,7 @@ class Fleet:
             while known < expected:
                 assert time.monotonic() < deadline, self.logs()
                 with contextlib.suppress(OjsterError):
-                    known = len(await client.workers())
+                    known = len(await client.fleet.all())
                 await asyncio.sleep(0.05)
             await client.close()
 
@@ -159,7 +159,7 @@ class Load:
             number += count
             try:
                 client = app.client() if chance.random() < self._direct else http
-                self.acknowledged.update(pushed.job.id for pushed in await client.enqueue(requests))
+                self.acknowledged.update(pushed.job.id for pushed in await client.jobs.enqueue(requests))
             except OjsterError:
                 self.refused += 1
             await asyncio.sleep(chance.random() * 0.03)
@@ -174,7 +174,7 @@ async def settle(database: str, acknowledged: set[str], seconds: float = 120) ->
     engine = app.engine()
     deadline = time.monotonic() + seconds
     while True:
-        counts = (await engine.count_jobs()).get("default", {})
+        counts = (await engine.jobs.count()).get("default", {})
         unfinished = {state: n for state, n in counts.items() if n and state != "completed"}
         if not unfinished and counts:
             break
@@ -183,7 +183,7 @@ async def settle(database: str, acknowledged: set[str], seconds: float = 120) ->
     jobs: dict[str, Job] = {}
     before = None
     while True:
-        page = await engine.list_jobs(page=Page(200, before=before))
+        page = await engine.jobs.select(page=Page(200, before=before))
         jobs |= {job.id: job for job in page.jobs}
         before = page.next_before
         if before is None:

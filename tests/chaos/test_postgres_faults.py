@@ -135,10 +135,10 @@ async def test_a_way_that_is_cut_for_half_a_minute_is_found_again(
         fleet.kill("far worker")
         near = HttpClient(fleet.url_of("near"))
         started = time.monotonic()
-        (pushed,) = await near.enqueue([request_of("work.thread", [1], JobOptions())])
+        (pushed,) = await near.jobs.enqueue([request_of("work.thread", [1], JobOptions())])
         await near.close()
         far = HttpClient(fleet.url_of("far"))
-        job = await far.wait_for(pushed.job.id, 30)
+        job = await far.jobs.wait_for(pushed.job.id, 30)
         await far.close()
         assert job.state == "completed"
         assert time.monotonic() - started < 20
@@ -154,7 +154,7 @@ async def test_servers_whose_clocks_disagree_respect_each_others_leases(fleet: F
     options = JobOptions(delay=1)
     requests = [request_of("work.long", [n], options if n % 2 else JobOptions()) for n in range(90)]
     started = time.time()
-    pushed = await app.client().enqueue(requests)
+    pushed = await app.client().jobs.enqueue(requests)
     jobs = await settle(fleet.database, {one.job.id for one in pushed}, 60)
     await app.aclose()
     assert [job.attempt for job in jobs.values()] == [1] * 90, "no lease was taken to be over by somebody else's clock"

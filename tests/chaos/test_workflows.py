@@ -62,7 +62,7 @@ def jobs_of(info: WorkflowInfo | StepInfo) -> list[StepInfo]:
 @pytest.mark.thorough  # most of a minute each
 async def test_a_thousand_workflows_end_although_the_server_is_killed(fleet: Fleet) -> None:
     app = App(fleet.database, migrate=True)
-    await app.client().list_workflows(WorkflowFilter())
+    await app.client().workflows.select(WorkflowFilter())
     fleet.server("server")
     fleet.worker("one", "server")
     fleet.worker("two", "server")
@@ -79,12 +79,12 @@ async def test_a_thousand_workflows_end_although_the_server_is_killed(fleet: Fle
     unfinished = set(ids)
     while unfinished and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
-        page = await app.client().list_workflows(WorkflowFilter(state="running", limit=200))
+        page = await app.client().workflows.select(WorkflowFilter(state="running", limit=200))
         unfinished = {info.id for info in page.workflows}
     assert not unfinished, fleet.logs()
     states: Counter[str] = Counter()
     for id in ids:
-        info = await app.client().show_workflow(id)
+        info = await app.client().workflows.show(id)
         states[info.state] += 1
         assert {step.state for step in jobs_of(info)} <= {"completed", "skipped"}, info
     assert states == {"completed": COUNT}
@@ -98,7 +98,7 @@ async def _create(client: HttpClient, numbers: range) -> list[str]:
     for number in numbers:
         for attempt in range(3):
             try:
-                info = await client.create_workflow(read_members(msgspec.json.encode(wire(number))))
+                info = await client.workflows.create(read_members(msgspec.json.encode(wire(number))))
                 break
             except OjsterError:
                 if attempt == 2:

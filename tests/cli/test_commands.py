@@ -152,7 +152,7 @@ def test_workers_are_disabled_configured_and_enabled(ojster: Ojster) -> None:
     assert "memory_mb=4096 no ssd" in ojster("workers", "rules")
     assert ojster.json("workers", "enable", "w")["enabled"] is True
     assert "Give at least one of --provide" in ojster("workers", "configure", "w", expect=2)
-    assert "no job type" in ojster("workers", "configure", "w", "--deny", "a b", expect=1)
+    assert "is not a job type" in ojster("workers", "configure", "w", "--deny", "a b", expect=1)
     ojster("workers", "forget", "w")
     assert ojster.json("workers", "rules")["items"] == []
 

@@ -179,7 +179,7 @@ def test_a_forked_child_connects_anew(app: App) -> None:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     a.enqueue(3)
-    counts = app._event_loop_thread.call(app.engine().count_jobs())
+    counts = app._event_loop_thread.call(app.engine().jobs.count())
     assert counts["default"]["available"] == 3
 
 

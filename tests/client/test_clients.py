@@ -12,6 +12,7 @@ import pytest
 from ojster.client.client import HttpClient
 from ojster.client.interface import Client
 from ojster.collections.items import Lookup, NewItem, Where
+from ojster.core.access import Grant, Role
 from ojster.core.durations import HOUR
 from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import new_id
@@ -27,21 +28,20 @@ from ojster.jobs.request import read_members
 from ojster.jobs.selection import JobFilter
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
-from ojster.service import Engine
-from ojster.tenancy.access import Grant, Role
+from ojster.service import Service
 from tests.conftest import Clock, request
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["in process", "http"])
-async def client(request: pytest.FixtureRequest, engine: Engine) -> AsyncIterator[Client]:
+async def client(request: pytest.FixtureRequest, engine: Service) -> AsyncIterator[Client]:
     if request.param == "in process":
         yield engine
         return
     http = HttpClient("http://test")
-    await http._http.aclose()
-    http._http = httpx.AsyncClient(
+    await http._connection.http.aclose()
+    http._connection.http = httpx.AsyncClient(
         transport=httpx.ASGITransport(app=Application(engine)),
         base_url="http://test",
         headers={"Content-Type": "application/json"},
@@ -51,72 +51,74 @@ async def client(request: pytest.FixtureRequest, engine: Engine) -> AsyncIterato
 
 
 async def test_a_job_goes_through_its_life(client: Client) -> None:
-    (pushed,) = await client.enqueue([request("t", 1, meta={"k": "v"}, queue="q", timeout_ms=5000)])
-    (job,) = await client.fetch(Claim(("q",), worker_id="w", lease=60_000_000))
+    (pushed,) = await client.jobs.enqueue([request("t", 1, meta={"k": "v"}, queue="q", timeout_ms=5000)])
+    (job,) = await client.jobs.fetch(Claim(("q",), worker_id="w", lease=60_000_000))
     assert (job.id, job.type, job.args, job.meta, job.attempt) == (pushed.job.id, "t", [1], {"k": "v"}, 1)
     assert (job.timeout, job.worker_id) == (5_000_000, "w")
-    pulse = await client.beat(Heartbeat("w", (job.id,), lease=60_000_000))
+    pulse = await client.fleet.beat(Heartbeat("w", (job.id,), lease=60_000_000))
     assert (pulse.directive, pulse.extended) == ("running", [job.id])
-    await client.report(Progress(job.id, 0.5, "half", "w", 1))
-    (done,) = await client.acknowledge([Acknowledgement(job.id, b'{"a": 1}', "w", 1)])
+    await client.jobs.report(Progress(job.id, 0.5, "half", "w", 1))
+    (done,) = await client.jobs.acknowledge([Acknowledgement(job.id, b'{"a": 1}', "w", 1)])
     assert isinstance(done, Job)
     assert done.state == "completed"
-    found = await client.find(job.id)
+    found = await client.jobs.find(job.id)
     assert (found.state, found.result) == ("completed", b'{"a": 1}')
-    await client.leave("w")
-    assert await client.workers() == []
+    await client.fleet.leave("w")
+    assert await client.fleet.all() == []
 
 
 async def test_several_jobs_are_pushed_together(client: Client) -> None:
-    pushed = await client.enqueue([request("t", number) for number in range(5)])
+    pushed = await client.jobs.enqueue([request("t", number) for number in range(5)])
     assert [one.job.args for one in pushed] == [[number] for number in range(5)]
-    assert len(await client.fetch(Claim(("default",), 10))) == 5
+    assert len(await client.jobs.fetch(Claim(("default",), 10))) == 5
 
 
 async def test_all_jobs_that_match_are_dealt_with(client: Client, clock: Clock) -> None:
-    await client.enqueue([request("a.x"), request("a.y", queue="q"), request("b", meta={"k": 1})])
-    found = await client.sweep(Action.CANCEL, JobFilter(type="a.*", created_before=clock.now + 1))
+    await client.jobs.enqueue([request("a.x"), request("a.y", queue="q"), request("b", meta={"k": 1})])
+    found = await client.jobs.sweep(Action.CANCEL, JobFilter(type="a.*", created_before=clock.now + 1))
     assert (found.matched, found.succeeded, found.failed) == (2, 2, 0)
     assert [refusal for _, refusal in found.items] == [None, None]
-    assert (await client.sweep(Action.CANCEL, JobFilter(meta={"k": 1}))).succeeded == 1
-    assert (await client.sweep(Action.DELETE, JobFilter(states=("cancelled",), queue="q"))).succeeded == 1
+    assert (await client.jobs.sweep(Action.CANCEL, JobFilter(meta={"k": 1}))).succeeded == 1
+    assert (await client.jobs.sweep(Action.DELETE, JobFilter(states=("cancelled",), queue="q"))).succeeded == 1
     with pytest.raises(InvalidRequest):
-        await client.sweep(Action.DELETE, JobFilter(states=("active",)))
+        await client.jobs.sweep(Action.DELETE, JobFilter(states=("active",)))
 
 
 async def test_what_cannot_be_done_to_all_is_said_of_each(client: Client) -> None:
     steps = b'{"type": "chain", "steps": [{"type": "a", "args": [], "retry": {"max_attempts": 1}}]}'
-    await client.create_workflow(read_members(steps))
-    (job,) = await client.fetch(Claim(("default",)))
-    await client.fail([FailureReport(job.id, Failure("X", "no"))])
-    found = await client.sweep(Action.RETRY, JobFilter(type="a"))
+    await client.workflows.create(read_members(steps))
+    (job,) = await client.jobs.fetch(Claim(("default",)))
+    await client.jobs.fail([FailureReport(job.id, Failure("X", "no"))])
+    found = await client.jobs.sweep(Action.RETRY, JobFilter(type="a"))
     assert (found.matched, found.succeeded) == (1, 0)
     ((id, refusal),) = found.items
     assert id == job.id
     assert isinstance(refusal, Conflict)
 
 
-async def test_a_history_can_be_asked_for(client: Client, engine: Engine) -> None:
-    await client.enqueue([request("t")])
-    (job,) = await client.fetch(Claim(("default",), worker_id="w"))
-    await client.acknowledge([Acknowledgement(job.id, None, "w", 1)])
-    entries = await client.history(job.id)
-    assert [entry.type for entry in entries] == [entry.type for entry in await engine.history(job.id)]
+async def test_a_history_can_be_asked_for(client: Client, engine: Service) -> None:
+    await client.jobs.enqueue([request("t")])
+    (job,) = await client.jobs.fetch(Claim(("default",), worker_id="w"))
+    await client.jobs.acknowledge([Acknowledgement(job.id, None, "w", 1)])
+    entries = await client.jobs.history(job.id)
+    assert [entry.type for entry in entries] == [entry.type for entry in await engine.jobs.history(job.id)]
     assert entries[-1].actor == {"type": "worker", "id": "w"}
 
 
 async def test_failures_and_releases(client: Client) -> None:
-    await client.enqueue([request("t"), request("t"), request("t", retry={"max_attempts": 1})])
-    jobs = await client.fetch(Claim(("default",), 3, "w"))
+    await client.jobs.enqueue([request("t"), request("t"), request("t", retry={"max_attempts": 1})])
+    jobs = await client.jobs.fetch(Claim(("default",), 3, "w"))
     failure = Failure("X", "it failed", backtrace=("a", "b"), details={"k": 1})
-    first, last = await client.fail([FailureReport(jobs[0].id, failure, "w", 1), FailureReport(jobs[2].id, failure)])
+    first, last = await client.jobs.fail(
+        [FailureReport(jobs[0].id, failure, "w", 1), FailureReport(jobs[2].id, failure)]
+    )
     assert isinstance(first, Job)
     assert isinstance(last, Job)
     assert (first.state, last.state) == ("retryable", "discarded")
-    (released,) = await client.release([Release(jobs[1].id, "w", 1)])
+    (released,) = await client.jobs.release([Release(jobs[1].id, "w", 1)])
     assert isinstance(released, Job)
     assert released.state == "available"
-    error = (await client.find(jobs[0].id)).error
+    error = (await client.jobs.find(jobs[0].id)).error
     assert error is not None
     assert (error["type"], error["message"], error["backtrace"], error["details"]) == (
         "X",
@@ -129,155 +131,157 @@ async def test_failures_and_releases(client: Client) -> None:
 async def test_refusals_are_the_same_errors_everywhere(client: Client) -> None:
     missing = new_id()
     with pytest.raises(NotFound, match=missing):
-        await client.find(missing)
+        await client.jobs.find(missing)
     with pytest.raises(NotFound):
-        await client.cancel(missing)
+        await client.jobs.cancel(missing)
     with pytest.raises(NotFound):
-        await client.queue_statistics("nowhere")
+        await client.queues.statistics("nowhere")
     with pytest.raises(NotFound):
-        await client.unregister_cron("nothing")
+        await client.schedules.unregister("nothing")
     with pytest.raises(InvalidRequest):
-        await client.enqueue([request("NOT A TYPE")])
-    (pushed,) = await client.enqueue([request("t", unique={"keys": ["type"]})])
+        await client.jobs.enqueue([request("NOT A TYPE")])
+    (pushed,) = await client.jobs.enqueue([request("t", unique={"keys": ["type"]})])
     with pytest.raises(Duplicate) as refusal:
-        await client.enqueue([request("t", unique={"keys": ["type"]})])
+        await client.jobs.enqueue([request("t", unique={"keys": ["type"]})])
     assert refusal.value.details["existing_job_id"] == pushed.job.id
-    await client.cancel(pushed.job.id)
+    await client.jobs.cancel(pushed.job.id)
     with pytest.raises(Conflict):
-        await client.cancel(pushed.job.id)
-    (result,) = await client.acknowledge([Acknowledgement(pushed.job.id)])
+        await client.jobs.cancel(pushed.job.id)
+    (result,) = await client.jobs.acknowledge([Acknowledgement(pushed.job.id)])
     assert isinstance(result, Conflict)
-    results = await client.acknowledge([Acknowledgement(missing), Acknowledgement(missing)])
+    results = await client.jobs.acknowledge([Acknowledgement(missing), Acknowledgement(missing)])
     assert all(isinstance(result, NotFound) for result in results)
 
 
 async def test_a_duplicate_that_is_ignored_is_the_other_job(client: Client) -> None:
     unique = {"keys": ["type"], "on_conflict": "ignore"}
-    (first,) = await client.enqueue([request("t", unique=unique)])
-    (second,) = await client.enqueue([request("t", unique=unique)])
+    (first,) = await client.jobs.enqueue([request("t", unique=unique)])
+    (second,) = await client.jobs.enqueue([request("t", unique=unique)])
     assert (second.existing, second.job.id) == (True, first.job.id)
 
 
 async def test_fetches_and_results_are_waited_for(client: Client) -> None:
-    fetching = asyncio.create_task(client.fetch(Claim(("default",)), wait=30))
+    fetching = asyncio.create_task(client.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.02)
-    await client.enqueue([request()])
+    await client.jobs.enqueue([request()])
     (job,) = await asyncio.wait_for(fetching, 5)
-    waiting = asyncio.create_task(client.wait_for(job.id, 30))
+    waiting = asyncio.create_task(client.jobs.wait_for(job.id, 30))
     await asyncio.sleep(0.02)
-    await client.acknowledge([Acknowledgement(job.id, b"7")])
+    await client.jobs.acknowledge([Acknowledgement(job.id, b"7")])
     assert (await asyncio.wait_for(waiting, 5)).result == b"7"
 
 
 async def test_lists_dead_letters_and_activation(client: Client) -> None:
-    await client.enqueue([request("t", n, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"}) for n in range(3)])
-    for job in await client.fetch(Claim(("default",), 3)):
-        await client.fail([FailureReport(job.id, Failure("X", "failed"))])
-    page = await client.list_jobs(JobFilter(dead=True), Page(2))
+    await client.jobs.enqueue(
+        [request("t", n, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"}) for n in range(3)]
+    )
+    for job in await client.jobs.fetch(Claim(("default",), 3)):
+        await client.jobs.fail([FailureReport(job.id, Failure("X", "failed"))])
+    page = await client.jobs.select(JobFilter(dead=True), Page(2))
     assert (page.total, len(page.jobs)) == (3, 2)
-    rest = await client.list_jobs(JobFilter(dead=True), Page(2, before=page.next_before))
+    rest = await client.jobs.select(JobFilter(dead=True), Page(2, before=page.next_before))
     assert ([job.args for job in rest.jobs], rest.next_before) == ([[0]], None)
-    assert (await client.retry_dead(rest.jobs[0].id)).state == "available"
-    await client.delete_dead(page.jobs[0].id)
-    assert (await client.list_jobs(JobFilter(states=("discarded",), type="t"))).total == 1
-    (pending,) = await client.enqueue([request(pending=True)])
-    assert (await client.activate(pending.job.id)).job.state == "available"
+    assert (await client.jobs.retry_dead(rest.jobs[0].id)).state == "available"
+    await client.jobs.delete_dead(page.jobs[0].id)
+    assert (await client.jobs.select(JobFilter(states=("discarded",), type="t"))).total == 1
+    (pending,) = await client.jobs.enqueue([request(pending=True)])
+    assert (await client.workflows.activate(pending.job.id)).job.state == "available"
 
 
 async def test_queues_and_workers(client: Client) -> None:
-    await client.enqueue([request(queue="q")])
-    assert (await client.pause("q")).paused_at is not None
-    assert [(queue.name, queue.paused_at is None) for queue in await client.queues()] == [("q", False)]
-    assert (await client.resume("q")).paused_at is None
-    assert (await client.queue_statistics("q")).counts["available"] == 1
-    await client.beat(Heartbeat("w", hostname="h", pid=7, queues=("q",), labels=("x",), concurrency=3))
-    assert (await client.direct("w", "quiet")).directive == "quiet"
-    (worker,) = await client.workers()
+    await client.jobs.enqueue([request(queue="q")])
+    assert (await client.queues.pause("q")).paused_at is not None
+    assert [(queue.name, queue.paused_at is None) for queue in await client.queues.all()] == [("q", False)]
+    assert (await client.queues.resume("q")).paused_at is None
+    assert (await client.queues.statistics("q")).counts["available"] == 1
+    await client.fleet.beat(Heartbeat("w", hostname="h", pid=7, queues=("q",), labels=("x",), concurrency=3))
+    assert (await client.fleet.direct("w", "quiet")).directive == "quiet"
+    (worker,) = await client.fleet.all()
     assert (worker.id, worker.hostname, worker.pid, worker.queues, worker.labels) == ("w", "h", 7, ["q"], ["x"])
 
 
 async def test_what_operators_say_of_workers(client: Client) -> None:
     members = {"enabled": False, "provides": {"a": "1", "b": None}, "denied": ("x.*",), "allowed": None, "reason": "so"}
-    rule = await client.change_worker_rule("w", members)
+    rule = await client.fleet.change_rule("w", members)
     assert (rule.id, rule.enabled, rule.provides, rule.denied) == ("w", False, {"a": "1", "b": None}, ("x.*",))
-    assert await client.worker_rules() == [rule]
-    await client.forget_worker_rule("w")
+    assert await client.fleet.rules() == [rule]
+    await client.fleet.forget_rule("w")
     with pytest.raises(NotFound):
-        await client.forget_worker_rule("w")
+        await client.fleet.forget_rule("w")
 
 
 async def test_collections(client: Client) -> None:
-    made = await client.create_collection("releases", "what we ship")
+    made = await client.collections.create("releases", "what we ship")
     where = Where("releases")
-    item = await client.add_item(where, NewItem("a-1", b'{"k":[1,null]}', "app"))
+    item = await client.collections.add(where, NewItem("a-1", b'{"k":[1,null]}', "app"))
     assert (item.name, msgspec.json.decode(item.data), item.category) == ("a-1", {"k": [1, None]}, "app")
     with pytest.raises(Conflict):
-        await client.add_item(where, NewItem("a-1", b"2"))
-    await client.add_item(where, NewItem("a-1", b"2", replace=True))
-    await client.add_item(where, NewItem("b/ü"[2:], b"3", "app"))
-    assert [one.items for one in await client.collections()] == [2]
-    assert [one.name for one in await client.items(where, Lookup("", name_startswith="a"))] == ["a-1"]
-    assert [one.name for one in await client.items(where, Lookup("", category="app", data={"k": 1}))] == []
-    assert len(await client.items(where, history=True)) == 3
-    assert (await client.remove_item(where, "ü")).removed_at is not None
+        await client.collections.add(where, NewItem("a-1", b"2"))
+    await client.collections.add(where, NewItem("a-1", b"2", replace=True))
+    await client.collections.add(where, NewItem("b/ü"[2:], b"3", "app"))
+    assert [one.items for one in await client.collections.all()] == [2]
+    assert [one.name for one in await client.collections.items(where, Lookup("", name_startswith="a"))] == ["a-1"]
+    assert [one.name for one in await client.collections.items(where, Lookup("", category="app", data={"k": 1}))] == []
+    assert len(await client.collections.items(where, history=True)) == 3
+    assert (await client.collections.remove(where, "ü")).removed_at is not None
     with pytest.raises(Conflict):
-        await client.delete_collection(made.name)
-    await client.delete_collection(made.name, force=True)
+        await client.collections.delete(made.name)
+    await client.collections.delete(made.name, force=True)
     with pytest.raises(NotFound):
-        await client.items(where)
+        await client.collections.items(where)
 
 
 async def test_priorities(client: Client) -> None:
-    (pushed,) = await client.enqueue([request("t", priority=5)])
-    assert (await client.adjust_priority(pushed.job.id, -10)).priority == -5
+    (pushed,) = await client.jobs.enqueue([request("t", priority=5)])
+    assert (await client.jobs.adjust_priority(pushed.job.id, -10)).priority == -5
     with pytest.raises(InvalidRequest):
-        await client.adjust_priority(pushed.job.id, 150)
+        await client.jobs.adjust_priority(pushed.job.id, 150)
 
 
 async def test_channels(client: Client) -> None:
     channel = Channel("ops", "email", "a@example.com", ("b@example.com",), subject="s")
-    assert await client.put_channel(channel)
-    assert not await client.put_channel(msgspec.structs.replace(channel, subject="t"))
-    (found,) = await client.channels()
+    assert await client.events.put_channel(channel)
+    assert not await client.events.put_channel(msgspec.structs.replace(channel, subject="t"))
+    (found,) = await client.events.channels()
     assert (found.name, found.sender, found.to, found.subject) == ("ops", "a@example.com", ("b@example.com",), "t")
-    await client.delete_channel("ops")
+    await client.events.delete_channel("ops")
     with pytest.raises(NotFound):
-        await client.delete_channel("ops")
+        await client.events.delete_channel("ops")
 
 
 async def test_pruning(client: Client, clock: Clock) -> None:
-    await client.enqueue([read_members(b'{"type":"t","args":[],"expiration_delay":"PT1S"}')])
-    (job,) = await client.fetch(Claim(("default",)))
-    await client.acknowledge([Acknowledgement(job.id)])
+    await client.jobs.enqueue([read_members(b'{"type":"t","args":[],"expiration_delay":"PT1S"}')])
+    (job,) = await client.jobs.fetch(Claim(("default",)))
+    await client.jobs.acknowledge([Acknowledgement(job.id)])
     clock.advance(2)
-    assert await client.prune(dry_run=True) == {"jobs": 1, "workflows": 0, "files": 0}
-    assert await client.prune() == {"jobs": 1, "workflows": 0, "files": 0}
+    assert await client.maintenance.prune(dry_run=True) == {"jobs": 1, "workflows": 0, "files": 0}
+    assert await client.maintenance.prune() == {"jobs": 1, "workflows": 0, "files": 0}
 
 
 async def test_tokens(client: Client, clock: Clock) -> None:
     grants = [Grant(Role.WORKER, "acme"), Grant(Role.VIEWER)]
-    token, secret = await client.create_token("ci", grants, ["mail"], clock.now + HOUR)
+    token, secret = await client.tokens.create("ci", grants, ["mail"], clock.now + HOUR)
     assert secret.startswith(f"ojster_{token.id}_")
-    (listed,) = await client.tokens()
+    (listed,) = await client.tokens.all()
     assert (listed.name, listed.grants, listed.queues) == ("ci", tuple(grants), ("mail",))
     assert (listed.created_at, listed.expires_at) == (clock.now, clock.now + HOUR)
-    _, other = await client.rotate_token(token.id, HOUR)
+    _, other = await client.tokens.rotate(token.id, HOUR)
     assert other != secret
-    assert (await client.revoke_token(token.id)).id == token.id
+    assert (await client.tokens.revoke(token.id)).id == token.id
     with pytest.raises(NotFound):
-        await client.rotate_token(token.id, 0)
+        await client.tokens.rotate(token.id, 0)
     with pytest.raises(InvalidRequest):
-        await client.create_token("ci", [])
+        await client.tokens.create("ci", [])
 
 
 async def test_cron_jobs(client: Client) -> None:
     cron = Cron(name="c", expression="@daily", timezone="Asia/Tokyo", template=b'{"type":"t","args":[1]}')
-    registered, _ = await client.register_cron(cron)
+    registered, _ = await client.schedules.register(cron)
     assert registered.next_run_at is not None
-    assert [found.name for found in await client.crons()] == ["c"]
-    assert (await client.switch_cron("c", False)).next_run_at is None
-    assert (await client.find_cron("c")).enabled is False
-    assert (await client.unregister_cron("c")).name == "c"
+    assert [found.name for found in await client.schedules.all()] == ["c"]
+    assert (await client.schedules.switch("c", False)).next_run_at is None
+    assert (await client.schedules.find("c")).enabled is False
+    assert (await client.schedules.unregister("c")).name == "c"
 
 
 class Flaky(httpx.AsyncBaseTransport):
@@ -296,28 +300,28 @@ class Flaky(httpx.AsyncBaseTransport):
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-async def test_a_push_whose_answer_is_lost_is_made_once(engine: Engine, jobs: int) -> None:
+async def test_a_push_whose_answer_is_lost_is_made_once(engine: Service, jobs: int) -> None:
     client = HttpClient("http://test")
-    await client._http.aclose()
-    client._http = httpx.AsyncClient(transport=Flaky(Application(engine), 2), base_url="http://test")
-    pushed = await client.enqueue([request("t", number) for number in range(jobs)])
+    await client._connection.http.aclose()
+    client._connection.http = httpx.AsyncClient(transport=Flaky(Application(engine), 2), base_url="http://test")
+    pushed = await client.jobs.enqueue([request("t", number) for number in range(jobs)])
     assert [one.job.args for one in pushed] == [[number] for number in range(jobs)]
-    assert (await engine.count_jobs())["default"]["available"] == jobs
+    assert (await engine.jobs.count())["default"]["available"] == jobs
     await client.close()
 
 
 async def test_a_server_that_is_not_there_is_waited_for_and_then_given_up() -> None:
     client = HttpClient("http://127.0.0.1:9", patience=0.1)
     with pytest.raises(BackendUnavailable, match=r"http://127\.0\.0\.1:9 cannot be reached"):
-        await client.queues()
+        await client.queues.all()
     await client.close()
 
 
 async def test_what_answers_but_is_no_job_server_is_named() -> None:
     client = HttpClient("http://test")
-    await client._http.aclose()
+    await client._connection.http.aclose()
     transport = httpx.MockTransport(lambda sent: httpx.Response(200, text="<html>hello</html>"))
-    client._http = httpx.AsyncClient(transport=transport, base_url="http://test")
+    client._connection.http = httpx.AsyncClient(transport=transport, base_url="http://test")
     with pytest.raises(OjsterError, match="without JSON"):
-        await client.queues()
+        await client.queues.all()
     await client.close()

@@ -50,12 +50,12 @@ async def test_the_server_never_sees_the_arguments(shared_url: str, apps: list[A
     apps.append(app)
     args = ["4111 1111 1111 1111", {"name": "Grüße", "big": 2**60}]
     handle = await app.handlers["keep"].aenqueue(*args)
-    stored = to_json(await app.client().find(handle.id))
+    stored = to_json(await app.client().jobs.find(handle.id))
     assert b"4111" not in stored
     assert "Grüße".encode() not in stored
-    (payload,) = (await app.client().find(handle.id)).args
+    (payload,) = (await app.client().jobs.find(handle.id)).args
     assert (payload["ojs_encoded"], payload["encoding"]) == (True, "gzip/plain+binary/encrypted")
-    meta = (await app.client().find(handle.id)).meta
+    meta = (await app.client().jobs.find(handle.id)).meta
     assert meta == {"ojs.codec.encodings": ["gzip/plain", "binary/encrypted"], "ojs.codec.key_id": "one"}
     await work(app)
     assert seen == [args]
@@ -76,7 +76,7 @@ async def test_keys_are_rotated_by_adding_one(shared_url: str, apps: list[App]) 
     apps += [before, after, without]
     await before.handlers["keep"].aenqueue("first")
     handle = await after.handlers["keep"].aenqueue("second")
-    assert (await after.client().find(handle.id)).meta["ojs.codec.key_id"] == "new"
+    assert (await after.client().jobs.find(handle.id)).meta["ojs.codec.key_id"] == "new"
     await work(after)
     assert seen == [["first"], ["second"]]
     lost = await before.handlers["keep"].aenqueue("third")
@@ -89,8 +89,8 @@ async def test_keys_are_rotated_by_adding_one(shared_url: str, apps: list[App]) 
 async def test_jobs_that_are_not_encoded_are_understood_too(shared_url: str, apps: list[App]) -> None:
     app, seen = application(shared_url, Encryption({"k": NEW}))
     apps.append(app)
-    await app.client().enqueue([request_of("keep", [1, {"ojs_encoded": True}])])
-    await app.client().enqueue([request_of("keep", [{"ojs_encoded": True, "data": "?"}])])
+    await app.client().jobs.enqueue([request_of("keep", [1, {"ojs_encoded": True}])])
+    await app.client().jobs.enqueue([request_of("keep", [{"ojs_encoded": True, "data": "?"}])])
     await work(app)
     assert seen == [[1, {"ojs_encoded": True}], [{"ojs_encoded": True, "data": "?"}]]
 

@@ -19,7 +19,7 @@ from django.conf import settings as django_settings
 
 from ojster import App, Duplicate, InvalidRequest, JobHandle, JobType, NotFound, NotInTransaction, Unique
 from ojster.jobs.claim_policy import Claim
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import SERVER_VARIABLE
@@ -183,9 +183,9 @@ async def app(postgres_url: str) -> AsyncIterator[App]:
 
 
 @pytest.fixture
-async def elsewhere(postgres_url: str) -> AsyncIterator[Engine]:
+async def elsewhere(postgres_url: str) -> AsyncIterator[Service]:
     """Another process, as far as the database can tell."""
-    engine = Engine(open_database(postgres_url))
+    engine = Service(open_database(postgres_url))
     yield engine
     await engine.close()
 
@@ -198,24 +198,24 @@ def declare(app: App) -> JobType[Any, Any]:
 
 
 async def test_a_job_is_there_when_the_transaction_commits_and_wakes_those_who_wait(
-    app: App, guest: Guest, elsewhere: Engine
+    app: App, guest: Guest, elsewhere: Service
 ) -> None:
     ship = declare(app)
-    waiting = asyncio.create_task(elsewhere.fetch(Claim(("default",)), wait=20))
+    waiting = asyncio.create_task(elsewhere.jobs.fetch(Claim(("default",)), wait=20))
     await asyncio.sleep(0.05)
     async with guest.transaction() as connection:
         handle = await guest.enqueue(ship, connection, 7, "§ ünïcode % \\ 'quoted' $1 :p1")
         assert handle.state == "available"
         with pytest.raises(NotFound):
-            await elsewhere.find(handle.id)
+            await elsewhere.jobs.find(handle.id)
         assert not waiting.done()
     (job,) = await waiting
     assert (job.id, job.args) == (handle.id, [7, "§ ünïcode % \\ 'quoted' $1 :p1"])
-    counts = await elsewhere.count_jobs()
+    counts = await elsewhere.jobs.count()
     assert {state: n for state, n in counts["default"].items() if n} == {"active": 1}
 
 
-async def test_nothing_is_left_when_the_transaction_is_undone(app: App, guest: Guest, elsewhere: Engine) -> None:
+async def test_nothing_is_left_when_the_transaction_is_undone(app: App, guest: Guest, elsewhere: Service) -> None:
     ship = declare(app)
     handles: list[JobHandle] = []
 
@@ -228,13 +228,13 @@ async def test_nothing_is_left_when_the_transaction_is_undone(app: App, guest: G
         await enqueue_and_fail()
     (handle,) = handles
     with pytest.raises(NotFound):
-        await elsewhere.find(handle.id)
-    assert await elsewhere.count_jobs() == {}
+        await elsewhere.jobs.find(handle.id)
+    assert await elsewhere.jobs.count() == {}
     async with guest.transaction() as connection:  # nor is its unique key taken
         await guest.enqueue(ship, connection, 7)
 
 
-async def test_a_duplicate_is_refused_and_the_transaction_goes_on(app: App, guest: Guest, elsewhere: Engine) -> None:
+async def test_a_duplicate_is_refused_and_the_transaction_goes_on(app: App, guest: Guest, elsewhere: Service) -> None:
     ship = declare(app)
     async with guest.transaction() as connection:
         first = await guest.enqueue(ship, connection, 7)
@@ -242,10 +242,10 @@ async def test_a_duplicate_is_refused_and_the_transaction_goes_on(app: App, gues
             await guest.enqueue(ship, connection, 7)
         second = await guest.enqueue(ship, connection, 8)
     assert refused.value.details["existing_job_id"] == first.id
-    assert (await elsewhere.find(first.id)).state == (await elsewhere.find(second.id)).state == "available"
+    assert (await elsewhere.jobs.find(first.id)).state == (await elsewhere.jobs.find(second.id)).state == "available"
 
 
-async def test_two_transactions_cannot_both_take_a_unique_key(app: App, elsewhere: Engine) -> None:
+async def test_two_transactions_cannot_both_take_a_unique_key(app: App, elsewhere: Service) -> None:
     ship = declare(app)
     async with psycopg_async() as one, psycopg_async() as other:
         await ship.aenqueue_in(one, 7)
@@ -255,10 +255,10 @@ async def test_two_transactions_cannot_both_take_a_unique_key(app: App, elsewher
         await one.commit()
         with pytest.raises(Duplicate):
             await second
-    assert (await elsewhere.count_jobs())["default"]["available"] == 1
+    assert (await elsewhere.jobs.count())["default"]["available"] == 1
 
 
-async def test_many_jobs_and_changes_of_the_callers_own_are_one_transaction(app: App, elsewhere: Engine) -> None:
+async def test_many_jobs_and_changes_of_the_callers_own_are_one_transaction(app: App, elsewhere: Service) -> None:
     ship = declare(app)
     with psycopg_connection() as connection:
         connection.execute("CREATE TEMPORARY TABLE orders (id BIGINT)")
@@ -266,7 +266,7 @@ async def test_many_jobs_and_changes_of_the_callers_own_are_one_transaction(app:
         handles = ship.enqueue_many_in(connection, [(n,) for n in range(50)])
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
     assert len({handle.id for handle in handles}) == 50
-    assert (await elsewhere.count_jobs())["default"]["available"] == 50
+    assert (await elsewhere.jobs.count())["default"]["available"] == 50
     assert await ship.aenqueue_many_in(connection, []) == []
 
 
@@ -318,7 +318,7 @@ async def test_a_caller_that_is_cancelled_gets_its_connection_back_at_rest(app: 
         await connection.rollback()
 
 
-async def test_middleware_sees_the_request(app: App, elsewhere: Engine) -> None:
+async def test_middleware_sees_the_request(app: App, elsewhere: Service) -> None:
     ship = declare(app)
 
     async def stamp(request: dict[str, Any], enqueue: Any) -> Any:
@@ -327,7 +327,7 @@ async def test_middleware_sees_the_request(app: App, elsewhere: Engine) -> None:
     app.enqueue_middleware.append(stamp)
     async with psycopg_async() as connection:
         handle = await ship.aenqueue_in(connection, 1)
-    assert (await elsewhere.find(handle.id)).meta == {"stamped": True}
+    assert (await elsewhere.jobs.find(handle.id)).meta == {"stamped": True}
 
 
 def test_the_schema_of_the_url_is_used(postgres_url: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from ojster.collections.items import Item, Lookup, NewItem, Where, read_lookup
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge
 from ojster.jobs.request import read_members
+from ojster.jobs.scope import Caller
 from ojster.jobs.selection import JobFilter
 from tests.conftest import request
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
@@ -28,17 +29,17 @@ def many(**wanted: Any) -> dict[str, Any]:
 
 
 async def add(flow: WorkflowBench, name: str, data: Any = None, **more: Any) -> Item:
-    return await flow.engine.add_item(RELEASES, NewItem(name, msgspec.json.encode(data), **more))
+    return await flow.engine.collections.add(RELEASES, NewItem(name, msgspec.json.encode(data), **more))
 
 
 async def internal(flow: WorkflowBench, **more: Any) -> dict[str, Any]:
-    items = await flow.engine.items(Where(workflow_id=flow.id), **more)
+    items = await flow.engine.collections.items(Where(workflow_id=flow.id), **more)
     return {item.name: msgspec.json.decode(item.data) for item in items if item.kind == "data"}
 
 
 async def push(flow: WorkflowBench, **body: Any) -> str:
     raw = msgspec.json.encode({"type": "t", "args": [], **body})
-    (pushed,) = await flow.engine.enqueue([read_members(raw)])
+    (pushed,) = await flow.engine.jobs.enqueue([read_members(raw)])
     return pushed.job.id
 
 
@@ -47,81 +48,81 @@ async def push(flow: WorkflowBench, **body: Any) -> str:
 
 async def test_an_item_is_there_under_its_name_until_it_is_removed_and_then_in_the_history(flow: WorkflowBench) -> None:
     engine = flow.engine
-    await engine.create_collection("releases", "what we ship")
+    await engine.collections.create("releases", "what we ship")
     made = await add(flow, "1.0", {"file": "a"}, category="app")
     assert (made.name, made.category, made.kind, made.removed_at) == ("1.0", "app", "data", None)
     with pytest.raises(Conflict, match="has an item"):
         await add(flow, "1.0")
     await add(flow, "1.0", {"file": "b"}, replace=True)
-    await engine.remove_item(RELEASES, "1.0")
-    assert await engine.items(RELEASES) == []
-    history = await engine.items(RELEASES, history=True)
+    await engine.collections.remove(RELEASES, "1.0")
+    assert await engine.collections.items(RELEASES) == []
+    history = await engine.collections.items(RELEASES, history=True)
     assert [msgspec.json.decode(item.data) for item in history] == [{"file": "a"}, {"file": "b"}]
     assert all(item.removed_at is not None for item in history)
     await add(flow, "1.0", {"file": "c"})
-    (collection,) = await engine.collections()
+    (collection,) = await engine.collections.all()
     assert (collection.name, collection.items, collection.description) == ("releases", 1, "what we ship")
 
 
 async def test_what_is_not_there_is_said_to_be_missing(flow: WorkflowBench) -> None:
     for call in (
         add(flow, "x"),
-        flow.engine.items(RELEASES),
-        flow.engine.remove_item(RELEASES, "x"),
-        flow.engine.delete_collection("releases"),
-        flow.engine.items(Where(workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f")),
+        flow.engine.collections.items(RELEASES),
+        flow.engine.collections.remove(RELEASES, "x"),
+        flow.engine.collections.delete("releases"),
+        flow.engine.collections.items(Where(workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f")),
     ):
         with pytest.raises(NotFound):
             await call
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     with pytest.raises(NotFound, match="'releases' has no item 'x'"):
-        await flow.engine.remove_item(RELEASES, "x")
+        await flow.engine.collections.remove(RELEASES, "x")
     with pytest.raises(Conflict):
-        await flow.engine.create_collection("releases")
+        await flow.engine.collections.create("releases")
 
 
 async def test_a_collection_that_holds_something_goes_only_by_force(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     await add(flow, "x")
     with pytest.raises(Conflict, match="holds 1 items"):
-        await flow.engine.delete_collection("releases")
-    await flow.engine.delete_collection("releases", force=True)
-    await flow.engine.create_collection("releases")
-    assert await flow.engine.items(RELEASES, history=True) == []
+        await flow.engine.collections.delete("releases")
+    await flow.engine.collections.delete("releases", force=True)
+    await flow.engine.collections.create("releases")
+    assert await flow.engine.collections.items(RELEASES, history=True) == []
 
 
 async def test_collections_are_each_tenants_own(flow: WorkflowBench) -> None:
-    acme, beta = flow.engine.of("acme"), flow.engine.of("beta")
-    await acme.create_collection("releases")
-    await acme.add_item(RELEASES, NewItem("x", b"1"))
-    assert await beta.collections() == []
+    acme, beta = flow.engine.as_(Caller("acme")), flow.engine.as_(Caller("beta"))
+    await acme.collections.create("releases")
+    await acme.collections.add(RELEASES, NewItem("x", b"1"))
+    assert await beta.collections.all() == []
     with pytest.raises(NotFound):
-        await beta.items(RELEASES)
-    await beta.create_collection("releases")
-    assert await beta.items(RELEASES) == []
+        await beta.collections.items(RELEASES)
+    await beta.collections.create("releases")
+    assert await beta.collections.items(RELEASES) == []
 
 
 @pytest.mark.parametrize("name", ["", "internal", "1st", "a b", "/tenant/acme/x", "a/b", "é", "a" * 129])
 async def test_s73_what_is_no_name_of_a_collection_is_refused(flow: WorkflowBench, name: str) -> None:
     with pytest.raises(InvalidRequest):
-        await flow.engine.create_collection(name)
+        await flow.engine.collections.create(name)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a" * 256])
 async def test_s73_what_is_no_name_of_an_item_is_refused(flow: WorkflowBench, name: str) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     with pytest.raises(InvalidRequest):
         await add(flow, name)
 
 
 async def test_too_much_data_is_refused(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     with pytest.raises(PayloadTooLarge):
         await add(flow, "x", "a" * 65_536)
 
 
 async def test_items_are_found_by_name_category_and_data_in_their_order(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     for name, category, data in (
         ("b-2", "x", {"k": 1}),
         ("b-1", "y", {"k": 1, "l": [2]}),
@@ -131,7 +132,7 @@ async def test_items_are_found_by_name_category_and_data_in_their_order(flow: Wo
         await add(flow, name, data, category=category)
 
     async def names(**wanted: Any) -> list[str]:
-        return [item.name for item in await flow.engine.items(RELEASES, Lookup("", **wanted))]
+        return [item.name for item in await flow.engine.collections.items(RELEASES, Lookup("", **wanted))]
 
     assert await names() == ["b-2", "b-1", "a-1", "c"]
     assert await names(name_startswith="b-") == ["b-2", "b-1"]
@@ -148,16 +149,16 @@ async def test_items_are_found_by_name_category_and_data_in_their_order(flow: Wo
 
 
 async def test_s54_a_reaction_to_the_creation_of_a_job_adds_data(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     action = {"action": "collect", "collection": "releases", "name": "{job.args.0}_{job.args.1}", "data": {"v": 1}}
     id = await push(flow, args=["hello", "1.0-1"], event_reactions={"on_creation": [action]})
-    (item,) = await flow.engine.items(RELEASES)
+    (item,) = await flow.engine.collections.items(RELEASES)
     assert (item.name, msgspec.json.decode(item.data)) == ("hello_1.0-1", {"v": 1})
     assert (item.job_id, item.created_by) == (id, f"job {id}")
 
 
 async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     await add(flow, "x-2", "old")
     await add(flow, "y", "other")
     actions = [
@@ -166,9 +167,9 @@ async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow
     ]
     id = await push(flow, event_reactions={"on_success": actions})
     await flow.ack(await flow.fetch_one(), b'{"n":2}')
-    items = {item.name: msgspec.json.decode(item.data) for item in await flow.engine.items(RELEASES)}
+    items = {item.name: msgspec.json.decode(item.data) for item in await flow.engine.collections.items(RELEASES)}
     assert items == {"y": "other", "x-2": {"n": 2}, "z": {"of": id}}
-    history = await flow.engine.items(RELEASES, Lookup("", "x-2"), history=True)
+    history = await flow.engine.collections.items(RELEASES, Lookup("", "x-2"), history=True)
     assert [item.removed_at is None for item in history] == [False, True]
 
 
@@ -187,13 +188,13 @@ async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow
 async def test_s57_a_reaction_that_cannot_be_is_noted_and_undoes_nothing(
     flow: WorkflowBench, action: dict[str, Any], why: str
 ) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     await add(flow, "taken")
     id = await push(flow, event_reactions={"on_success": [{"action": "collect", **action}]})
     done = await flow.ack(await flow.fetch_one(), b'{"n":2}')
     assert done.state == "completed"
-    assert len(await flow.engine.items(RELEASES)) == 1
-    (failure,) = [entry for entry in await flow.engine.history(id) if entry.type == "job.reaction_failed"]
+    assert len(await flow.engine.collections.items(RELEASES)) == 1
+    (failure,) = [entry for entry in await flow.engine.jobs.history(id) if entry.type == "job.reaction_failed"]
     assert why in failure.data["error"]
 
 
@@ -216,7 +217,7 @@ async def test_s72_to_s74_dependencies_follow_from_what_is_looked_up(flow: Workf
             job("alone", id="alone"),
         )
     )
-    promised = await flow.engine.items(Where(workflow_id=flow.id))
+    promised = await flow.engine.collections.items(Where(workflow_id=flow.id))
     assert [(item.name, item.kind, item.created_by) for item in promised] == [
         ("build-1", "promise", "step one"),
         ("build-2", "promise", "step others.0"),
@@ -242,7 +243,7 @@ async def test_a_single_item_orders_steps_in_other_containers(flow: WorkflowBenc
 
 
 async def test_what_nobody_promises_is_looked_up_all_the_same(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     await add(flow, "1.0", {"file": "a"}, category="app")
     await flow.create(chain(job("a", lookup("releases/1.0"), lookup({"collection": "releases", "category": "app"}))))
     await flow.work()
@@ -251,7 +252,7 @@ async def test_what_nobody_promises_is_looked_up_all_the_same(flow: WorkflowBenc
 
 
 async def test_what_is_looked_up_may_be_known_only_when_the_step_starts(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     await add(flow, "2.0", "two")
     wanted = lookup({"collection": "releases", "name": ref("steps.0.result.version")})
     await flow.create(chain(job("a"), job("b", wanted)))
@@ -355,8 +356,8 @@ async def test_a_map_promises_something_for_each_element(flow: WorkflowBench) ->
 async def test_s45_what_a_retried_step_brings_takes_the_place_of_its_promise(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", provides=["x"]), job("b", lookup("internal/x"))))
     await flow.work("a")
-    assert [item.kind for item in await flow.engine.items(Where(workflow_id=flow.id))] == ["promise"]
-    await flow.engine.retry_workflow(flow.id)
+    assert [item.kind for item in await flow.engine.collections.items(Where(workflow_id=flow.id))] == ["promise"]
+    await flow.engine.workflows.retry(flow.id)
     await flow.work(results={"a": "second"})
     assert await flow.state() == "completed"
     assert await internal(flow) == {"x": "second"}
@@ -366,31 +367,31 @@ async def test_s45_what_a_retried_step_brings_takes_the_place_of_its_promise(flo
 async def test_s03_all_jobs_of_a_workflow_share_its_collection(flow: WorkflowBench) -> None:
     await flow.create(chain(group(job("a")), job("b")))
     where = Where(workflow_id=flow.id)
-    await flow.engine.add_item(where, NewItem("note", b'"by hand"'))
+    await flow.engine.collections.add(where, NewItem("note", b'"by hand"'))
     await flow.work()
     assert await internal(flow) == {"note": "by hand"}
 
 
 async def test_s98_what_a_collection_holds_of_others_keeps_who_has_put_it_there(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("releases")
+    await flow.engine.collections.create("releases")
     action = {"action": "collect", "collection": "releases", "name": "{job.type}"}
     reactions = {"on_success": [action]}
     kept = await push(flow, type="alone", event_reactions=reactions, expiration_delay="PT1S")
     await flow.create(chain(job("a", event_reactions=reactions)) | {"expiration_delay": "PT1S"})
     await flow.work()
     flow.clock.advance(2)
-    assert await flow.engine.prune() == {"jobs": 0, "workflows": 0, "files": 0}
-    assert (await flow.engine.find(kept)).state == "completed"
-    await flow.engine.remove_item(RELEASES, "alone")
-    await flow.engine.remove_item(RELEASES, "a")
-    assert await flow.engine.prune() == {"jobs": 2, "workflows": 1, "files": 0}
+    assert await flow.engine.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
+    assert (await flow.engine.jobs.find(kept)).state == "completed"
+    await flow.engine.collections.remove(RELEASES, "alone")
+    await flow.engine.collections.remove(RELEASES, "a")
+    assert await flow.engine.maintenance.prune() == {"jobs": 2, "workflows": 1, "files": 0}
 
 
 async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", provides=["x"])) | {"expiration_delay": "PT1S"})
     await flow.work()
     flow.clock.advance(2)
-    await flow.engine.prune()
+    await flow.engine.maintenance.prune()
     rows = await flow.run(lambda tx, requests: [tx.execute("SELECT id FROM collection_items")], None)
     assert rows == []
 
@@ -400,15 +401,15 @@ async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) ->
 
 async def test_a_job_is_given_what_its_lookups_find_when_it_is_handed_out(flow: WorkflowBench) -> None:
     engine = flow.engine
-    await engine.create_collection("sources")
+    await engine.collections.create("sources")
     args = [
         {"$lookup": "sources/core"},
         {"all": {"$lookup": {"collection": "sources"}}},
         {"$ref": "steps.x.result"},
         1e2,
     ]
-    (pushed,) = await engine.enqueue([request("t", *args)])
-    await engine.add_item(Where("sources"), NewItem("core", b'{"v":1}'))
+    (pushed,) = await engine.jobs.enqueue([request("t", *args)])
+    await engine.collections.add(Where("sources"), NewItem("core", b'{"v":1}'))
     job = await flow.fetch_one()
     shown_item = {"name": "core", "category": None, "data": {"v": 1}}
     assert job.args == [shown_item, {"all": [shown_item]}, {"$ref": "steps.x.result"}, 100.0]
@@ -417,8 +418,8 @@ async def test_a_job_is_given_what_its_lookups_find_when_it_is_handed_out(flow: 
 
 async def test_a_job_whose_lookup_finds_nothing_fails_and_is_tried_again(flow: WorkflowBench) -> None:
     engine = flow.engine
-    await engine.create_collection("sources")
-    (pushed,) = await engine.enqueue([request("t", {"$lookup": "sources/core"}, retry={"max_attempts": 2})])
+    await engine.collections.create("sources")
+    (pushed,) = await engine.jobs.enqueue([request("t", {"$lookup": "sources/core"}, retry={"max_attempts": 2})])
     other = await flow.push("plain")
     assert [job.id for job in await flow.fetch()] == [other.id], "the worker gets something else"
     failed = await flow.find(pushed.job)
@@ -426,17 +427,17 @@ async def test_a_job_whose_lookup_finds_nothing_fails_and_is_tried_again(flow: W
     assert failed.error is not None
     assert failed.error["code"] == "unresolvable_reference"
     assert "no item 'core'" in failed.error["message"]
-    await engine.add_item(Where("sources"), NewItem("core", b"1"))
+    await engine.collections.add(Where("sources"), NewItem("core", b"1"))
     await flow.upkeep(60)
     assert (await flow.fetch_one()).args[0]["data"] == 1
 
 
 async def test_lookups_of_jobs_are_those_of_their_workspace(flow: WorkflowBench) -> None:
-    acme = flow.engine.of("acme")
-    await acme.create_collection("sources")
-    await acme.add_item(Where("sources"), NewItem("core", b'"acmes"'))
-    await acme.enqueue([request("t", {"$lookup": "sources/core"})])
-    await flow.engine.of("beta").enqueue([request("t", {"$lookup": "sources/core"})])
+    acme = flow.engine.as_(Caller("acme"))
+    await acme.collections.create("sources")
+    await acme.collections.add(Where("sources"), NewItem("core", b'"acmes"'))
+    await acme.jobs.enqueue([request("t", {"$lookup": "sources/core"})])
+    await flow.engine.as_(Caller("beta")).jobs.enqueue([request("t", {"$lookup": "sources/core"})])
     (job,) = await flow.fetch(count=5)
     assert job.args[0]["data"] == "acmes"
 
@@ -444,26 +445,26 @@ async def test_lookups_of_jobs_are_those_of_their_workspace(flow: WorkflowBench)
 @pytest.mark.parametrize("wrong", ["internal/x", "nothing", {"collection": "c", "unknown": 1}, 1])
 async def test_a_job_with_a_lookup_that_makes_no_sense_is_refused(flow: WorkflowBench, wrong: Any) -> None:
     with pytest.raises(InvalidRequest):
-        await flow.engine.enqueue([request("t", {"$lookup": wrong})])
+        await flow.engine.jobs.enqueue([request("t", {"$lookup": wrong})])
 
 
 async def test_what_a_lookup_has_found_is_not_looked_up_again(flow: WorkflowBench) -> None:
     """Whoever may put something into a collection could otherwise have anything looked up."""
-    await flow.engine.create_collection("c")
-    await flow.engine.add_item(Where("c"), NewItem("x", b'{"$lookup":"c/y"}'))
+    await flow.engine.collections.create("c")
+    await flow.engine.collections.add(Where("c"), NewItem("x", b'{"$lookup":"c/y"}'))
     await flow.create({"type": "chain", "steps": [{"type": "a", "args": [{"$lookup": "c/x"}]}]})
     (job,) = await flow.take()
     assert job.args[0]["data"] == {"$lookup": "c/y"}
     react = {"on_success": [{"action": "enqueue", "job": {"type": "b", "args": [{"$lookup": "c/x"}]}}]}
     body = {"type": "t", "args": [], "event_reactions": react}
-    await flow.engine.enqueue([read_members(msgspec.json.encode(body))])
+    await flow.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
     await flow.ack((await flow.take())[0])
     assert (await flow.take())[0].args[0]["data"] == {"$lookup": "c/y"}
 
 
 async def test_a_claim_gives_up_on_a_bounded_number_of_jobs(flow: WorkflowBench) -> None:
-    await flow.engine.create_collection("c")
-    await flow.engine.enqueue([request("t", {"$lookup": "c/x"}, retry={"max_attempts": 1}) for _ in range(150)])
+    await flow.engine.collections.create("c")
+    await flow.engine.jobs.enqueue([request("t", {"$lookup": "c/x"}, retry={"max_attempts": 1}) for _ in range(150)])
     assert await flow.fetch(count=3) == []
-    failed = (await flow.engine.list_jobs(JobFilter(states=("discarded",)))).total
+    failed = (await flow.engine.jobs.select(JobFilter(states=("discarded",)))).total
     assert 100 <= failed < 103

@@ -14,12 +14,12 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+from ojster.core.access import Grant, Role
 from ojster.core.errors import InvalidRequest
 from ojster.events.channel import Channel, check_channel
 from ojster.events.mail import Smtp, read_smtp
 from ojster.events.notifications import QUEUE
 from ojster.server.application import Application
-from ojster.tenancy.access import Grant, Role
 from tests.conftest import Bench, Http
 from tests.events.test_webhooks import Endpoint, endpoint, signature
 
@@ -196,7 +196,7 @@ async def test_s64_a_channel_that_is_deleted_later_is_noted_on_the_job(http: Htt
     job = await push(http, "on_success", channel="ops")
     await http("DELETE", f"{BASE}/channels/ops")
     assert (await bench.ack(await bench.fetch_one())).state == "completed"
-    assert "job.reaction_failed" in [entry.type for entry in await bench.engine.history(job["id"])]
+    assert "job.reaction_failed" in [entry.type for entry in await bench.engine.jobs.history(job["id"])]
 
 
 async def test_channels_are_each_tenants_own(http: Http, bench: Bench) -> None:
@@ -218,7 +218,7 @@ async def test_who_does_not_administer_may_not_say_who_is_told(http: Http, bench
             (Role.CONTRIBUTOR, ["x@example.com"], 403),
             (Role.OWNER, ["x@example.com"], 201),
         ):
-            _, token = await bench.engine.create_token("a", [Grant(role)])
+            _, token = await bench.engine.tokens.create("a", [Grant(role)])
             reactions = {"on_success": [{"action": "notify", "channel": "ops", "to": to}]}
             body = {"type": "t", "args": [], "event_reactions": reactions}
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

@@ -12,6 +12,7 @@ from ojster.core.errors import Conflict
 from ojster.core.job import Job
 from ojster.events.reaction_builders import OF_JOB, enqueue, retry_after, start
 from ojster.jobs.request import read_members
+from ojster.jobs.scope import Caller
 from tests.conftest import Bench
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 async def push(bench: Bench, reactions: dict[str, Any], *args: Any, **options: Any) -> Job:
     body = {"type": "t", "args": list(args), "options": options, "event_reactions": reactions}
-    (pushed,) = await bench.engine.enqueue([read_members(msgspec.json.encode(body))])
+    (pushed,) = await bench.engine.jobs.enqueue([read_members(msgspec.json.encode(body))])
     return pushed.job
 
 
@@ -44,7 +45,7 @@ async def test_s55_each_event_has_its_reactions_in_its_own_transaction(bench: Be
         return [found.type for found in await bench.fetch("r", count=20)]
 
     assert await happened() == ["after_creation"]
-    await bench.engine.activate(one.id)
+    await bench.engine.workflows.activate(one.id)
     assert await happened() == ["after_unblock"]
     active = await bench.fetch_one()
     assert await happened() == ["after_assignment"]
@@ -78,7 +79,7 @@ async def test_a_failure_that_is_tried_again_is_none(bench: Bench) -> None:
 
 async def test_a_workflow_is_started_with_what_the_job_has_brought_about(bench: Bench) -> None:
     flow = {"type": "chain", "steps": [{"type": "a", "args": [ref("params.x")]}]}
-    await bench.engine.create_definition("flow", read_members(msgspec.json.encode(flow)))
+    await bench.engine.definitions.create("flow", read_members(msgspec.json.encode(flow)))
     named = {"definition": "flow", "params": {"x": ref("job.result")}, "target": "t"}
     plain = {"type": "chain", "steps": [{"type": "b", "args": []}, {"type": "c", "args": [ref("steps.0.result")]}]}
     actions = [{"action": "start-workflow", "workflow": workflow} for workflow in (named, plain)]
@@ -135,13 +136,13 @@ async def test_an_error_that_is_final_is_not_tried_after_a_delay(bench: Bench) -
 async def test_steps_have_reactions_and_a_delayed_retry_does_not_end_the_workflow(bench: Bench) -> None:
     reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["1m"]}], "on_unblock": [job("note")]}
     step = {"type": "a", "args": [], "options": {"retry": {"max_attempts": 1}}, "event_reactions": reactions}
-    info = await bench.engine.create_workflow(
+    info = await bench.engine.workflows.create(
         read_members(msgspec.json.encode({"type": "chain", "steps": [step, {"type": "b", "args": []}]}))
     )
     found = {one.type: one for one in await bench.fetch(count=5)}
     assert set(found) == {"a", "note"}
     await bench.fail(found["a"])
-    assert (await bench.engine.show_workflow(info.id)).state == "running"
+    assert (await bench.engine.workflows.show(info.id)).state == "running"
     await bench.upkeep(61)
     await bench.ack(await bench.fetch_one())
     assert (await bench.fetch_one()).type == "b"
@@ -189,9 +190,9 @@ async def test_a_lost_lease_reacts_to_nothing(bench: Bench) -> None:
 
 
 async def test_reactions_of_a_tenant_make_what_is_theirs(bench: Bench) -> None:
-    acme = bench.engine.of("acme")
+    acme = bench.engine.as_(Caller("acme"))
     body = {"type": "t", "args": [], "event_reactions": {"on_creation": [job("after")]}}
-    await acme.enqueue([read_members(msgspec.json.encode(body))])
+    await acme.jobs.enqueue([read_members(msgspec.json.encode(body))])
     assert {one.tenant for one in await bench.fetch(count=5)} == {"acme"}
 
 
@@ -209,6 +210,6 @@ async def test_reactions_are_written_in_python(bench: Bench) -> None:
     @app.job("t", retry=Retry(max_attempts=1), reactions=reactions)
     async def t() -> None: ...
 
-    await bench.engine.enqueue([t.request([], {})])
+    await bench.engine.jobs.enqueue([t.request([], {})])
     await bench.ack(await bench.fetch_one(), b"9")
     assert sorted(one.args[0] for one in await bench.fetch(count=5)) == [1, 9]

@@ -19,7 +19,7 @@ from ojster.events.streams import Channel
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, Release
 from ojster.jobs.request import read_members
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from tests.conftest import Bench, Clock, request
 from tests.server.test_connections import serving
@@ -36,7 +36,7 @@ async def url(shared_url: str) -> str:
 
 
 @pytest.fixture
-async def server(engine: Engine) -> AsyncIterator[str]:
+async def server(engine: Service) -> AsyncIterator[str]:
     async with serving(engine) as (_, port):
         yield f"http://127.0.0.1:{port}"
 
@@ -100,7 +100,7 @@ async def test_a_job_is_followed_to_its_end(server: str, bench: Bench) -> None:
     stream = Stream(server, f"/jobs/{job.id}/events")
     reading = await begin(stream)
     await bench.fetch_one("q")
-    await bench.engine.report(Progress(job.id, 0.75, "three quarters"))
+    await bench.engine.jobs.report(Progress(job.id, 0.75, "three quarters"))
     await bench.ack(await bench.find(job))
     events = await asyncio.wait_for(reading, 10)
     assert [event["event"] for event in events] == ["job.state_changed", "job.progress", "job.state_changed"]
@@ -136,7 +136,7 @@ async def test_a_queue_is_followed_and_nothing_else(server: str, bench: Bench) -
     reading = await begin(Stream(server, "/queues/q/events"), 3)
     for queue in ("other", "q", "other", "q"):
         await bench.push(queue=queue)
-    await bench.engine.pause("q")
+    await bench.engine.queues.pause("q")
     events = await asyncio.wait_for(reading, 10)
     assert [event["event"] for event in events] == ["job.state_changed", "job.state_changed", "queue.paused"]
     assert {event["queue"] for event in events} == {"q"}
@@ -146,7 +146,7 @@ async def test_types_of_events_can_be_chosen(server: str, bench: Bench) -> None:
     job = await bench.push()
     reading = await begin(Stream(server, f"/jobs/{job.id}/events?event_types=job.progress"))
     await bench.fetch_one()
-    await bench.engine.report(Progress(job.id, 0.5))
+    await bench.engine.jobs.report(Progress(job.id, 0.5))
     await bench.ack(await bench.find(job))
     assert [event["event"] for event in await asyncio.wait_for(reading, 10)] == ["job.progress"]
 
@@ -172,15 +172,15 @@ async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
 ) -> None:
     """Two servers of one database work while a client is cut off again and again, and comes back to either."""
     monkeypatch.setattr(streams, "MAX_EVENTS_IN_MEMORY", 50)  # who is away for long must read the log
-    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(2)]
+    engines = [Service(open_database(shared_url, clock=clock)) for _ in range(2)]
     dice = random.Random(7)
     done = asyncio.Event()
 
-    async def work(engine: Engine, number: int) -> None:
+    async def work(engine: Service, number: int) -> None:
         for _ in range(60):
-            await engine.enqueue([request(f"t{number}") for _ in range(dice.randint(1, 5))])
-            jobs = await engine.fetch(Claim(("default",), dice.randint(1, 6)))
-            await engine.acknowledge([Acknowledgement(job.id) for job in jobs])
+            await engine.jobs.enqueue([request(f"t{number}") for _ in range(dice.randint(1, 5))])
+            jobs = await engine.jobs.fetch(Claim(("default",), dice.randint(1, 6)))
+            await engine.jobs.acknowledge([Acknowledgement(job.id) for job in jobs])
 
     async with serving(engines[0]) as (_, one), serving(engines[1]) as (_, other):
         stream = Stream("", "/events/stream", "evt_0")
@@ -200,10 +200,10 @@ async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
         await asyncio.gather(*(work(engine, number) for number, engine in enumerate(engines * 2)))
         done.set()
         await asyncio.wait_for(listening, 60)
-        stretch = await engines[0].read_on(0)
+        stretch = await engines[0].events.read_on(0)
         everything = list(stretch.events)
         while stretch.more:
-            stretch = await engines[0].read_on(everything[-1][0])
+            stretch = await engines[0].events.read_on(everything[-1][0])
             everything += stretch.events
     for engine in engines:
         await engine.close()
@@ -216,10 +216,10 @@ async def test_who_comes_too_late_is_told_of_the_gap(server: str, bench: Bench) 
     for last_id in ("evt_999999999999999", "nonsense"):
         (event,) = await Stream(server, "/events/stream", last_id).read(1)
         assert (event["event"], event["channel"]) == ("system.gap", "all")
-    stretch = await bench.engine.read_on(0)
+    stretch = await bench.engine.events.read_on(0)
     for _ in range(3):
         await bench.push()
-    await bench.engine.last_event()
+    await bench.engine.events.last()
     await bench.run(forget_oldest, 2)
     events = await Stream(server, "/queues/default/events", f"evt_{stretch.events[0][0]}").read(2)
     assert [event["event"] for event in events] == ["system.gap", "job.state_changed"]
@@ -242,11 +242,11 @@ async def test_a_quiet_stream_shows_that_it_is_alive(
     reading = await begin(stream)
     while stream.raw.count(":heartbeat") < 2:
         await asyncio.sleep(0.01)
-    await bench.engine.cancel(job.id)
+    await bench.engine.jobs.cancel(job.id)
     assert steps(await asyncio.wait_for(reading, 10)) == [("available", "cancelled")]
 
 
-async def test_who_follows_is_told_that_the_server_stops(engine: Engine) -> None:
+async def test_who_follows_is_told_that_the_server_stops(engine: Service) -> None:
     async with serving(engine) as (_, port):
         reading = await begin(Stream(f"http://127.0.0.1:{port}", "/events/stream"))
     (event,) = await asyncio.wait_for(reading, 10)
@@ -275,34 +275,34 @@ async def test_of_each_transition_it_is_told_where_it_leads(bench: Bench) -> Non
         await bench.push(queue="l", rate_limit={"key": "k", "concurrency": 1, "on_limit": on_limit})
         for on_limit in ("reschedule", "reschedule", "drop")
     ]
-    await bench.engine.activate(pending.id)
+    await bench.engine.workflows.activate(pending.id)
     for job in await bench.fetch(count=5):
         await (bench.fail(job) if job.id == unlucky.id else bench.ack(job))
     await bench.upkeep(15)
     for job in await bench.fetch(count=5):
         release = Release(job.id, job.worker_id, job.attempt, 1_000_000 if job.id == scheduled.id else 0)
-        await bench.engine.release([release])
+        await bench.engine.jobs.release([release])
     await bench.upkeep(2)
     held = await bench.fetch(count=5, lease=1_000_000)
     await bench.upkeep(5)
     await bench.fetch("l", count=5)
-    workflow = await bench.engine.create_workflow(
+    workflow = await bench.engine.workflows.create(
         read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}')
     )
-    await bench.engine.hold_workflow(workflow.id)
-    await bench.engine.release_workflow(workflow.id)
-    await bench.engine.cancel_workflow(workflow.id)
+    await bench.engine.workflows.hold(workflow.id)
+    await bench.engine.workflows.release(workflow.id)
+    await bench.engine.workflows.cancel(workflow.id)
     await bench.upkeep(60)
     for job in (unlucky, scheduled):
         if (await bench.find(job)).state in ("available", "retryable", "scheduled"):
-            await bench.engine.cancel(job.id)
+            await bench.engine.jobs.cancel(job.id)
     assert held
     states: dict[str, str | None] = {}
-    for _, event in (await bench.engine.read_on(0)).events:
+    for _, event in (await bench.engine.events.read_on(0)).events:
         if "to" in event[5]:
             assert states.get(event[2]) == event[5]["from"], event
             states[event[2]] = event[5]["to"]
-    jobs = (await bench.engine.list_jobs()).jobs
+    jobs = (await bench.engine.jobs.select()).jobs
     assert {job.id: job.state for job in jobs} == states
     assert len(jobs) >= 4 + len(limited)
     assert (await bench.find(expiring)).state == "discarded"
@@ -335,15 +335,15 @@ async def test_channels_are_followed_over_one_connection(server: str, bench: Ben
     answer = await say(socket, action="subscribe", channel="queue:q", event_types=types)
     assert answer == {"type": "subscribed", "channel": "queue:q", "event_types": types}
     await bench.fetch_one("q")
-    await bench.engine.pause("q")
+    await bench.engine.queues.pause("q")
     first, second = await hear(socket), await hear(socket)
     assert (first["channel"], first["event"], first["data"]["to"]) == (channel, "job.state_changed", "active")
     assert first["id"].startswith("evt_")
     assert (second["channel"], second["event"]) == ("queue:q", "queue.paused")
     assert (await say(socket, action="unsubscribe", channel=channel))["type"] == "unsubscribed"
     await bench.ack(await bench.find(job))
-    await bench.engine.resume("q")
-    await bench.engine.pause("q")
+    await bench.engine.queues.resume("q")
+    await bench.engine.queues.pause("q")
     assert (await hear(socket))["event"] == "queue.paused"
     await socket.close()
 
@@ -398,13 +398,13 @@ async def test_a_tenants_connection_tells_only_of_its_own(server: str, bench: Be
     socket = await socket_to(server, additional_headers={"X-OJS-Tenant": "acme"})
     assert (await say(socket, action="subscribe", channel=f"job:{theirs.id}"))["code"] == "not_found"
     await say(socket, action="subscribe", channel="all")
-    await bench.engine.cancel(theirs.id)
+    await bench.engine.jobs.cancel(theirs.id)
     mine = await bench.push(meta={"tenant_id": "acme"})
     assert (await hear(socket))["data"]["job_id"] == mine.id
     await socket.close()
 
 
-async def test_a_connection_is_closed_when_the_server_stops(engine: Engine) -> None:
+async def test_a_connection_is_closed_when_the_server_stops(engine: Service) -> None:
     async with serving(engine) as (_, port):
         socket = await socket_to(f"http://127.0.0.1:{port}")
         await say(socket, action="subscribe", channel="all")

@@ -25,7 +25,7 @@ from ojster.events.webhooks import QUEUE
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
 from ojster.server.application import Application
-from ojster.service import Engine
+from ojster.service import Service
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 
 @pytest.fixture
-async def application(engine: Engine) -> AsyncIterator[Application]:
+async def application(engine: Service) -> AsyncIterator[Application]:
     made = Application(engine, trusting=True)
     yield made
     await made.deliverer.stop()
@@ -342,7 +342,7 @@ async def test_a_lookup_that_hangs_holds_nobody_up(http: Http, bench: Bench, mon
             while not asked.is_set():
                 await asyncio.sleep(0.005)
             await deliverer.stop()
-        (delivery,) = (await bench.engine.list_jobs(JobFilter(queue=QUEUE), Page())).jobs
+        (delivery,) = (await bench.engine.jobs.select(JobFilter(queue=QUEUE), Page())).jobs
         assert (delivery.state, delivery.attempt) == ("available", 0)
     finally:
         hanging.set()
@@ -351,7 +351,7 @@ async def test_a_lookup_that_hangs_holds_nobody_up(http: Http, bench: Bench, mon
 async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) -> None:
     from ojster.storage.database import open_database
 
-    engine = Engine(open_database(shared_url))
+    engine = Service(open_database(shared_url))
     config = uvicorn.Config(Application(engine, trusting=True), port=0, log_level="error")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())

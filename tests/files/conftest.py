@@ -10,9 +10,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from ojster.core.ids import new_id
-from ojster.files import streams
+from ojster.files import service as streams
 from ojster.files.store import FileStore, open_store
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import Database
 
 PIECE = 1000
@@ -62,9 +62,9 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def engine(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+async def engine(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     """An engine with a file store, whose files have small pieces."""
     monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
-    made = Engine(database, store=store)
+    made = Service(database, store=store)
     yield made
-    await made.stop_chores()
+    await made.maintenance.stop()

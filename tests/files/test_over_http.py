@@ -17,14 +17,16 @@ from ojster.client.client import HttpClient
 from ojster.collections.handles import SharedCollection
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import BackendError, BackendUnavailable, NotFound
-from ojster.files import streams, transfer
+from ojster.files import service as streams
+from ojster.files import transfer
 from ojster.files.file import FileRef, HashMismatch, NewFile
 from ojster.files.records import list_pieces
 from ojster.files.store import FileStore, open_store
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.scope import Caller
 from ojster.server.application import Application
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import Database
 from tests.conftest import Http, request
 from tests.files.conftest import PIECE
@@ -39,7 +41,7 @@ BASE = "/ojs/v1"
 
 
 @pytest.fixture
-async def http(engine: Engine) -> AsyncIterator[Http]:
+async def http(engine: Service) -> AsyncIterator[Http]:
     transport = httpx.ASGITransport(app=Application(engine))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield Http(client)
@@ -159,7 +161,7 @@ class Cutter:
 
 
 @pytest.fixture
-async def cutter(engine: Engine) -> AsyncIterator[tuple[Cutter, HttpClient]]:
+async def cutter(engine: Service) -> AsyncIterator[tuple[Cutter, HttpClient]]:
     async with serving(engine) as (_, port):
         cutter = Cutter(port)
         async with cutter.listening() as url:
@@ -175,22 +177,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_upload_whose_connection_is_cut_goes_on(
-    cutter: tuple[Cutter, HttpClient], engine: Engine, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], engine: Service, tmp_path: Path
 ) -> None:
     proxy, client = cutter
     (tmp_path / "data.csv").write_bytes(CONTENT)
-    begun = await client.create_file(NewFile(len(CONTENT), SHA256))
+    begun = await client.files.create(NewFile(len(CONTENT), SHA256))
 
     async def sending() -> AsyncIterator[bytes]:
         yield CONTENT[: PIECE + 100]
-        while (await engine.find_file(begun.id)).offset < PIECE:
+        while (await engine.files.find(begun.id)).offset < PIECE:
             await asyncio.sleep(0.005)
         yield CONTENT[PIECE + 100 :]
 
     proxy.up[:] = [PIECE + 1500]
     with pytest.raises(BackendUnavailable):
-        await client.write_file(begun.id, 0, sending())
-    assert PIECE <= (await engine.find_file(begun.id)).offset < len(CONTENT)
+        await client.files.write(begun.id, 0, sending())
+    assert PIECE <= (await engine.files.find(begun.id)).offset < len(CONTENT)
     proxy.up[:] = [1500, 1500]
     file = await transfer.upload(client, tmp_path / "data.csv")
     assert file.complete
@@ -199,7 +201,7 @@ async def test_an_upload_whose_connection_is_cut_goes_on(
 
 
 async def test_a_download_whose_connection_is_cut_goes_on(
-    cutter: tuple[Cutter, HttpClient], engine: Engine, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], engine: Service, tmp_path: Path
 ) -> None:
     proxy, client = cutter
     file = (await engine.files.keep(CONTENT, NewFile(filename="data.csv"))).ref
@@ -213,14 +215,14 @@ async def test_a_download_whose_connection_is_cut_goes_on(
     assert await transfer.fetch(client, file.id) == CONTENT
 
 
-async def test_a_download_goes_on_with_what_another_has_left(engine: Engine, tmp_path: Path) -> None:
+async def test_a_download_goes_on_with_what_another_has_left(engine: Service, tmp_path: Path) -> None:
     file = (await engine.files.keep(CONTENT, NewFile())).ref
     (tmp_path / f".x.{SHA256[:16]}.part").write_bytes(CONTENT[:1234])
     await transfer.download(engine, file, tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 
-async def test_what_has_come_wrong_is_thrown_away(engine: Engine, tmp_path: Path) -> None:
+async def test_what_has_come_wrong_is_thrown_away(engine: Service, tmp_path: Path) -> None:
     file = (await engine.files.keep(CONTENT, NewFile())).ref
     (tmp_path / f".x.{SHA256[:16]}.part").write_bytes(b"x" * 1234)
     with pytest.raises(HashMismatch):
@@ -233,29 +235,29 @@ async def test_what_has_come_wrong_is_thrown_away(engine: Engine, tmp_path: Path
 
 
 async def test_a_damaged_file_ends_before_it_is_wrong(
-    cutter: tuple[Cutter, HttpClient], engine: Engine, store: FileStore, monkeypatch: pytest.MonkeyPatch
+    cutter: tuple[Cutter, HttpClient], engine: Service, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client = cutter
     monkeypatch.setattr(transfer, "PATIENCE", 1)
     file = await engine.files.keep(CONTENT, NewFile())
-    pieces = await engine.look(list_pieces, file.id)
+    pieces = await engine.scope.look(list_pieces, file.id)
     await store.put(f"{file.id}/{pieces[-1].name}", b"x" * 17)
     got = bytearray()
     with pytest.raises(BackendUnavailable):
-        await collect(await client.read_file(file.id), got)
+        await collect(await client.files.read(file.id), got)
     assert bytes(got) == CONTENT[: 3 * PIECE]
 
 
-async def test_a_file_that_gets_shorter_while_it_is_uploaded_is_noticed(engine: Engine, tmp_path: Path) -> None:
+async def test_a_file_that_gets_shorter_while_it_is_uploaded_is_noticed(engine: Service, tmp_path: Path) -> None:
     source = tmp_path / "log"
     source.write_bytes(CONTENT)
-    creates = engine.create_file
+    creates = engine.files.create
 
     async def create(new: NewFile) -> Any:
         source.write_bytes(CONTENT[:100])
         return await creates(new)
 
-    engine.create_file = create  # type: ignore[method-assign]
+    engine.files.create = create  # type: ignore[method-assign]
     with pytest.raises(HashMismatch, match="shorter"):
         await transfer.upload(engine, source)
 
@@ -293,11 +295,11 @@ def shared(client: Any, where: Where, job_id: str | None = None) -> SharedCollec
 
 
 async def test_a_program_puts_files_into_collections_and_gets_them_back(
-    cutter: tuple[Cutter, HttpClient], engine: Engine, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], engine: Service, tmp_path: Path
 ) -> None:
     proxy, client = cutter
     (tmp_path / "app.tar.gz").write_bytes(CONTENT)
-    await client.create_collection("releases")
+    await client.collections.create("releases")
     releases = shared(client, Where("releases"))
     item = await releases.aadd_file("2.0", tmp_path / "app.tar.gz", data={"stable": True}, category="tarball")
     assert (item.kind, item.category, bytes(item.data)) == ("artifact", "tarball", b'{"stable":true}')
@@ -313,33 +315,33 @@ async def test_a_program_puts_files_into_collections_and_gets_them_back(
         await releases.aread("plain")
 
 
-async def test_a_job_of_a_workspace_brings_about_files_of_it(engine: Engine) -> None:
-    acme = engine.of("acme")
-    (pushed,) = await acme.enqueue([request("t")])
-    await engine.fetch(Claim(("default",), worker_id="w"))
+async def test_a_job_of_a_workspace_brings_about_files_of_it(engine: Service) -> None:
+    acme = engine.as_(Caller("acme"))
+    (pushed,) = await acme.jobs.enqueue([request("t")])
+    await engine.jobs.fetch(Claim(("default",), worker_id="w"))
     artifacts = shared(engine, Where(job_id=pushed.job.id), pushed.job.id)
     await artifacts.aadd_file("log", b"all went well", filename="log.txt")
-    (file,) = await acme.list_files()
+    (file,) = await acme.files.select()
     assert file.filename == "log.txt"
     assert await shared(acme, Where(job_id=pushed.job.id)).aread("log") == b"all went well"
     with pytest.raises(NotFound):
-        await shared(engine.of("beta"), Where(job_id=pushed.job.id)).aread("log")
-    await engine.acknowledge([Acknowledgement(pushed.job.id, None, "w", 1)])
+        await shared(engine.as_(Caller("beta")), Where(job_id=pushed.job.id)).aread("log")
+    await engine.jobs.acknowledge([Acknowledgement(pushed.job.id, None, "w", 1)])
     with pytest.raises(Exception, match="Only an active job"):
-        await engine.add_item(Where(job_id=pushed.job.id), NewItem("late", b"null"))
-    (item,) = await engine.items(Where(job_id=pushed.job.id))
+        await engine.collections.add(Where(job_id=pushed.job.id), NewItem("late", b"null"))
+    (item,) = await engine.collections.items(Where(job_id=pushed.job.id))
     assert (item.collection, item.name) == ("artifacts", "log")
 
 
 async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
-    cutter: tuple[Cutter, HttpClient], engine: Engine
+    cutter: tuple[Cutter, HttpClient], engine: Service
 ) -> None:
     """Although its worker works for all workspaces."""
     _, client = cutter
-    acme = engine.of("acme")
-    await acme.create_collection("releases")
-    (pushed,) = await acme.enqueue([request("t")])
-    await engine.fetch(Claim(("default",), worker_id="w"))
+    acme = engine.as_(Caller("acme"))
+    await acme.collections.create("releases")
+    (pushed,) = await acme.jobs.enqueue([request("t")])
+    await engine.jobs.fetch(Claim(("default",), worker_id="w"))
     for number, caller in enumerate((client, engine)):
         releases = shared(caller, Where("releases", job_id=pushed.job.id), pushed.job.id)
         await releases.aadd_file(f"file-{number}", b"content")
@@ -349,9 +351,9 @@ async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
             : number + 1
         ]
         await releases.aremove("data")
-    assert [item.name for item in await acme.items(Where("releases"))] == ["file-0", "file-1"]
+    assert [item.name for item in await acme.collections.items(Where("releases"))] == ["file-0", "file-1"]
     with pytest.raises(NotFound):
-        await shared(engine.of("beta"), Where("releases", job_id=pushed.job.id)).aitems()
+        await shared(engine.as_(Caller("beta")), Where("releases", job_id=pushed.job.id)).aitems()
 
 
 @pytest.fixture
@@ -383,8 +385,8 @@ async def test_an_object_store_that_is_always_cut_off_loses_nothing_that_was_sai
 ) -> None:
     proxy, store = cut_s3
     monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
-    engine = Engine(database, store=store)
-    file = await engine.create_file(NewFile(len(CONTENT), SHA256))
+    engine = Service(database, store=store)
+    file = await engine.files.create(NewFile(len(CONTENT), SHA256))
 
     async def sending() -> AsyncIterator[bytes]:
         yield CONTENT[: 2 * PIECE]
@@ -392,9 +394,9 @@ async def test_an_object_store_that_is_always_cut_off_loses_nothing_that_was_sai
         yield CONTENT[2 * PIECE :]
 
     with pytest.raises(BackendUnavailable):
-        await engine.write_file(file.id, 0, sending())
+        await engine.files.write(file.id, 0, sending())
     proxy.up.clear()
-    assert (await engine.find_file(file.id)).offset == 2 * PIECE
-    file = await engine.write_file(file.id, 2 * PIECE, transfer._pieces_of(CONTENT, 2 * PIECE, len(CONTENT)))
+    assert (await engine.files.find(file.id)).offset == 2 * PIECE
+    file = await engine.files.write(file.id, 2 * PIECE, transfer._pieces_of(CONTENT, 2 * PIECE, len(CONTENT)))
     assert file.complete
     assert await transfer.fetch(engine, file.id) == CONTENT

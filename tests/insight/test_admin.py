@@ -111,8 +111,8 @@ async def test_finished_jobs_are_kept_as_long_as_their_queue_says(http: Http, be
 
     async def left() -> set[str]:
         await bench.run(forget, None)
-        await bench.engine.retain_by_walks()
-        return {job.queue for job in (await bench.engine.list_jobs()).jobs}
+        await bench.engine.maintenance.retain_by_walks()
+        return {job.queue for job in (await bench.engine.jobs.select()).jobs}
 
     assert await left() == {"short", "usual", "long"}
     bench.clock.advance(2 * 3600)
@@ -131,7 +131,7 @@ async def test_only_so_many_dead_letters_are_kept(http: Http, bench: Bench) -> N
     for _ in range(4):
         await bench.push(queue="q", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
         ids.append((await bench.fail(await bench.fetch_one("q"))).id)
-    await bench.engine.retain_by_walks()
+    await bench.engine.maintenance.retain_by_walks()
     listed = await get(http, "/dead-letter")
     assert [one["id"] for one in listed["items"]] == ids[:1:-1]
     assert "dead_letter.pruned" in await bench.events()
@@ -149,7 +149,7 @@ async def test_a_queue_is_purged_only_if_it_is_meant(http: Http, bench: Bench) -
     assert (await http("DELETE", path, long_ago)).json()["purged_count"] == 0
     purged = await http("DELETE", path, {"states": ["completed", "discarded"], "confirm": True})
     assert purged.json() == {"purged_count": 1, "skipped": 0, "states": ["completed", "discarded"]}
-    assert [job.id for job in (await bench.engine.list_jobs()).jobs] == [waiting.id]
+    assert [job.id for job in (await bench.engine.jobs.select()).jobs] == [waiting.id]
 
 
 async def test_jobs_are_searched_and_sorted(http: Http, bench: Bench) -> None:
@@ -283,7 +283,7 @@ async def test_in_maintenance_nothing_starts_and_everything_is_kept(http: Http, 
     await bench.push("accepted")
     await bench.upkeep(after=120)
     assert await bench.fetch(count=9) == []
-    assert {job.type: job.state for job in (await bench.engine.list_jobs()).jobs} == {
+    assert {job.type: job.state for job in (await bench.engine.jobs.select()).jobs} == {
         "waiting": "available",
         "later": "scheduled",
         "accepted": "available",

@@ -8,7 +8,7 @@ import pytest
 
 from ojster.insight.statistics import Span, Work, history
 from ojster.schedules.retention import forget
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from tests.conftest import Bench, Clock
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_hours_are_summed_up_once_by_several_servers(shared_url: str, clock: Clock) -> None:
-    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(3)]
+    engines = [Service(open_database(shared_url, clock=clock)) for _ in range(3)]
     bench = Bench(engines[0], clock)
     start = clock.now
     for _ in range(10):
@@ -25,7 +25,7 @@ async def test_hours_are_summed_up_once_by_several_servers(shared_url: str, cloc
     for days in (1, 1, 1, 1):
         clock.advance(days * 86_400)
         await asyncio.gather(*[engine.database.run(forget, None) for engine in engines])
-    steps = await bench.engine.look(history, Span(start, clock.now, 60))
+    steps = await bench.engine.scope.look(history, Span(start, clock.now, 60))
     assert sum(work.enqueued for _, work in steps) == 10
     for engine in engines:
         await engine.close()

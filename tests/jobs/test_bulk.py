@@ -17,17 +17,17 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_sweep_finds_all_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "WINDOW", 7)
-    await bench.engine.enqueue([request(queue="ab"[n % 2]) for n in range(50)])
-    found = await bench.engine.sweep(Action.CANCEL, JobFilter(queue="a"))
+    await bench.engine.jobs.enqueue([request(queue="ab"[n % 2]) for n in range(50)])
+    found = await bench.engine.jobs.sweep(Action.CANCEL, JobFilter(queue="a"))
     assert (found.matched, found.succeeded) == (25, 25)
-    assert await bench.engine.count_jobs() == {"a": {"cancelled": 25, "available": 0}, "b": {"available": 25}}
+    assert await bench.engine.jobs.count() == {"a": {"cancelled": 25, "available": 0}, "b": {"available": 25}}
 
 
 async def test_a_sweep_leaves_alone_what_comes_while_it_is_under_way(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "WINDOW", 5)
-    await bench.engine.enqueue([request() for _ in range(30)])
+    await bench.engine.jobs.enqueue([request() for _ in range(30)])
     going = True
 
     async def push_more() -> None:
@@ -35,10 +35,10 @@ async def test_a_sweep_leaves_alone_what_comes_while_it_is_under_way(
             await bench.push("later")
 
     pushing = asyncio.create_task(push_more())
-    found = await bench.engine.sweep(Action.CANCEL, JobFilter())
+    found = await bench.engine.jobs.sweep(Action.CANCEL, JobFilter())
     going = False
     await pushing
-    left = await bench.engine.list_jobs(JobFilter(states=("cancelled",)))
+    left = await bench.engine.jobs.select(JobFilter(states=("cancelled",)))
     assert found.succeeded == found.matched == left.total >= 30
 
 
@@ -55,15 +55,15 @@ async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
 
 
 async def test_two_sweeps_at_once_deal_with_each_job_once(bench: Bench) -> None:
-    await bench.engine.enqueue([request() for _ in range(500)])
-    one, two = await asyncio.gather(*[bench.engine.sweep(Action.CANCEL, JobFilter()) for _ in range(2)])
+    await bench.engine.jobs.enqueue([request() for _ in range(500)])
+    one, two = await asyncio.gather(*[bench.engine.jobs.sweep(Action.CANCEL, JobFilter()) for _ in range(2)])
     assert one.succeeded + two.succeeded == 500
 
 
 async def test_states_in_which_it_cannot_be_done_are_refused(bench: Bench) -> None:
     for action, state in ((Action.CANCEL, "completed"), (Action.RETRY, "active"), (Action.DELETE, "available")):
         with pytest.raises(InvalidRequest, match=state):
-            await bench.engine.sweep(action, JobFilter(states=(state,)))
+            await bench.engine.jobs.sweep(action, JobFilter(states=(state,)))
 
 
 async def test_times_choose_jobs(bench: Bench) -> None:
@@ -78,4 +78,4 @@ async def test_times_choose_jobs(bench: Bench) -> None:
         (JobFilter(priority=5), []),
         (JobFilter(finished_after=0), []),
     ):
-        assert [job.type for job in (await bench.engine.list_jobs(chosen)).jobs] == types
+        assert [job.type for job in (await bench.engine.jobs.select(chosen)).jobs] == types

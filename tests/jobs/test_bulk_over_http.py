@@ -24,7 +24,7 @@ async def batch(http: Http, *jobs: dict[str, Any], **more: Any) -> tuple[int, di
 
 
 async def count(bench: Bench) -> int:
-    return (await bench.engine.list_jobs()).total
+    return (await bench.engine.jobs.select()).total
 
 
 async def test_a_partial_batch_tells_what_became_of_each(http: Http, bench: Bench) -> None:

@@ -10,8 +10,8 @@ from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.messages import Acknowledgement, Progress, Release
+from ojster.jobs.scope import accepted
 from ojster.jobs.selection import JobFilter
-from ojster.scope import accepted
 from tests.conftest import Bench, shown
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def test_success_clears_the_error_but_not_the_history(bench: Bench) -> Non
     await bench.fail(await bench.fetch_one())
     await bench.upkeep(after=10)
     await bench.ack(await bench.fetch_one())
-    (job,) = (await bench.engine.list_jobs(JobFilter())).jobs
+    (job,) = (await bench.engine.jobs.select(JobFilter())).jobs
     assert "error" not in shown(job)
     assert len(shown(job)["errors"]) == 1
 
@@ -91,7 +91,7 @@ async def test_only_the_newest_errors_are_kept(bench: Bench) -> None:
 async def test_a_released_job_is_back_and_its_attempt_does_not_count(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
-    (released,) = await bench.engine.release([Release(job.id, "w", 1)])
+    (released,) = await bench.engine.jobs.release([Release(job.id, "w", 1)])
     assert accepted(released).state == "available"
     again = await bench.fetch_one()
     assert (again.id, again.attempt) == (job.id, 1)
@@ -100,14 +100,14 @@ async def test_a_released_job_is_back_and_its_attempt_does_not_count(bench: Benc
 async def test_a_job_released_with_a_delay_is_scheduled(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
-    await bench.engine.release([Release(job.id, delay=5_000_000)])
+    await bench.engine.jobs.release([Release(job.id, delay=5_000_000)])
     assert (await bench.find(job)).state == "scheduled"
     await bench.upkeep(after=5)
     assert (await bench.fetch_one()).attempt == 1
 
 
 async def refusal_of(bench: Bench, ack: Acknowledgement) -> OjsterError:
-    (result,) = await bench.engine.acknowledge([ack])
+    (result,) = await bench.engine.jobs.acknowledge([ack])
     assert isinstance(result, OjsterError)
     return result
 
@@ -133,7 +133,7 @@ async def test_a_stale_acknowledgement_changes_nothing(bench: Bench) -> None:
 async def test_a_job_is_acknowledged_once(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
-    results = await bench.engine.acknowledge([Acknowledgement(job.id, b"1"), Acknowledgement(job.id, b"2")])
+    results = await bench.engine.jobs.acknowledge([Acknowledgement(job.id, b"1"), Acknowledgement(job.id, b"2")])
     assert isinstance(results[1], Conflict)
     assert (await bench.find(job)).result == b"1"
 
@@ -143,7 +143,7 @@ async def test_a_refused_acknowledgement_does_not_harm_its_neighbours(bench: Ben
         await bench.push()
     first, second = await bench.fetch(count=2)
     missing = new_id()
-    results = await bench.engine.acknowledge([Acknowledgement(id) for id in (first.id, missing, second.id)])
+    results = await bench.engine.jobs.acknowledge([Acknowledgement(id) for id in (first.id, missing, second.id)])
     assert isinstance(results[1], NotFound)
     assert (await bench.find(second)).state == "completed"
 
@@ -181,7 +181,7 @@ async def test_a_heartbeat_extends_the_lease(bench: Bench) -> None:
     job = await bench.fetch_one(worker_id="w")
     for _ in range(5):
         bench.clock.advance(2)
-        pulse = await bench.engine.beat(Heartbeat("w", (job.id,)))
+        pulse = await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
         assert pulse.extended == [job.id]
         await bench.upkeep()
     assert (await bench.find(job)).state == "active"
@@ -191,9 +191,9 @@ async def test_a_job_that_runs_longer_than_its_timeout_fails_in_spite_of_heartbe
     await bench.push(timeout_ms=5000, visibility_timeout_ms=3000)
     job = await bench.fetch_one(worker_id="w")
     bench.clock.advance(2)
-    await bench.engine.beat(Heartbeat("w", (job.id,)))
+    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
     bench.clock.advance(2)
-    await bench.engine.beat(Heartbeat("w", (job.id,)))
+    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
     await bench.upkeep(after=1)
     found = shown(await bench.find(job))
     assert (found["state"], found["error"]["type"]) == ("retryable", "timeout")
@@ -203,27 +203,27 @@ async def test_a_heartbeat_tells_of_cancelled_and_lost_jobs(bench: Bench) -> Non
     for _ in range(3):
         await bench.push()
     mine, cancelled, lost = await bench.fetch(count=3, worker_id="w", lease=1_000_000)
-    await bench.engine.cancel(cancelled.id)
-    await bench.engine.release([Release(lost.id, "w")])
+    await bench.engine.jobs.cancel(cancelled.id)
+    await bench.engine.jobs.release([Release(lost.id, "w")])
     await bench.fetch_one(worker_id="other")
     unknown = new_id()
-    pulse = await bench.engine.beat(Heartbeat("w", (mine.id, cancelled.id, lost.id, unknown)))
+    pulse = await bench.engine.fleet.beat(Heartbeat("w", (mine.id, cancelled.id, lost.id, unknown)))
     assert (pulse.extended, pulse.cancelled, pulse.lost) == ([mine.id], [cancelled.id], [lost.id, unknown])
 
 
 async def test_progress_is_kept_and_only_its_worker_may_report_it(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.report(Progress(job.id, 0.5, "half", "w", 1))
+    await bench.engine.jobs.report(Progress(job.id, 0.5, "half", "w", 1))
     assert shown(await bench.find(job))["progress"]["progress"] == 0.5
     with pytest.raises(Conflict):
-        await bench.engine.report(Progress(job.id, 0.9, None, "other", 1))
+        await bench.engine.jobs.report(Progress(job.id, 0.9, None, "other", 1))
 
 
 async def test_who_waits_for_a_job_learns_when_it_is_finished(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
-    waiting = asyncio.create_task(bench.engine.wait_for(job.id, 30))
+    waiting = asyncio.create_task(bench.engine.jobs.wait_for(job.id, 30))
     await asyncio.sleep(0.01)
     await bench.ack(job, b"42")
     assert (await asyncio.wait_for(waiting, 5)).result == b"42"
@@ -231,19 +231,19 @@ async def test_who_waits_for_a_job_learns_when_it_is_finished(bench: Bench) -> N
 
 async def test_who_waits_in_vain_sees_the_job_as_it_is(bench: Bench) -> None:
     job = await bench.push()
-    assert (await bench.engine.wait_for(job.id, 0.01)).state == "available"
+    assert (await bench.engine.jobs.wait_for(job.id, 0.01)).state == "available"
     with pytest.raises(NotFound):
-        await bench.engine.wait_for(new_id(), 0.01)
+        await bench.engine.jobs.wait_for(new_id(), 0.01)
 
 
 async def test_a_discarded_job_runs_again_by_hand_as_if_it_were_new(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     job = await bench.fail(await bench.fetch_one())
-    again = await bench.engine.retry_dead(job.id)
+    again = await bench.engine.jobs.retry_dead(job.id)
     assert (again.state, again.attempt, again.errors, again.dead) == ("available", 0, None, 0)
     assert (await bench.fetch_one()).attempt == 1
     with pytest.raises(Conflict):
-        await bench.engine.retry_dead(job.id)
+        await bench.engine.jobs.retry_dead(job.id)
 
 
 async def test_only_dead_letters_are_listed_as_such(bench: Bench) -> None:
@@ -251,9 +251,9 @@ async def test_only_dead_letters_are_listed_as_such(bench: Bench) -> None:
     await bench.push("gone", retry={"max_attempts": 1})
     for job in await bench.fetch(count=2):
         await bench.fail(job)
-    page = await bench.engine.list_jobs(JobFilter(dead=True))
+    page = await bench.engine.jobs.select(JobFilter(dead=True))
     assert [job.type for job in page.jobs] == ["dead"]
-    await bench.engine.delete_dead(page.jobs[0].id)
-    assert (await bench.engine.list_jobs(JobFilter(dead=True))).total == 0
+    await bench.engine.jobs.delete_dead(page.jobs[0].id)
+    assert (await bench.engine.jobs.select(JobFilter(dead=True))).total == 0
     with pytest.raises(NotFound):
         await bench.find(page.jobs[0])

@@ -11,14 +11,14 @@ from ojster.jobs.history import MAX_HISTORY_ENTRIES, Entry
 from ojster.jobs.messages import Release
 from ojster.jobs.request import read_members
 from ojster.schedules.retention import forget
-from ojster.service import Engine
+from ojster.service import Service
 from tests.conftest import START, Bench
 
 pytestmark = pytest.mark.anyio
 
 
 async def told(bench: Bench, id: str) -> list[Entry]:
-    return await bench.engine.history(id)
+    return await bench.engine.jobs.history(id)
 
 
 def words(entries: list[Entry]) -> list[str]:
@@ -68,11 +68,11 @@ async def test_schedules_releases_and_cancellations_are_told(bench: Bench) -> No
     await bench.upkeep(11)
     held = await bench.fetch_one(worker_id="w")
     bench.clock.advance(1)
-    await bench.engine.release([Release(held.id, "w", 1)])
+    await bench.engine.jobs.release([Release(held.id, "w", 1)])
     bench.clock.advance(1)
     await bench.fetch_one()
     bench.clock.advance(1)
-    await bench.engine.cancel(job.id)
+    await bench.engine.jobs.cancel(job.id)
     entries = await told(bench, job.id)
     assert words(entries) == [
         "created", "scheduled>available", "available>active", "attempt_started", "active>available",
@@ -87,7 +87,7 @@ async def test_a_dead_letter_that_is_run_again_keeps_its_history(bench: Bench) -
     job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
     bench.clock.advance(1)
-    await bench.engine.retry_dead(job.id)
+    await bench.engine.jobs.retry_dead(job.id)
     bench.clock.advance(1)
     await bench.ack(await bench.fetch_one())
     assert words(await told(bench, job.id))[-5:] == [
@@ -99,16 +99,16 @@ async def test_a_history_is_forgotten_on_demand_and_with_its_job(bench: Bench) -
     job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
     count = len(await told(bench, job.id))
-    assert await bench.engine.purge_history(job.id) == count
+    assert await bench.engine.jobs.purge_history(job.id) == count
     assert await told(bench, job.id) == []
     bench.clock.advance(1)
-    await bench.engine.retry_dead(job.id)
+    await bench.engine.jobs.retry_dead(job.id)
     assert words(await told(bench, job.id)) == ["discarded>available"]
-    await bench.engine.cancel(job.id)
+    await bench.engine.jobs.cancel(job.id)
     await bench.upkeep(100_000)
     assert (await bench.run(forget, None))["jobs"] == 1
     assert await bench.run(rows, None) == 0
-    for call in (bench.engine.history, bench.engine.purge_history, bench.engine.lineage):
+    for call in (bench.engine.jobs.history, bench.engine.jobs.purge_history, bench.engine.jobs.lineage):
         with pytest.raises(NotFound):
             await call(job.id)
 
@@ -142,21 +142,21 @@ async def test_each_transition_begins_where_the_one_before_it_has_ended(bench: B
 
 async def test_the_jobs_of_a_workflow_know_where_they_come_from(bench: Bench) -> None:
     steps = b'[{"type": "a", "args": []}, {"type": "b", "args": []}, {"type": "c", "args": []}]'
-    info = await bench.engine.create_workflow(read_members(b'{"type": "chain", "steps": %b}' % steps))
+    info = await bench.engine.workflows.create(read_members(b'{"type": "chain", "steps": %b}' % steps))
     ids = []
     while jobs := await bench.fetch():
         ids.append(jobs[0].id)
         await bench.ack(jobs[0])
-    first, second, third = [await bench.engine.lineage(id) for id in ids]
+    first, second, third = [await bench.engine.jobs.lineage(id) for id in ids]
     assert (first.parent_id, first.root_id, first.workflow_id) == (None, ids[0], info.id)
     assert first.children == {ids[1]: {ids[2]: {}}}
     assert (second.parents, second.children) == ([ids[0]], {ids[2]: {}})
     assert (third.parent_id, third.root_id, third.children) == (ids[1], ids[0], {})
 
 
-async def test_what_a_job_says_of_its_parents_is_kept(engine: Engine, bench: Bench) -> None:
+async def test_what_a_job_says_of_its_parents_is_kept(engine: Service, bench: Bench) -> None:
     parent = (await bench.push()).id
     members = read_members(b'{"type": "t", "args": [], "parent_id": "%b", "root_id": "%b"}' % ((parent.encode(),) * 2))
-    (pushed,) = await engine.enqueue([members])
-    found = await engine.lineage(pushed.job.id)
+    (pushed,) = await engine.jobs.enqueue([members])
+    found = await engine.jobs.lineage(pushed.job.id)
     assert (found.parent_id, found.root_id, found.workflow_id, found.children) == (parent, parent, None, {})

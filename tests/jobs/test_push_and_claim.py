@@ -44,7 +44,7 @@ async def test_a_pending_job_waits_for_activation(bench: Bench) -> None:
     job = await bench.push(pending=True)
     assert job.state == "pending"
     assert await bench.fetch() == []
-    steered = await bench.engine.activate(job.id)
+    steered = await bench.engine.workflows.activate(job.id)
     assert (steered.before, steered.job.state) == ("pending", "available")
     assert (await bench.fetch_one()).id == job.id
 
@@ -112,7 +112,7 @@ async def test_a_batch_gets_in_whole_or_not_at_all(bench: Bench) -> None:
     taken = await bench.push("first")
     batch = [request("a"), request("b", id=taken.id), request("c")]
     with pytest.raises(Duplicate) as refusal:
-        await bench.engine.enqueue(batch)
+        await bench.engine.jobs.enqueue(batch)
     assert refusal.value.details["index"] == 1
     assert [job.type for job in await bench.fetch(count=9)] == ["first"]
 
@@ -120,16 +120,16 @@ async def test_a_batch_gets_in_whole_or_not_at_all(bench: Bench) -> None:
 async def test_a_batch_with_one_id_twice_is_refused(bench: Bench) -> None:
     id = new_id()
     with pytest.raises(Duplicate):
-        await bench.engine.enqueue([request("a", id=id), request("b", id=id)])
+        await bench.engine.jobs.enqueue([request("a", id=id), request("b", id=id)])
     assert await bench.fetch() == []
 
 
 async def test_a_refused_batch_does_not_harm_its_neighbours(bench: Bench) -> None:
     taken = await bench.push("first")
     results = await asyncio.gather(
-        bench.engine.enqueue([request("a")]),
-        bench.engine.enqueue([request("b", id=taken.id)]),
-        bench.engine.enqueue([request("c"), request("d")]),
+        bench.engine.jobs.enqueue([request("a")]),
+        bench.engine.jobs.enqueue([request("b", id=taken.id)]),
+        bench.engine.jobs.enqueue([request("c"), request("d")]),
         return_exceptions=True,
     )
     assert isinstance(results[1], Duplicate)
@@ -143,12 +143,12 @@ async def test_an_expired_job_is_never_handed_out(bench: Bench) -> None:
 
 
 async def test_a_paused_queue_takes_jobs_and_gives_none(bench: Bench) -> None:
-    await bench.engine.pause("default")
+    await bench.engine.queues.pause("default")
     job = await bench.push()
     assert await bench.fetch() == []
     await bench.push(queue="other")
     assert len(await bench.fetch("default", "other", count=5)) == 1
-    await bench.engine.resume("default")
+    await bench.engine.queues.resume("default")
     assert (await bench.fetch_one()).id == job.id
 
 
@@ -167,7 +167,7 @@ async def test_a_fetch_that_waits_for_a_rate_limit_is_served_when_it_opens(bench
     for _ in range(2):
         await bench.push(rate_limit={"max_per_second": 1})
     await bench.fetch()
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=10))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=10))
     await asyncio.sleep(0.01)
     assert await bench.upkeep() == bench.clock.now + 1_000_000, "the chores know when the gate opens"
     await bench.upkeep(after=1)
@@ -180,7 +180,7 @@ async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench)
     for _ in range(3):
         new = read_job(request(), bench.clock.now, largest=1_000_000)
         new.exclusive_key = "k"
-        jobs += [pushed.job for pushed in await engine.push([new])]
+        jobs += [pushed.job for pushed in await engine.jobs.push([new])]
     other = await bench.push()
     first, second = await bench.fetch(count=9)
     assert [first.id, second.id] == [jobs[0].id, other.id]
@@ -190,41 +190,41 @@ async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench)
 
 
 async def test_a_waiting_fetch_is_served_as_soon_as_there_is_a_job(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("a", "b")), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("a", "b")), wait=30))
     await asyncio.sleep(0)
     job = await bench.push(queue="b")
     assert [found.id for found in await asyncio.wait_for(waiting, 5)] == [job.id]
 
 
 async def test_each_of_many_waiting_fetches_gets_a_job(bench: Bench) -> None:
-    waiting = [asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=30)) for _ in range(20)]
+    waiting = [asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30)) for _ in range(20)]
     await asyncio.sleep(0.01)
-    await bench.engine.enqueue([request() for _ in range(20)])
+    await bench.engine.jobs.enqueue([request() for _ in range(20)])
     found = await asyncio.wait_for(asyncio.gather(*waiting), 5)
     assert len({job.id for jobs in found for job in jobs}) == 20
 
 
 async def test_a_fetch_that_waited_in_vain_returns_nothing(bench: Bench) -> None:
-    assert await bench.engine.fetch(Claim(("default",)), wait=0.01) == []
+    assert await bench.engine.jobs.fetch(Claim(("default",)), wait=0.01) == []
 
 
 async def test_a_cancelled_fetch_takes_no_job_with_it(bench: Bench) -> None:
     for _ in range(20):
         await bench.push()
-        fetching = asyncio.create_task(bench.engine.fetch(Claim(("default",), worker_id="w"), wait=5))
+        fetching = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), worker_id="w"), wait=5))
         await asyncio.sleep(0)
         fetching.cancel()
         result = (await asyncio.gather(fetching, return_exceptions=True))[0]
         if isinstance(result, list):
-            await bench.engine.acknowledge([Acknowledgement(job.id) for job in result])
+            await bench.engine.jobs.acknowledge([Acknowledgement(job.id) for job in result])
             continue
-        (job,) = await bench.engine.fetch(Claim(("default",)), wait=5)
+        (job,) = await bench.engine.jobs.fetch(Claim(("default",)), wait=5)
         assert job.attempt == 1
         await bench.ack(job)
 
 
 async def test_a_drained_engine_lets_nobody_wait(bench: Bench) -> None:
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.01)
     bench.engine.drain()
     assert await asyncio.wait_for(waiting, 5) == []
@@ -232,7 +232,7 @@ async def test_a_drained_engine_lets_nobody_wait(bench: Bench) -> None:
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:
     from ojster.core.errors import InvalidRequest
-    from ojster.scope import Enqueue, JobRequest
+    from ojster.jobs.service import Enqueue, JobRequest
 
     async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest:
         job["meta"] = {"stamped": True, **job.get("meta", {})}
@@ -256,11 +256,11 @@ async def test_events_tell_what_happened(bench: Bench) -> None:
     await bench.ack(job)
     assert (await bench.events()) == ["job.enqueued", "job.started", "job.completed"]
     chosen = EventFilter(types=("job.completed",), queues=("q",))
-    page = await bench.engine.select_events(chosen)
+    page = await bench.engine.events.select(chosen)
     (event,) = page.events
     assert page.cursor == event["id"]
     after = EventFilter(after=int(event["id"].removeprefix("evt_")))
-    assert (await bench.engine.select_events(after)).events == []
+    assert (await bench.engine.events.select(after)).events == []
     more = {"attempt": 1, "duration_ms": 1500, "from": "active", "to": "completed"}
     assert event["data"] == {"job_id": job.id, "job_type": "test.job", "queue": "q"} | more
 
@@ -271,5 +271,5 @@ async def test_fetches_of_overlapping_queues_that_are_merged_share_no_job(bench:
     fetches = [bench.fetch(*queues) for queues in (("a", "b"), ("a",), ("b", "a"), ("b", "a", "c"))]
     jobs = [job.id for found in await asyncio.gather(*fetches) for job in found]
     assert len(jobs) == len(set(jobs)) == 3
-    counts = (await bench.engine.count_jobs())["a"]
+    counts = (await bench.engine.jobs.count())["a"]
     assert {state: n for state, n in counts.items() if n} == {"active": 3}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ojster.core.errors import InvalidRequest, SchemaViolation
 from ojster.core.json_schema import breaking_changes, compile_schema, parse_version
 from ojster.jobs.schemas import Mode, Schema, register_schemas
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from tests.conftest import Clock, Http, request
 
@@ -182,16 +182,16 @@ async def test_versions_are_three_numbers() -> None:
 
 
 async def test_other_processes_hear_of_a_new_schema(shared_url: str, clock: Clock) -> None:
-    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(2)]
+    engines = [Service(open_database(shared_url, clock=clock)) for _ in range(2)]
     for engine in engines:
-        await engine.enqueue([request()])
+        await engine.jobs.enqueue([request()])
     schema = Schema("test.job", (1, 0, 0), "1", Mode.STRICT, b'{"type":"array","minItems":1}')
-    await engines[0].do(register_schemas, schema)
+    await engines[0].scope.do(register_schemas, schema)
     async with asyncio.timeout(20):
         for engine in engines:
             while True:
                 try:
-                    await engine.enqueue([request()])
+                    await engine.jobs.enqueue([request()])
                 except SchemaViolation:
                     break
                 await asyncio.sleep(0.01)

@@ -29,7 +29,7 @@ async def make(bench: Bench, state: JobState) -> Job:
         case JobState.AVAILABLE:
             return await bench.push()
         case JobState.CANCELLED:
-            return (await bench.engine.cancel((await bench.push()).id)).job
+            return (await bench.engine.jobs.cancel((await bench.push()).id)).job
     await bench.push(retry={"max_attempts": 1 if state == JobState.DISCARDED else 3, "on_exhaustion": "dead_letter"})
     job = await bench.fetch_one(worker_id="w")
     match state:
@@ -45,31 +45,31 @@ Act = Callable[[Bench, Job], Awaitable[object]]
 
 ACTS: dict[str, tuple[Act, dict[JobState, JobState]]] = {
     "acknowledge": (
-        lambda bench, job: bench.engine.acknowledge([Acknowledgement(job.id)]),
+        lambda bench, job: bench.engine.jobs.acknowledge([Acknowledgement(job.id)]),
         {JobState.ACTIVE: JobState.COMPLETED},
     ),
     "fail": (
-        lambda bench, job: bench.engine.fail([FailureReport(job.id, FAILURE)]),
+        lambda bench, job: bench.engine.jobs.fail([FailureReport(job.id, FAILURE)]),
         {JobState.ACTIVE: JobState.RETRYABLE},
     ),
     "discard": (
-        lambda bench, job: bench.engine.fail([FailureReport(job.id, Failure("X", "failed", "DISCARD"))]),
+        lambda bench, job: bench.engine.jobs.fail([FailureReport(job.id, Failure("X", "failed", "DISCARD"))]),
         {JobState.ACTIVE: JobState.DISCARDED},
     ),
     "release": (
-        lambda bench, job: bench.engine.release([Release(job.id)]),
+        lambda bench, job: bench.engine.jobs.release([Release(job.id)]),
         {JobState.ACTIVE: JobState.AVAILABLE},
     ),
     "release later": (
-        lambda bench, job: bench.engine.release([Release(job.id, delay=1_000_000)]),
+        lambda bench, job: bench.engine.jobs.release([Release(job.id, delay=1_000_000)]),
         {JobState.ACTIVE: JobState.SCHEDULED},
     ),
     "cancel": (
-        lambda bench, job: bench.engine.cancel(job.id),
+        lambda bench, job: bench.engine.jobs.cancel(job.id),
         {state: JobState.CANCELLED for state in JobState if state not in FINISHED},
     ),
-    "activate": (lambda bench, job: bench.engine.activate(job.id), {JobState.PENDING: JobState.AVAILABLE}),
-    "retry": (lambda bench, job: bench.engine.retry_dead(job.id), {JobState.DISCARDED: JobState.AVAILABLE}),
+    "activate": (lambda bench, job: bench.engine.workflows.activate(job.id), {JobState.PENDING: JobState.AVAILABLE}),
+    "retry": (lambda bench, job: bench.engine.jobs.retry_dead(job.id), {JobState.DISCARDED: JobState.AVAILABLE}),
     "fetch": (lambda bench, job: bench.fetch(), {JobState.AVAILABLE: JobState.ACTIVE}),
     "time": (
         lambda bench, job: bench.upkeep(after=3601),

@@ -10,7 +10,7 @@ import pytest
 
 from ojster.core.errors import QueueFull
 from ojster.queues.rules import may_be_bounded
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from tests.conftest import Bench, Clock, Http, request
 
@@ -63,7 +63,7 @@ async def test_a_batch_is_taken_whole_or_not_at_all_unless_it_is_partial(http: H
     await bound(http, 3)
     jobs = [{"type": "t", "args": [], "queue": "q"}] * 4
     assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})).status_code == 429
-    assert (await bench.engine.list_jobs()).total == 0
+    assert (await bench.engine.jobs.select()).total == 0
     partial = (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "partial"})).json()
     assert [result["status"] for result in partial["results"]] == [201, 201, 201, 429]
 
@@ -102,16 +102,16 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
     from ojster.queues.configuration import Configuration
     from ojster.queues.rules import Bound
 
-    engines = [Engine(open_database(shared_url, clock=clock)) for _ in range(3)]
+    engines = [Service(open_database(shared_url, clock=clock)) for _ in range(3)]
     for engine in engines:
-        await engine.enqueue([request()])  # they know that there are no bounds
-    await engines[0].do(configuration.configure, Configuration("q", rules={"backpressure": Bound(20)}))
+        await engine.jobs.enqueue([request()])  # they know that there are no bounds
+    await engines[0].scope.do(configuration.configure, Configuration("q", rules={"backpressure": Bound(20)}))
 
-    async def push_some(engine: Engine) -> int:
+    async def push_some(engine: Service) -> int:
         taken = 0
         for _ in range(20):
             try:
-                await engine.enqueue([request(queue="q")])
+                await engine.jobs.enqueue([request(queue="q")])
                 taken += 1
             except QueueFull:
                 await asyncio.sleep(0.01)

@@ -18,7 +18,7 @@ from ojster.jobs.messages import Acknowledgement
 from ojster.queues import pools
 from ojster.queues.fairness import STRICT, FairnessState, Sharing, Strategy
 from ojster.queues.pool import Pool
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from tests.conftest import Bench, Clock
 
@@ -42,11 +42,11 @@ async def queues_of(bench: Bench, *queues: str, **more: Any) -> str:
 
 
 async def put(bench: Bench, name: str, *queues: str, sharing: Sharing = STRICT, **more: Any) -> None:
-    await bench.engine.do(pools.put_pools, Pool(name, queues, sharing=sharing, **more))
+    await bench.engine.scope.do(pools.put_pools, Pool(name, queues, sharing=sharing, **more))
 
 
 async def join(bench: Bench, worker: str, pool: str | None = None, **more: Any) -> None:
-    await bench.engine.beat(Heartbeat(worker, pool=pool, **more))
+    await bench.engine.fleet.beat(Heartbeat(worker, pool=pool, **more))
 
 
 # Strategies
@@ -95,7 +95,7 @@ async def test_jobs_that_must_wait_leave_their_turn_to_others(bench: Bench) -> N
     for _ in range(5):
         await bench.push(queue="a", rate_limit={"key": "api", "concurrency": 1})
     await push(bench, b=5)
-    await bench.engine.pause("c")
+    await bench.engine.queues.pause("c")
     await push(bench, c=5)
     assert Counter(await queues_of(bench, "a", "b", "c", sharing=ROUND_ROBIN, count=5)) == {"a": 1, "b": 4}
 
@@ -193,7 +193,7 @@ async def test_who_waits_for_room_in_a_pool_is_woken(bench: Bench) -> None:
         await join(bench, worker, "p")
     await push(bench, a=1, b=1)
     (first,) = await bench.fetch("a", "b", worker_id="v")
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("a", "b"), 1, "w"), wait=20))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("a", "b"), 1, "w"), wait=20))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.ack(first)
@@ -210,7 +210,7 @@ async def test_an_isolated_pool_shares_its_queues_with_nobody(bench: Bench) -> N
     assert await queues_of(bench, "a", "b", worker_id="v", count=5) == "b"
     assert await queues_of(bench, "a", "b", count=5) == ""
     assert await queues_of(bench, "a", "b", worker_id="w") == "a"
-    await bench.engine.do(pools.delete_pools, "gpu")
+    await bench.engine.scope.do(pools.delete_pools, "gpu")
     assert await queues_of(bench, "a", "b", worker_id="v") == "a"
 
 
@@ -224,31 +224,31 @@ async def test_only_one_of_several_isolated_pools_does_not_shut_the_others_out(b
 
 async def test_a_pool_that_is_unknown_is_told(bench: Bench) -> None:
     with pytest.raises(NotFound, match="no pool"):
-        await bench.engine.look(pools.find_pools, "p")
+        await bench.engine.scope.look(pools.find_pools, "p")
     with pytest.raises(NotFound, match="no pool"):
-        await bench.engine.do(pools.delete_pools, "p")
+        await bench.engine.scope.do(pools.delete_pools, "p")
 
 
 async def test_the_bound_of_a_pool_holds_for_several_servers(shared_url: str, clock: Clock) -> None:
     databases = [open_database(shared_url) for _ in range(2)]
     try:
-        engines = [Engine(database) for database in databases]
-        await engines[0].do(pools.put_pools, Pool("p", ("a",), concurrency=3))
+        engines = [Service(database) for database in databases]
+        await engines[0].scope.do(pools.put_pools, Pool("p", ("a",), concurrency=3))
         for worker in range(4):
-            await engines[worker % 2].beat(Heartbeat(f"w{worker}", pool="p"))
+            await engines[worker % 2].fleet.beat(Heartbeat(f"w{worker}", pool="p"))
         await push(Bench(engines[0], clock), a=60)
         running, most, done = 0, 0, 0
 
-        async def work(engine: Engine, worker: str) -> None:
+        async def work(engine: Service, worker: str) -> None:
             nonlocal running, most, done
             while done < 60:
-                jobs = await engine.fetch(Claim(("a",), 2, worker), wait=0.2)
+                jobs = await engine.jobs.fetch(Claim(("a",), 2, worker), wait=0.2)
                 running += len(jobs)
                 most = max(most, running)
                 await asyncio.sleep(0.001)
                 running -= len(jobs)  # before they end for others
                 done += len(jobs)
-                await engine.acknowledge([Acknowledgement(job.id, None, worker, job.attempt) for job in jobs])
+                await engine.jobs.acknowledge([Acknowledgement(job.id, None, worker, job.attempt) for job in jobs])
 
         await asyncio.wait_for(
             asyncio.gather(*[work(engines[number % 2], f"w{number}") for number in range(4)]), timeout=60

@@ -20,7 +20,7 @@ from ojster.jobs.messages import Acknowledgement
 from ojster.queues import claim_policies, limits
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits, Rate
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import Bench, Clock, request
@@ -35,7 +35,7 @@ async def push(bench: Bench, key: str = "api", queue: str = "default", **limit: 
 
 
 async def override(bench: Bench, key: str, limit: Limits | None, until: int | None = None) -> None:
-    await bench.engine.do(limits.override, Override(key, limit, until))
+    await bench.engine.scope.do(limits.override, Override(key, limit, until))
 
 
 async def limit_queue(bench: Bench, queue: str, limit: Limits) -> None:
@@ -56,7 +56,7 @@ async def test_no_more_jobs_with_a_key_run_than_are_allowed(bench: Bench) -> Non
     (third,) = await bench.fetch(count=10)
     await bench.fail(second)
     assert len(await bench.fetch(count=10)) == 1
-    await bench.engine.cancel(third.id)
+    await bench.engine.jobs.cancel(third.id)
     assert len(await bench.fetch(count=10)) == 1
 
 
@@ -114,7 +114,7 @@ async def test_a_fetch_that_waits_is_served_when_there_is_room(bench: Bench) -> 
     for queue in ("a", "a", "b"):
         await push(bench, queue=queue, concurrency=1)
     running = await bench.fetch_one("a")
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("b",)), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("b",)), wait=30))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.ack(running)
@@ -125,7 +125,7 @@ async def test_a_fetch_that_waits_is_served_when_the_window_is_over(bench: Bench
     for _ in range(3):
         await push(bench, rate=RATE)
     await bench.fetch(count=3)
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.05)
     assert await bench.upkeep() == bench.clock.now + 10 * SECOND
     assert not waiting.done()
@@ -162,7 +162,7 @@ async def test_an_operator_can_change_a_limit_for_a_time(bench: Bench) -> None:
         await push(bench, concurrency=2)
     await override(bench, "api", Limits(concurrency=0), until=bench.clock.now + 60 * SECOND)
     assert await bench.fetch(count=9) == []
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",), 9), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 9), wait=30))
     await asyncio.sleep(0.05)
     await bench.upkeep(after=61)
     assert len(await waiting) == 2
@@ -183,7 +183,7 @@ async def test_a_queue_can_be_limited_as_a_whole(bench: Bench) -> None:
     for number in range(6):
         await (push(bench, concurrency=9) if number % 2 else bench.push())
     first, second = await bench.fetch(count=9)
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",), 9), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 9), wait=30))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.fail(first)
@@ -230,7 +230,7 @@ async def test_a_limit_set_while_jobs_run_counts_them_and_their_ends(bench: Benc
         await bench.push()
     running = await bench.fetch(count=2)
     await limit_queue(bench, "default", Limits(concurrency=1))
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("default",)), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.05)
     for job in running:
         assert not waiting.done()
@@ -270,7 +270,7 @@ async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.
     monkeypatch.setattr(limits, "MAX_KEYS_PER_READ", 5)
     monkeypatch.setattr(claim_policies, "MAX_KEYS_PER_READ", 5)
     keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
-    await bench.engine.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
+    await bench.engine.jobs.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
     started: Counter[str | None] = Counter()
     for _ in range(2000):
         started.update(job.limit_key for job in await bench.fetch(count=2))
@@ -281,7 +281,7 @@ async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.
 
 async def test_an_open_transaction_of_a_caller_stops_no_claims(postgres_url: str, clock: Clock) -> None:
     parsed = parse_postgres_url(postgres_url)
-    bench = Bench(Engine(open_database(postgres_url, clock=clock)), clock)
+    bench = Bench(Service(open_database(postgres_url, clock=clock)), clock)
     await push(bench, concurrency=1)
     free = await bench.push()
     with psycopg.connect(parsed.conninfo) as connection:
@@ -293,28 +293,28 @@ async def test_an_open_transaction_of_a_caller_stops_no_claims(postgres_url: str
 
 
 async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Clock) -> None:
-    engines = [Engine(open_database(url, clock=clock))]
+    engines = [Service(open_database(url, clock=clock))]
     if ":memory:" not in url:
-        engines += [Engine(open_database(url, clock=clock)) for _ in range(2)]
+        engines += [Service(open_database(url, clock=clock)) for _ in range(2)]
     bench = Bench(engines[0], clock)
     await limit_queue(bench, "narrow", Limits(concurrency=4))
     jobs = [request(queue="narrow") for _ in range(40)]
     jobs += [request(queue="keyed", rate_limit={"key": f"k{n % 9}", "concurrency": 2}) for n in range(60)]
-    await engines[0].enqueue(jobs)
+    await engines[0].jobs.enqueue(jobs)
     active: Counter[str | None] = Counter()
     most: Counter[str | None] = Counter()
     done = 0
 
-    async def work(engine: Engine, name: str) -> None:
+    async def work(engine: Service, name: str) -> None:
         nonlocal done
         queues = ("narrow", "keyed") if name.endswith("0") else ("keyed", "narrow")
         while done < 100:
-            for job in await engine.fetch(Claim(queues, 1 + done % 3, worker_id=name)):
+            for job in await engine.jobs.fetch(Claim(queues, 1 + done % 3, worker_id=name)):
                 active[job.limit_key] += 1
                 most[job.limit_key] = max(most[job.limit_key], active[job.limit_key])
                 await asyncio.sleep(0)
                 active[job.limit_key] -= 1
-                await engine.acknowledge([Acknowledgement(job.id, None, name, job.attempt)])
+                await engine.jobs.acknowledge([Acknowledgement(job.id, None, name, job.attempt)])
                 done += 1
 
     async with asyncio.timeout(60):
@@ -338,7 +338,7 @@ async def test_limits_hold_whatever_happens(shared_url: str, steps: list[tuple[s
     else:
         empty(shared_url)
     clock = Clock()
-    bench = Bench(Engine(open_database(shared_url, clock=clock)), clock)
+    bench = Bench(Service(open_database(shared_url, clock=clock)), clock)
     allowed: dict[str, dict[str, Any]] = {
         "a": {"concurrency": 1},
         "b": {"rate": {"limit": 2, "period": "PT10S"}},
@@ -378,6 +378,6 @@ async def test_limits_hold_whatever_happens(shared_url: str, steps: list[tuple[s
                 opened, used = at, 0
             used += 1
             assert used <= most
-    discarded = (await bench.engine.count_jobs()).get("default", {}).get("discarded", 0)
+    discarded = (await bench.engine.jobs.count()).get("default", {}).get("discarded", 0)
     assert ended + discarded == pushed, "nobody starved"
     await bench.engine.close()

@@ -386,5 +386,5 @@ def body(job):
     while True:
         os.write(1, raw)
 """
-    with pytest.raises(CodeFailed, match="too much"):
+    with pytest.raises(CodeFailed, match="bytes at once"):
         await run(body)

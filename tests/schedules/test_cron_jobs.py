@@ -23,7 +23,7 @@ def cron(name: str = "c", expression: str = "@every 60s", **more: Any) -> Cron:
 
 
 async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None:
-    registered, is_new = await bench.engine.register_cron(cron())
+    registered, is_new = await bench.engine.schedules.register(cron())
     assert is_new
     assert registered.next_run_at == START + 60_000_000
     await bench.upkeep(after=59)
@@ -32,28 +32,28 @@ async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None
     job = await bench.fetch_one("q")
     assert (job.type, job.args, job.cron_name) == ("cron.job", [1], "c")
     assert job.meta == {"own": True, "cron_name": "c", "cron_triggered_at": shown(job)["created_at"]}
-    found = await bench.engine.find_cron("c")
+    found = await bench.engine.schedules.find("c")
     assert (found.run_count, found.last_run_at, found.next_run_at) == (1, bench.clock.now, bench.clock.now + 60_000_000)
     assert "cron.triggered" in (await bench.events())
 
 
 async def test_missed_occurrences_are_made_up_for_once(bench: Bench) -> None:
-    await bench.engine.register_cron(cron(overlap_policy="allow"))
+    await bench.engine.schedules.register(cron(overlap_policy="allow"))
     await bench.upkeep(after=600.5)
     assert len(await bench.fetch("q", count=50)) == 1
-    found = await bench.engine.find_cron("c")
+    found = await bench.engine.schedules.find("c")
     assert found.next_run_at is not None
     assert found.next_run_at > bench.clock.now
 
 
 async def test_an_interval_does_not_drift(bench: Bench) -> None:
-    await bench.engine.register_cron(cron())
+    await bench.engine.schedules.register(cron())
     await bench.upkeep(after=61.5)
-    assert (await bench.engine.find_cron("c")).next_run_at == START + 120_000_000
+    assert (await bench.engine.schedules.find("c")).next_run_at == START + 120_000_000
 
 
 async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
-    await bench.engine.register_cron(cron())
+    await bench.engine.schedules.register(cron())
     await bench.upkeep(after=60)
     job = await bench.fetch_one("q")
     await bench.upkeep(after=60)
@@ -62,18 +62,18 @@ async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
     await bench.ack(job)
     await bench.upkeep(after=60)
     assert len(await bench.fetch("q")) == 1
-    assert (await bench.engine.find_cron("c")).run_count == 2
+    assert (await bench.engine.schedules.find("c")).run_count == 2
 
 
 async def test_allow_lets_them_overlap(bench: Bench) -> None:
-    await bench.engine.register_cron(cron(overlap_policy="allow"))
+    await bench.engine.schedules.register(cron(overlap_policy="allow"))
     for _ in range(3):
         await bench.upkeep(after=60)
     assert len(await bench.fetch("q", count=9)) == 3
 
 
 async def test_cancel_previous_lets_the_newest_win(bench: Bench) -> None:
-    await bench.engine.register_cron(cron(overlap_policy="cancel_previous"))
+    await bench.engine.schedules.register(cron(overlap_policy="cancel_previous"))
     await bench.upkeep(after=60)
     first = await bench.fetch_one("q")
     await bench.upkeep(after=60)
@@ -82,7 +82,7 @@ async def test_cancel_previous_lets_the_newest_win(bench: Bench) -> None:
 
 
 async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
-    await bench.engine.register_cron(cron(overlap_policy="enqueue"))
+    await bench.engine.schedules.register(cron(overlap_policy="enqueue"))
     for _ in range(3):
         await bench.upkeep(after=60)
     order = []
@@ -98,11 +98,11 @@ async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
 async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) -> None:
     from ojster.jobs.claim_policy import Claim
 
-    await bench.engine.register_cron(cron(overlap_policy="enqueue"))
+    await bench.engine.schedules.register(cron(overlap_policy="enqueue"))
     for _ in range(2):
         await bench.upkeep(after=60)
     first = await bench.fetch_one("q")
-    waiting = asyncio.create_task(bench.engine.fetch(Claim(("q",)), wait=30))
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("q",)), wait=30))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     await bench.ack(first)
@@ -110,49 +110,49 @@ async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) 
 
 
 async def test_a_disabled_cron_job_does_not_fire(bench: Bench) -> None:
-    await bench.engine.register_cron(cron())
-    assert (await bench.engine.switch_cron("c", False)).next_run_at is None
+    await bench.engine.schedules.register(cron())
+    assert (await bench.engine.schedules.switch("c", False)).next_run_at is None
     await bench.upkeep(after=120)
     assert await bench.fetch("q") == []
-    assert (await bench.engine.switch_cron("c", True)).next_run_at == bench.clock.now + 60_000_000
+    assert (await bench.engine.schedules.switch("c", True)).next_run_at == bench.clock.now + 60_000_000
 
 
 async def test_registering_again_updates_and_does_not_start_over(bench: Bench) -> None:
-    await bench.engine.register_cron(cron(expression="0 0 * * *"))
+    await bench.engine.schedules.register(cron(expression="0 0 * * *"))
     bench.clock.advance(10)
-    again, is_new = await bench.engine.register_cron(cron(expression="0 0 * * *", overlap_policy="allow"))
+    again, is_new = await bench.engine.schedules.register(cron(expression="0 0 * * *", overlap_policy="allow"))
     assert not is_new
     assert again.overlap_policy == "allow"
     assert again.created_at == START
-    await bench.engine.register_cron(cron(name="i"))
+    await bench.engine.schedules.register(cron(name="i"))
     bench.clock.advance(30)
-    interval, _ = await bench.engine.register_cron(cron(name="i"))
+    interval, _ = await bench.engine.schedules.register(cron(name="i"))
     assert interval.next_run_at == START + 70_000_000, "the interval goes on from where it was"
 
 
 async def test_a_cron_job_that_is_not_there_cannot_be_removed(bench: Bench) -> None:
-    await bench.engine.register_cron(cron())
-    await bench.engine.unregister_cron("c")
-    assert await bench.engine.crons() == []
+    await bench.engine.schedules.register(cron())
+    await bench.engine.schedules.unregister("c")
+    assert await bench.engine.schedules.all() == []
     with pytest.raises(NotFound):
-        await bench.engine.unregister_cron("c")
+        await bench.engine.schedules.unregister("c")
     with pytest.raises(NotFound):
-        await bench.engine.switch_cron("c", True)
+        await bench.engine.schedules.switch("c", True)
 
 
 async def test_with_many_servers_each_occurrence_fires_once(shared_url: str) -> None:
     clock = Clock()
     databases = [open_database(shared_url, clock=clock) for _ in range(4)]
     try:
-        from ojster.service import Engine
+        from ojster.service import Service
 
-        engines = [Engine(database) for database in databases]
-        await engines[0].register_cron(cron(overlap_policy="allow"))
+        engines = [Service(database) for database in databases]
+        await engines[0].schedules.register(cron(overlap_policy="allow"))
         for _ in range(10):
             clock.advance(60)
             await asyncio.gather(*(database.run(upkeep, None) for database in databases))
-        assert (await engines[1].count_jobs())["q"] == {"available": 10}
-        assert (await engines[2].find_cron("c")).run_count == 10
+        assert (await engines[1].jobs.count())["q"] == {"available": 10}
+        assert (await engines[2].schedules.find("c")).run_count == 10
     finally:
         for database in databases:
             database.close()

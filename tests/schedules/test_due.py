@@ -15,7 +15,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.selection import JobFilter
 from ojster.schedules.due import MOST_AT_ONCE
 from ojster.schedules.retention import BATCH, forget
-from ojster.service import Engine
+from ojster.service import Service
 from tests.conftest import START, Bench, request, shown
 
 pytestmark = pytest.mark.anyio
@@ -41,35 +41,35 @@ async def test_a_scheduled_job_is_available_when_its_time_comes(bench: Bench) ->
 
 
 async def test_a_great_many_due_jobs_are_looked_after_in_bounded_batches(bench: Bench) -> None:
-    await bench.engine.enqueue([request(scheduled_at="+PT1S") for _ in range(MOST_AT_ONCE + 10)])
+    await bench.engine.jobs.enqueue([request(scheduled_at="+PT1S") for _ in range(MOST_AT_ONCE + 10)])
     next_due = await bench.upkeep(after=5)
-    counts = await bench.engine.count_jobs()
+    counts = await bench.engine.jobs.count()
     assert counts["default"] == {"available": MOST_AT_ONCE, "scheduled": 10}
     assert next_due is not None
     assert next_due <= bench.clock.now
     await bench.upkeep()
-    assert (await bench.engine.count_jobs())["default"]["available"] == MOST_AT_ONCE + 10
+    assert (await bench.engine.jobs.count())["default"]["available"] == MOST_AT_ONCE + 10
 
 
-async def test_chores_wake_up_when_something_becomes_due_sooner(engine: Engine) -> None:
+async def test_chores_wake_up_when_something_becomes_due_sooner(engine: Service) -> None:
     """With the real clock: nobody polls, yet a job scheduled a moment ahead is there in time."""
     engine.database.clock = system_clock
-    engine.start_chores()
+    engine.maintenance.start()
     await asyncio.sleep(0.02)
-    await engine.enqueue([request(scheduled_at="+PT0.1S")])
-    assert len(await engine.fetch(Claim(("default",)), wait=5)) == 1
+    await engine.jobs.enqueue([request(scheduled_at="+PT0.1S")])
+    assert len(await engine.jobs.fetch(Claim(("default",)), wait=5)) == 1
 
 
 async def test_jobs_of_a_silent_worker_are_given_to_others(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 2})
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.beat(Heartbeat("w", (job.id,)))
+    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
     await bench.upkeep(after=29.9)
     assert (await bench.find(job)).state == "active"
     await bench.upkeep(after=0.1)
     found = shown(await bench.find(job))
     assert (found["state"], found["errors"][0]["type"]) == ("available", "worker_death")
-    assert await bench.engine.workers() == []
+    assert await bench.engine.fleet.all() == []
 
 
 async def test_a_worker_that_never_beat_is_not_silent(bench: Bench) -> None:
@@ -82,22 +82,22 @@ async def test_a_worker_that_never_beat_is_not_silent(bench: Bench) -> None:
 async def test_a_worker_that_leaves_is_forgotten_and_its_jobs_given_to_others(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
-    await bench.engine.beat(Heartbeat("w", (job.id,), hostname="h", pid=1, queues=("default",), concurrency=3))
-    (worker,) = await bench.engine.workers()
+    await bench.engine.fleet.beat(Heartbeat("w", (job.id,), hostname="h", pid=1, queues=("default",), concurrency=3))
+    (worker,) = await bench.engine.fleet.all()
     assert (worker.id, worker.hostname, worker.queues, worker.active_jobs) == ("w", "h", ["default"], 1)
-    await bench.engine.leave("w")
-    assert await bench.engine.workers() == []
+    await bench.engine.fleet.leave("w")
+    assert await bench.engine.fleet.all() == []
     assert (await bench.find(job)).state == "available"
 
 
 async def test_a_worker_is_told_what_to_be(bench: Bench) -> None:
-    await bench.engine.beat(Heartbeat("w"))
-    await bench.engine.direct("w", "quiet")
-    assert (await bench.engine.beat(Heartbeat("w"))).directive == "quiet"
+    await bench.engine.fleet.beat(Heartbeat("w"))
+    await bench.engine.fleet.direct("w", "quiet")
+    assert (await bench.engine.fleet.beat(Heartbeat("w"))).directive == "quiet"
     with pytest.raises(NotFound):
-        await bench.engine.direct("nobody", "quiet")
+        await bench.engine.fleet.direct("nobody", "quiet")
     with pytest.raises(InvalidRequest):
-        await bench.engine.direct("w", "dance")
+        await bench.engine.fleet.direct("w", "dance")
 
 
 class TestRetention:
@@ -114,14 +114,14 @@ class TestRetention:
             await bench.push(type, retry={"max_attempts": 1, "on_exhaustion": exhaustion})
         await bench.push("done")
         kept, cancelled, discarded, dead, done = await bench.fetch(count=5)
-        await bench.engine.cancel(cancelled.id)
+        await bench.engine.jobs.cancel(cancelled.id)
         await bench.fail(discarded)
         await bench.fail(dead)
         await bench.ack(done)
         left = []
         for _ in range(4):
             await bench.run(forget, None)
-            left.append({job.type for job in (await bench.engine.list_jobs(JobFilter())).jobs})
+            left.append({job.type for job in (await bench.engine.jobs.select(JobFilter())).jobs})
             bench.clock.advance(86_400.000001)
         assert left == [
             {"kept", "cancelled", "discarded", "dead", "done"},
@@ -132,11 +132,11 @@ class TestRetention:
         assert (await bench.find(kept)).state == "active"
 
     async def test_it_works_in_bounded_batches_and_keeps_the_counts(self, bench: Bench) -> None:
-        await bench.engine.enqueue([request() for _ in range(BATCH + 5)])
+        await bench.engine.jobs.enqueue([request() for _ in range(BATCH + 5)])
         for job in await bench.fetch(count=BATCH + 5):
-            await bench.engine.cancel(job.id)
+            await bench.engine.jobs.cancel(job.id)
         bench.clock.advance(3 * 86_400)
         assert (await bench.run(forget, None))["jobs"] == BATCH
-        assert (await bench.engine.count_jobs())["default"]["cancelled"] == 5
+        assert (await bench.engine.jobs.count())["default"]["cancelled"] == 5
         assert (await bench.run(forget, None))["jobs"] == 5
         assert (await bench.run(forget, None))["jobs"] == 0

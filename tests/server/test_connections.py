@@ -13,14 +13,14 @@ import uvicorn
 from ojster.jobs.claim_policy import Claim
 from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
-from ojster.service import Engine
+from ojster.service import Service
 from tests.conftest import request
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def serving(engine: Engine) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+async def serving(engine: Service) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """A server on a socket, and its port; it is told to stop at the end, if it was not before."""
     application = Application(engine)
     config = uvicorn.Config(
@@ -43,7 +43,7 @@ async def serving(engine: Engine) -> AsyncIterator[tuple[uvicorn.Server, int]]:
 
 
 @pytest.fixture
-async def port(engine: Engine) -> AsyncIterator[int]:
+async def port(engine: Service) -> AsyncIterator[int]:
     async with serving(engine) as (_, number):
         yield number
 
@@ -53,27 +53,27 @@ def fetch_of(queue: str) -> bytes:
     return b"POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def test_a_caller_that_hung_up_is_given_no_job(engine: Engine, port: int) -> None:
+async def test_a_caller_that_hung_up_is_given_no_job(engine: Service, port: int) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(fetch_of("default"))
     await asyncio.sleep(0.05)
     writer.close()
     await writer.wait_closed()
-    await engine.enqueue([request()])
-    assert len(await engine.fetch(Claim(("default",)), wait=5)) == 1
+    await engine.jobs.enqueue([request()])
+    assert len(await engine.jobs.fetch(Claim(("default",)), wait=5)) == 1
 
 
-async def test_a_caller_that_hangs_up_while_a_job_arrives_loses_it_to_the_next(engine: Engine, port: int) -> None:
+async def test_a_caller_that_hangs_up_while_a_job_arrives_loses_it_to_the_next(engine: Service, port: int) -> None:
     """The push and the end of the connection are under way at once: whoever comes first, the job is not lost."""
     for number in range(30):
         queue = f"q{number}"
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(fetch_of(queue))
         await asyncio.sleep(0.01)
-        pushing = asyncio.ensure_future(engine.enqueue([request(queue=queue)]))
+        pushing = asyncio.ensure_future(engine.jobs.enqueue([request(queue=queue)]))
         writer.close()
         await asyncio.gather(pushing, writer.wait_closed())
-        (job,) = await engine.fetch(Claim((queue,)), wait=5)
+        (job,) = await engine.jobs.fetch(Claim((queue,)), wait=5)
         assert job.attempt == 1
 
 
@@ -136,7 +136,7 @@ async def test_every_way_of_asking_is_answered_alike(port: int, headers: list[by
     await writer.wait_closed()
 
 
-async def test_requests_that_are_sent_together_are_answered_in_their_order(port: int, engine: Engine) -> None:
+async def test_requests_that_are_sent_together_are_answered_in_their_order(port: int, engine: Service) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     bodies = [b'{"type":"t%d","args":[]}' % number for number in range(20)]
     writer.write(b"".join(push_of(body, b"Content-Length: %d" % len(body)) for body in bodies))
@@ -158,8 +158,8 @@ async def test_a_request_may_come_byte_by_byte(port: int) -> None:
     await writer.wait_closed()
 
 
-async def test_a_query_reaches_the_endpoint(port: int, engine: Engine) -> None:
-    await engine.enqueue([request(queue="q"), request(queue="other")])
+async def test_a_query_reaches_the_endpoint(port: int, engine: Service) -> None:
+    await engine.jobs.enqueue([request(queue="q"), request(queue="other")])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /ojs/v1/jobs?queue=q HTTP/1.1\r\nHost: x\r\n\r\n")
     ((status, _, content),) = await answers_of(reader, 1)
@@ -179,7 +179,7 @@ async def test_a_head_without_end_is_refused(port: int) -> None:
     writer.close()
 
 
-async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(engine: Engine) -> None:
+async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(engine: Service) -> None:
     async with serving(engine) as (server, number):
         reader, writer = await asyncio.open_connection("127.0.0.1", number)
         sent = push_of(BODY, LENGTH)

@@ -11,7 +11,7 @@ import pytest
 from ojster.core.ids import new_id
 from ojster.server.application import Application
 from ojster.server.routes import ROUTES
-from ojster.service import Engine
+from ojster.service import Service
 from tests.conftest import MEDIA_TYPE, Clock, Http
 
 pytestmark = pytest.mark.anyio
@@ -267,7 +267,7 @@ async def test_the_manifest_tells_the_truth(http: Http) -> None:
     assert manifest["conformance_level"] == 4
 
 
-async def test_health_tells_when_the_database_is_gone(http: Http, engine: Engine) -> None:
+async def test_health_tells_when_the_database_is_gone(http: Http, engine: Service) -> None:
     assert (await http("GET", "/ojs/v1/health")).json()["backend"]["status"] == "ok"
     engine.database.close()
     response = await http("GET", "/ojs/v1/health")
@@ -304,7 +304,7 @@ async def test_the_page_for_people_shows_every_route(http: Http) -> None:
     assert "<script" not in page
 
 
-async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, engine: Engine) -> None:
+async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, engine: Service) -> None:
     headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in (await http("OPTIONS", "/ojs/v1/jobs", headers=headers)).headers
     app = Application(engine, cors_origins=["https://a.example"])
@@ -361,7 +361,7 @@ async def test_progress_beyond_the_end_is_the_end(http: Http) -> None:
         assert (answer.status_code, answer.json()["progress"]) == (200, kept)
 
 
-async def test_a_server_that_stops_is_not_ready(http: Http, engine: Engine) -> None:
+async def test_a_server_that_stops_is_not_ready(http: Http, engine: Service) -> None:
     assert (await http("GET", "/ready")).json()["status"] == "ready"
     assert (await http("GET", "/health")).json()["status"] == "ok"
     engine.drain()

@@ -14,7 +14,7 @@ import pytest
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.jobs.claim_policy import Claim
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.storage.sqlite.database import MAX_LOG_PAGES, migrate
 from ojster.storage.sqlite.notifier import SocketNotifier
@@ -72,8 +72,8 @@ def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
 
 async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    engine = Engine(open_database(url))
-    waiting = asyncio.create_task(engine.fetch(Claim(("default",)), wait=60))
+    engine = Service(open_database(url))
+    waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=60))
     await asyncio.sleep(0.05)
     script = (
         "import asyncio, sys; from ojster.app import App, request_of\n"
@@ -126,10 +126,10 @@ def test_the_door_of_a_killed_process_is_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_the_write_ahead_log_stays_small_under_a_steady_load(tmp_path: Path) -> None:
-    engine = Engine(open_database(f"sqlite:///{tmp_path}/jobs.db", synchronous="NORMAL"))
+    engine = Service(open_database(f"sqlite:///{tmp_path}/jobs.db", synchronous="NORMAL"))
     largest = 0
     for _ in range(60):
-        await asyncio.gather(*(engine.enqueue([request("t", "x" * 500) for _ in range(200)]) for _ in range(5)))
+        await asyncio.gather(*(engine.jobs.enqueue([request("t", "x" * 500) for _ in range(200)]) for _ in range(5)))
         largest = max(largest, (tmp_path / "jobs.db-wal").stat().st_size)
     await engine.close()
     assert largest < (MAX_LOG_PAGES + 4_000) * 4200

@@ -18,7 +18,7 @@ import pytest
 from ojster.core.errors import BackendUnavailable
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.storage.postgres.database import LISTEN_VARIABLE
 from ojster.storage.postgres.url import parse_postgres_url
@@ -93,25 +93,25 @@ async def test_many_work_through_few_connections(
     pooled_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LISTEN_VARIABLE, postgres_url)
-    engines = [Engine(open_database(pooled_url)) for _ in range(3)]
+    engines = [Service(open_database(pooled_url)) for _ in range(3)]
     done: list[str] = []
 
-    async def work(engine: Engine) -> None:
-        while jobs := await engine.fetch(Claim(("default",), 5, "w"), wait=1):
-            await engine.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in jobs])
+    async def work(engine: Service) -> None:
+        while jobs := await engine.jobs.fetch(Claim(("default",), 5, "w"), wait=1):
+            await engine.jobs.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in jobs])
             done.extend(job.id for job in jobs)
 
     working = [asyncio.create_task(work(engine)) for engine in engines for _ in range(4)]
     for _ in range(20):
-        await engines[0].enqueue([request() for _ in range(10)])
+        await engines[0].jobs.enqueue([request() for _ in range(10)])
     await asyncio.gather(*working)
     assert len(done) == len(set(done)) == 200
-    counts = (await engines[1].count_jobs())["default"]
+    counts = (await engines[1].jobs.count())["default"]
     assert {state: n for state, n in counts.items() if n} == {"completed": 200}
-    waiting = asyncio.create_task(engines[2].fetch(Claim(("default",)), wait=20))
+    waiting = asyncio.create_task(engines[2].jobs.fetch(Claim(("default",)), wait=20))
     await asyncio.sleep(0.3)
     started = time.monotonic()
-    await engines[0].enqueue([request()])
+    await engines[0].jobs.enqueue([request()])
     assert len(await waiting) == 1
     assert time.monotonic() - started < 5
     await asyncio.gather(*(engine.close() for engine in engines))

@@ -21,7 +21,7 @@ from ojster.jobs.request import read_job
 from ojster.schedules.cron import Cron
 from ojster.schedules.due import upkeep
 from ojster.schedules.retention import forget
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import migrate_database, open_database, without_password
 from ojster.storage.postgres import database as postgres
 from ojster.storage.postgres import notifier
@@ -36,9 +36,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def engines(postgres_url: str) -> AsyncIterator[list[Engine]]:
+async def engines(postgres_url: str) -> AsyncIterator[list[Service]]:
     """Two servers, as far as the database can tell."""
-    made = [Engine(open_database(postgres_url)) for _ in range(2)]
+    made = [Service(open_database(postgres_url)) for _ in range(2)]
     yield made
     for engine in made:
         await engine.close()
@@ -152,13 +152,13 @@ class TestSchema:
 
 
 class TestManyServers:
-    async def test_a_fetch_that_waits_gets_what_is_pushed_elsewhere(self, engines: list[Engine]) -> None:
+    async def test_a_fetch_that_waits_gets_what_is_pushed_elsewhere(self, engines: list[Service]) -> None:
         here, there = engines
         for number in range(20):
-            waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=10))
+            waiting = asyncio.create_task(here.jobs.fetch(Claim(("default",)), wait=10))
             await asyncio.sleep(0.02 if number else 0.3)
             started = time.monotonic()
-            (pushed,) = await there.enqueue([request()])
+            (pushed,) = await there.jobs.enqueue([request()])
             assert [job.id for job in await waiting] == [pushed.job.id]
             assert time.monotonic() - started < 5
 
@@ -167,39 +167,39 @@ class TestManyServers:
     ) -> None:
         """It has had no time to hear that somebody else is there."""
         monkeypatch.setattr(notifier, "HEARTBEAT", 1_000.0)
-        here = Engine(open_database(postgres_url))
+        here = Service(open_database(postgres_url))
         assert isinstance(here.database, PostgresDatabase)
         ear, hear = here.database._herald, notifier.PostgresNotifier._hear
         monkeypatch.setattr(
             notifier.PostgresNotifier, "_hear", lambda self, message: self is ear and hear(self, message)
         )
         for _ in range(10):
-            waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=50))
+            waiting = asyncio.create_task(here.jobs.fetch(Claim(("default",)), wait=50))
             await asyncio.sleep(0.05)
-            there = Engine(open_database(postgres_url))
-            (pushed,) = await there.enqueue([request()])
+            there = Service(open_database(postgres_url))
+            (pushed,) = await there.jobs.enqueue([request()])
             await there.close()
             assert [job.id for job in await asyncio.wait_for(waiting, 20)] == [pushed.job.id]
         await here.close()
 
-    async def test_a_result_that_is_waited_for_is_heard_of(self, engines: list[Engine]) -> None:
+    async def test_a_result_that_is_waited_for_is_heard_of(self, engines: list[Service]) -> None:
         from ojster.jobs.messages import Acknowledgement
 
         here, there = engines
-        (pushed,) = await here.enqueue([request()])
-        waiting = asyncio.create_task(here.wait_for(pushed.job.id, 20))
+        (pushed,) = await here.jobs.enqueue([request()])
+        waiting = asyncio.create_task(here.jobs.wait_for(pushed.job.id, 20))
         await asyncio.sleep(0.2)
-        (job,) = await there.fetch(Claim(("default",)))
-        await there.acknowledge([Acknowledgement(job.id, b"42")])
+        (job,) = await there.jobs.fetch(Claim(("default",)))
+        await there.jobs.acknowledge([Acknowledgement(job.id, b"42")])
         assert (await asyncio.wait_for(waiting, 10)).result == b"42"
 
     async def test_a_lost_connection_is_found_again_and_nothing_is_missed(
         self, postgres_url: str, guest: psycopg.Connection
     ) -> None:
         name = f"cut_{os.getpid()}"
-        here, there = [Engine(open_database(f"{postgres_url}&application_name={name}")) for _ in range(2)]
+        here, there = [Service(open_database(f"{postgres_url}&application_name={name}")) for _ in range(2)]
         for _ in range(5):
-            waiting = asyncio.create_task(here.fetch(Claim(("default",)), wait=20))
+            waiting = asyncio.create_task(here.jobs.fetch(Claim(("default",)), wait=20))
             await asyncio.sleep(0.1)
             guest.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
@@ -208,53 +208,53 @@ class TestManyServers:
             guest.commit()
             for attempt in range(20):
                 try:
-                    (pushed,) = await there.enqueue([request()])
+                    (pushed,) = await there.jobs.enqueue([request()])
                     break
                 except BackendUnavailable:
                     await asyncio.sleep(0.01 * attempt)
             assert [job.id for job in await asyncio.wait_for(waiting, 10)] == [pushed.job.id]
         await asyncio.gather(here.close(), there.close())
 
-    async def test_each_job_is_handed_out_once_however_many_ask(self, engines: list[Engine]) -> None:
+    async def test_each_job_is_handed_out_once_however_many_ask(self, engines: list[Service]) -> None:
         for _ in range(6):
-            await engines[0].enqueue([request(queue=queue) for queue in ("a", "b") for _ in range(50)])
+            await engines[0].jobs.enqueue([request(queue=queue) for queue in ("a", "b") for _ in range(50)])
         held: list[str] = []
 
-        async def ask(engine: Engine, queues: tuple[str, ...]) -> None:
-            while jobs := await engine.fetch(Claim(queues, 7)):
+        async def ask(engine: Service, queues: tuple[str, ...]) -> None:
+            while jobs := await engine.jobs.fetch(Claim(queues, 7)):
                 held.extend(job.id for job in jobs)
 
         lists = [("a", "b"), ("b", "a"), ("a",), ("b",)]
         await asyncio.gather(*(ask(engine, queues) for engine in engines for queues in lists for _ in range(3)))
         assert len(held) == len(set(held)) == 600
-        counts = await engines[1].count_jobs()
+        counts = await engines[1].jobs.count()
         assert {queue: {s: n for s, n in states.items() if n} for queue, states in counts.items()} == {
             "a": {"active": 300},
             "b": {"active": 300},
         }
 
-    async def test_a_unique_key_is_taken_once_however_many_push(self, engines: list[Engine]) -> None:
+    async def test_a_unique_key_is_taken_once_however_many_push(self, engines: list[Service]) -> None:
         members = [request("t", 1, unique={"keys": ["type", "args"], "on_conflict": "reject"}) for _ in range(40)]
-        pushes = [engines[n % 2].enqueue([one]) for n, one in enumerate(members)]
+        pushes = [engines[n % 2].jobs.enqueue([one]) for n, one in enumerate(members)]
         results = await asyncio.gather(*pushes, return_exceptions=True)
         assert sum(isinstance(result, list) for result in results) == 1
         assert sum(isinstance(result, Duplicate) for result in results) == 39
 
-    async def test_an_id_is_taken_once_however_many_push(self, engines: list[Engine]) -> None:
+    async def test_an_id_is_taken_once_however_many_push(self, engines: list[Service]) -> None:
         from ojster.core.ids import new_id
 
         id = new_id()
-        pushes = [engines[n % 2].enqueue([request(id=id)]) for n in range(20)]
+        pushes = [engines[n % 2].jobs.enqueue([request(id=id)]) for n in range(20)]
         results = await asyncio.gather(*pushes, return_exceptions=True)
         assert sum(isinstance(result, list) for result in results) == 1
         assert sum(isinstance(result, Duplicate) for result in results) == 19
 
-    async def test_a_cron_job_that_two_register_at_once_is_one(self, engines: list[Engine]) -> None:
+    async def test_a_cron_job_that_two_register_at_once_is_one(self, engines: list[Service]) -> None:
         cron = Cron(name="c", expression="* * * * *", template=b'{"type": "t", "args": []}')
-        registered = await asyncio.gather(*(engines[n % 2].register_cron(cron) for n in range(10)))
+        registered = await asyncio.gather(*(engines[n % 2].schedules.register(cron) for n in range(10)))
         assert sum(new for _, new in registered) == 1
 
-    async def test_conflicts_are_tried_again(self, engines: list[Engine]) -> None:
+    async def test_conflicts_are_tried_again(self, engines: list[Service]) -> None:
         tries = 0
 
         def stumble(tx: Transaction, requests: Sequence[int]) -> list[int]:
@@ -269,8 +269,8 @@ class TestManyServers:
         with pytest.raises(BackendUnavailable, match="conflicted with others"):
             await engines[0].database.run(stumble, 7)
 
-    async def test_a_deadlock_is_untied(self, engines: list[Engine]) -> None:
-        await engines[0].enqueue([request(queue="a"), request(queue="b")])
+    async def test_a_deadlock_is_untied(self, engines: list[Service]) -> None:
+        await engines[0].jobs.enqueue([request(queue="a"), request(queue="b")])
         both = threading.Barrier(2)
 
         def lock(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[str]:
@@ -285,25 +285,25 @@ class TestManyServers:
         assert list(await asyncio.wait_for(asyncio.gather(*runs), 30)) == ["a", "b"]
 
     async def test_a_database_that_is_read_only_is_unavailable_at_once(self, postgres_url: str) -> None:
-        engine = Engine(open_database(postgres_url + "&options=-c%20default_transaction_read_only%3Don"))
+        engine = Service(open_database(postgres_url + "&options=-c%20default_transaction_read_only%3Don"))
         started = time.monotonic()
-        results = await asyncio.gather(*(engine.enqueue([request()]) for _ in range(20)), return_exceptions=True)
+        results = await asyncio.gather(*(engine.jobs.enqueue([request()]) for _ in range(20)), return_exceptions=True)
         assert all(isinstance(result, BackendUnavailable) for result in results)
         assert not any("unknown" in str(result) for result in results)
         assert time.monotonic() - started < 10
         await engine.close()
 
-    async def test_a_number_that_the_database_cannot_hold_is_refused(self, engines: list[Engine]) -> None:
+    async def test_a_number_that_the_database_cannot_hold_is_refused(self, engines: list[Service]) -> None:
         from ojster.fleet.workers import Heartbeat
 
         with pytest.raises(InvalidRequest, match="refuses a value"):
-            await engines[0].beat(Heartbeat("w", pid=2**70))
+            await engines[0].fleet.beat(Heartbeat("w", pid=2**70))
 
 
 class TestCallersTransactionsThatStayOpen:
     """NoJobsAllowed else waits for them, but who wants the same unique key."""
 
-    async def test_servers_go_on(self, postgres_url: str, engines: list[Engine], guest: psycopg.Connection) -> None:
+    async def test_servers_go_on(self, postgres_url: str, engines: list[Service], guest: psycopg.Connection) -> None:
         app = App(postgres_url)
 
         @app.job("t", queue="new", unique=Unique(keys=["args"]))
@@ -311,18 +311,18 @@ class TestCallersTransactionsThatStayOpen:
 
         for n in range(100):
             t.enqueue_in(guest, n)
-        held = asyncio.create_task(engines[0].enqueue([t.request([3], {})]))
+        held = asyncio.create_task(engines[0].jobs.enqueue([t.request([3], {})]))
         await asyncio.sleep(0.05)
-        others = [engines[n % 2].enqueue([t.request([1000 + n], {})]) for n in range(20)]
+        others = [engines[n % 2].jobs.enqueue([t.request([1000 + n], {})]) for n in range(20)]
         await asyncio.wait_for(asyncio.gather(*others), 5)
-        assert len(await engines[1].fetch(Claim(("new",), 100))) == 20
+        assert len(await engines[1].jobs.fetch(Claim(("new",), 100))) == 20
         assert not held.done()
         guest.rollback()
         await asyncio.wait_for(held, 5)
         await app.aclose()
 
     async def test_their_counts_are_added_up_and_their_queues_are_known(
-        self, postgres_url: str, engines: list[Engine], guest: psycopg.Connection
+        self, postgres_url: str, engines: list[Service], guest: psycopg.Connection
     ) -> None:
         app = App(postgres_url)
 
@@ -332,10 +332,10 @@ class TestCallersTransactionsThatStayOpen:
         for n in range(50):
             t.enqueue_in(guest, n)
             guest.commit()
-        assert (await engines[0].count_jobs())["new"] == {"available": 50}
+        assert (await engines[0].jobs.count())["new"] == {"available": 50}
         await engines[0].database.run(upkeep, None)
-        assert (await engines[0].count_jobs())["new"] == {"available": 50}
-        statistics = await engines[1].queue_statistics("new")
+        assert (await engines[0].jobs.count())["new"] == {"available": 50}
+        statistics = await engines[1].queues.statistics("new")
         assert (statistics.enqueued, statistics.counts) == (50, {"available": 50})
         schema = parse_postgres_url(postgres_url).schema
         (rows,) = guest.execute(f"SELECT count(*) FROM {schema}.job_count_slots").fetchone() or (0,)
@@ -343,9 +343,9 @@ class TestCallersTransactionsThatStayOpen:
         await app.aclose()
 
     async def test_chores_do_not_spin_on_a_row_that_somebody_holds(
-        self, postgres_url: str, engines: list[Engine], guest: psycopg.Connection
+        self, postgres_url: str, engines: list[Service], guest: psycopg.Connection
     ) -> None:
-        (pushed,) = await engines[0].enqueue([request(scheduled_at="+PT0.05S")])
+        (pushed,) = await engines[0].jobs.enqueue([request(scheduled_at="+PT0.05S")])
         schema = parse_postgres_url(postgres_url).schema
         guest.execute(f"SELECT 1 FROM {schema}.jobs FOR UPDATE")
         await asyncio.sleep(0.1)
@@ -354,7 +354,7 @@ class TestCallersTransactionsThatStayOpen:
         assert next_due > engines[0].database.clock() + 50_000
         guest.rollback()
         await engines[0].database.run(upkeep, None)
-        assert (await engines[0].find(pushed.job.id)).state == "available"
+        assert (await engines[0].jobs.find(pushed.job.id)).state == "available"
 
     async def test_unique_jobs_need_to_see_what_others_have_committed(
         self, postgres_url: str, guest: psycopg.Connection
@@ -372,11 +372,11 @@ class TestCallersTransactionsThatStayOpen:
 
 async def test_a_pooler_in_transaction_mode_keeps_nothing_on_a_connection(postgres_url: str) -> None:
     """What a pooler would lose is not used: prepared statements, settings of the session, LISTEN."""
-    engine = Engine(open_database(postgres_url + "&pooler=transaction"))
-    other = Engine(open_database(postgres_url))
-    waiting = asyncio.create_task(engine.fetch(Claim(("default",)), wait=10))
+    engine = Service(open_database(postgres_url + "&pooler=transaction"))
+    other = Service(open_database(postgres_url))
+    waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=10))
     await asyncio.sleep(0.05)
-    (pushed,) = await other.enqueue([request()])
+    (pushed,) = await other.jobs.enqueue([request()])
     started = time.monotonic()
     assert [job.id for job in await waiting] == [pushed.job.id]
     assert time.monotonic() - started < 5
@@ -399,12 +399,12 @@ async def test_a_server_that_is_stopped_while_the_database_is_away_stops(tmp_pat
     try:
         database = open_database(server.url, migrate=True)
         assert isinstance(database, PostgresDatabase)
-        engine = Engine(database)
-        await engine.enqueue([request()])
+        engine = Service(database)
+        await engine.jobs.enqueue([request()])
         server.stop("immediate")
         with pytest.raises(BackendUnavailable):
-            await engine.enqueue([request()])
-        waiting = asyncio.create_task(engine.fetch(Claim(("default",)), wait=0))
+            await engine.jobs.enqueue([request()])
+        waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=0))
         with pytest.raises(BackendUnavailable):
             await waiting
         started = time.monotonic()
@@ -425,7 +425,7 @@ async def test_the_whole_of_a_push_is_one_transaction(postgres_url: str) -> None
 
     with pytest.raises(InvalidRequest, match="division by zero"):
         await database.run(push_and_fail, None)
-    assert await Engine(database).count_jobs() == {}
+    assert await Service(database).jobs.count() == {}
     database.close()
 
 
@@ -435,14 +435,14 @@ async def test_events_that_were_forgotten_before_anybody_asked_leave_a_gap(
     monkeypatch.setattr(postgres, "KEEP_EVENT_BATCHES", 1)
     database = open_database(postgres_url, clock=clock)
     database.records_events = True
-    engine = Engine(database)
-    await engine.enqueue([request()])
-    ((last, _),) = (await engine.read_on(0)).events
+    engine = Service(database)
+    await engine.jobs.enqueue([request()])
+    ((last, _),) = (await engine.events.read_on(0)).events
     for _ in range(3):
-        await engine.enqueue([request()])
+        await engine.jobs.enqueue([request()])
     clock.advance(3600)
     await database.run(forget, None)
-    stretch = await engine.read_on(last)
+    stretch = await engine.events.read_on(last)
     assert (len(stretch.events), stretch.is_whole) == (1, False)
-    assert (await engine.read_on(stretch.events[-1][0])).is_whole
+    assert (await engine.events.read_on(stretch.events[-1][0])).is_whole
     await engine.close()

@@ -14,7 +14,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.jobs.request import read_members
 from ojster.schedules.due import upkeep
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.storage.postgres.database import PLANNER_SETTINGS, PostgresTransaction
 from ojster.storage.postgres.pipeline import translate
@@ -73,30 +73,30 @@ def said(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
-async def live(engine: Engine, clock: Clock) -> None:
+async def live(engine: Service, clock: Clock) -> None:
     """Let workflows go through all that can happen to them."""
 
     async def work(*failing: str) -> None:
-        while jobs := await engine.fetch(Claim(("default",), 10, "w")):
+        while jobs := await engine.jobs.fetch(Claim(("default",), 10, "w")):
             for job in jobs:
                 if job.type in failing:
                     report = FailureReport(job.id, Failure("X", "no", retryable=False))
-                    await engine.fail([report])
+                    await engine.jobs.fail([report])
                 else:
-                    await engine.acknowledge([Acknowledgement(job.id, b"[1]")])
+                    await engine.jobs.acknowledge([Acknowledgement(job.id, b"[1]")])
 
     ids = []
     for _ in range(3):
-        info = await engine.create_workflow(read_members(msgspec.json.encode(WIRE | {"timeout": 100})))
+        info = await engine.workflows.create(read_members(msgspec.json.encode(WIRE | {"timeout": 100})))
         ids.append(info.id)
-    (job, *_) = await engine.fetch(Claim(("default",), 1, "w"))
+    (job, *_) = await engine.jobs.fetch(Claim(("default",), 1, "w"))
     step = (msgspec.json.encode({"type": "new", "args": []}),)
-    await engine.acknowledge([Acknowledgement(job.id, b"[1]", append=step)])
-    await engine.hold_workflow(ids[0])
-    await engine.release_workflow(ids[0])
+    await engine.jobs.acknowledge([Acknowledgement(job.id, b"[1]", append=step)])
+    await engine.workflows.hold(ids[0])
+    await engine.workflows.release(ids[0])
     await work("d")
-    await engine.cancel_workflow(ids[1])
-    await engine.retry_workflow(ids[1])
+    await engine.workflows.cancel(ids[1])
+    await engine.workflows.retry(ids[1])
     clock.advance(200)
     await engine.database.run(upkeep, None)
     await work()
@@ -106,7 +106,7 @@ async def live(engine: Engine, clock: Clock) -> None:
 async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
     postgres_url: str, clock: Clock, said: set[str], known: str
 ) -> None:
-    engine = Engine(open_database(postgres_url, clock=clock))
+    engine = Service(open_database(postgres_url, clock=clock))
     await live(engine, clock)
     await engine.close()
     parsed = parse_postgres_url(postgres_url)

@@ -10,13 +10,13 @@ import httpx
 import msgspec
 import pytest
 
+from ojster.core.access import OPERATIONS, Access, Grant, Operation, Role, Token, hash_secret
 from ojster.core.durations import DAY, HOUR
 from ojster.core.errors import Forbidden
 from ojster.server.application import Application
 from ojster.server.permissions import OPERATIONS as NEEDED
 from ojster.server.permissions import PUBLIC
 from ojster.server.routes import ROUTES
-from ojster.tenancy.access import OPERATIONS, Access, Grant, Operation, Role, Token, hash_secret
 from tests.conftest import Bench, Http
 from tests.tenancy.world import BASE, TREASURE, World, call, tries
 
@@ -33,7 +33,7 @@ class Door:
 
     async def token(self, *grants: Grant, **more: Any) -> dict[str, str]:
         """The headers of a caller with these roles."""
-        _, shown = await self.bench.engine.create_token("somebody", grants, **more)
+        _, shown = await self.bench.engine.tokens.create("somebody", grants, **more)
         return {"Authorization": f"Bearer {shown}"}
 
 
@@ -169,8 +169,8 @@ async def test_what_is_no_token_lets_nobody_in(door: Door, header: str) -> None:
 
 
 async def test_the_id_of_a_token_is_not_enough(door: Door) -> None:
-    token, shown = await door.bench.engine.create_token("a", [Grant(Role.VIEWER)])
-    other, theirs = await door.bench.engine.create_token("b", [Grant(Role.OWNER)])
+    token, shown = await door.bench.engine.tokens.create("a", [Grant(Role.VIEWER)])
+    other, theirs = await door.bench.engine.tokens.create("b", [Grant(Role.OWNER)])
     forged = f"ojster_{other.id}_{shown.split('_', 2)[2]}"
     for bad in (forged, shown[:-1], shown + "x", theirs.replace(other.id, token.id)):
         response = await door.http("GET", f"{BASE}/jobs", headers={"Authorization": f"Bearer {bad}"})
@@ -189,7 +189,7 @@ async def test_a_token_expires(door: Door) -> None:
 
 
 async def test_a_token_that_is_revoked_is_worth_nothing_at_once(door: Door) -> None:
-    token, shown = await door.bench.engine.create_token("a", [Grant(Role.VIEWER)])
+    token, shown = await door.bench.engine.tokens.create("a", [Grant(Role.VIEWER)])
     headers = {"Authorization": f"Bearer {shown}"}
     operator = await door.token(Grant(Role.OWNER))
     assert (await door.http("GET", f"{BASE}/jobs", headers=headers)).status_code == 200
@@ -227,17 +227,17 @@ async def test_a_secret_is_shown_once_and_kept_nowhere(door: Door) -> None:
 
 async def test_it_is_noted_when_a_token_is_used(door: Door) -> None:
     headers = await door.token(Grant(Role.VIEWER))
-    (token,) = await door.bench.engine.tokens()
+    (token,) = await door.bench.engine.tokens.all()
     assert token.last_used_at is None
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
-    (token,) = await door.bench.engine.tokens()
+    (token,) = await door.bench.engine.tokens.all()
     assert token.last_used_at == (first := door.bench.clock.now)
     door.bench.clock.advance(60)
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
-    assert (await door.bench.engine.tokens())[0].last_used_at == first  # to the hour
+    assert (await door.bench.engine.tokens.all())[0].last_used_at == first  # to the hour
     door.bench.clock.advance(3_600)
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
-    assert (await door.bench.engine.tokens())[0].last_used_at == door.bench.clock.now
+    assert (await door.bench.engine.tokens.all())[0].last_used_at == door.bench.clock.now
 
 
 async def test_a_token_for_some_queues_reaches_no_others(door: Door) -> None:
@@ -309,7 +309,7 @@ async def test_who_follows_by_websocket_needs_a_token_too(
 ) -> None:
     headers = [(b"host", b"guarded")]
     if role is not None:
-        _, shown = await bench.engine.create_token("a", [Grant(role, "acme")])
+        _, shown = await bench.engine.tokens.create("a", [Grant(role, "acme")])
         headers.append((b"authorization", f"Bearer {shown}".encode()))
     if tenant is not None:
         headers.append((b"x-ojs-tenant", tenant.encode()))

@@ -15,10 +15,11 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
+from ojster.jobs.scope import Caller
 from ojster.jobs.selection import JobFilter
 from ojster.queues.configuration import Configuration, configure
 from ojster.queues.rate_limit import Rate
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.tenancy import tenants
 from ojster.tenancy.tenants import TenantChange
@@ -36,7 +37,7 @@ async def push(bench: Bench, **numbers: int) -> None:
 
 
 async def say(bench: Bench, tenant: str, **members: Any) -> None:
-    await bench.engine.do(tenants.put_tenants, TenantChange(tenant, members))
+    await bench.engine.scope.do(tenants.put_tenants, TenantChange(tenant, members))
 
 
 def owners(jobs: list[Job]) -> str:
@@ -50,7 +51,7 @@ async def test_a_job_is_whose_its_meta_or_the_view_says(bench: Bench) -> None:
     job = await bench.push(meta={"tenant_id": "acme", "x": 1})
     assert (job.tenant, job.meta) == ("acme", {"tenant_id": "acme", "x": 1})
     for meta in ({}, {"x": 1}, {"tenant_id": "acme"}):
-        (pushed,) = await bench.engine.of("acme").enqueue([request(meta=meta)])
+        (pushed,) = await bench.engine.as_(Caller("acme")).jobs.enqueue([request(meta=meta)])
         assert (pushed.job.tenant, pushed.job.meta) == ("acme", {"tenant_id": "acme"} | meta)
     assert (await bench.push()).tenant == ""
     assert (await bench.push(meta={"tenant_id": "_default"})).tenant == ""
@@ -65,33 +66,35 @@ async def test_what_is_no_tenant_is_refused(bench: Bench, tenant: Any) -> None:
 async def test_a_job_cannot_be_anothers_than_the_requests(bench: Bench) -> None:
     for view, meta in (("acme", "beta"), ("", "beta"), ("acme", "_default")):
         with pytest.raises(InvalidRequest, match=r"meta\.tenant_id"):
-            await bench.engine.of(view).enqueue([request(meta={"tenant_id": meta})])
+            await bench.engine.as_(Caller(view)).jobs.enqueue([request(meta={"tenant_id": meta})])
 
 
 async def test_an_escaped_name_is_no_way_around(bench: Bench) -> None:
     members = read_members(b'{"type": "t", "args": [], "meta": {"tenant\\u005fid": "beta"}}')
     with pytest.raises(InvalidRequest):
-        await bench.engine.of("acme").enqueue([members])
-    (pushed,) = await bench.engine.enqueue([read_members(b'{"type":"t","args":[],"meta":{"tenant\\u005fid":"beta"}}')])
+        await bench.engine.as_(Caller("acme")).jobs.enqueue([members])
+    (pushed,) = await bench.engine.jobs.enqueue(
+        [read_members(b'{"type":"t","args":[],"meta":{"tenant\\u005fid":"beta"}}')]
+    )
     assert pushed.job.tenant == "beta"
 
 
 async def test_a_server_may_want_to_know_of_every_job_whose_it_is(shared_url: str, clock: Clock) -> None:
-    engine = Engine(open_database(shared_url, Settings(tenants="required"), clock))
+    engine = Service(open_database(shared_url, Settings(tenants="required"), clock))
     with pytest.raises(TenantMissing):
-        await engine.enqueue([request()])
+        await engine.jobs.enqueue([request()])
     with pytest.raises(TenantMissing):
-        await engine.create_workflow(read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}'))
-    await engine.of("acme").enqueue([request()])
-    await engine.enqueue([request(meta={"tenant_id": "acme"})])
+        await engine.workflows.create(read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}'))
+    await engine.as_(Caller("acme")).jobs.enqueue([request()])
+    await engine.jobs.enqueue([request(meta={"tenant_id": "acme"})])
     await engine.close()
 
 
 async def test_a_server_may_say_whose_jobs_are_that_do_not_say_so(shared_url: str, clock: Clock) -> None:
-    engine = Engine(open_database(shared_url, Settings(default_tenant="house"), clock))
-    (pushed,) = await engine.enqueue([request()])
+    engine = Service(open_database(shared_url, Settings(default_tenant="house"), clock))
+    (pushed,) = await engine.jobs.enqueue([request()])
     assert (pushed.job.tenant, pushed.job.meta) == ("house", {"tenant_id": "house"})
-    (pushed,) = await engine.enqueue([request(meta={"tenant_id": "acme"})])
+    (pushed,) = await engine.jobs.enqueue([request(meta={"tenant_id": "acme"})])
     assert pushed.job.tenant == "acme"
     await engine.close()
 
@@ -136,16 +139,16 @@ async def test_a_tenants_most_urgent_job_comes_first(bench: Bench) -> None:
 
 async def test_who_claims_for_a_tenant_gets_only_its_jobs(bench: Bench) -> None:
     await push(bench, a=2, b=1, nobody=1)
-    assert owners(await bench.engine.of("a").fetch(Claim(("default",), 10))) == "aa"
-    assert owners(await bench.engine.of("").fetch(Claim(("default",), 10))) == "-"
-    assert owners(await bench.engine.of("nobody-knows").fetch(Claim(("default",), 10))) == ""
+    assert owners(await bench.engine.as_(Caller("a")).jobs.fetch(Claim(("default",), 10))) == "aa"
+    assert owners(await bench.engine.as_(Caller("")).jobs.fetch(Claim(("default",), 10))) == "-"
+    assert owners(await bench.engine.as_(Caller("nobody-knows")).jobs.fetch(Claim(("default",), 10))) == ""
 
 
 async def test_limits_of_a_queue_hold_for_all_tenants_together(bench: Bench) -> None:
-    await bench.engine.do(configure, Configuration("default", {"concurrency": 3}))
+    await bench.engine.scope.do(configure, Configuration("default", {"concurrency": 3}))
     await push(bench, a=5, b=5)
     assert owners(await bench.fetch(count=10)) == "aba"
-    assert owners(await bench.engine.of("b").fetch(Claim(("default",), 10))) == ""
+    assert owners(await bench.engine.as_(Caller("b")).jobs.fetch(Claim(("default",), 10))) == ""
 
 
 async def test_a_key_of_a_rate_limit_is_each_tenants_own(bench: Bench) -> None:
@@ -172,7 +175,7 @@ async def test_no_more_of_a_tenants_jobs_run_than_may(bench: Bench) -> None:
     await bench.push(queue="other", meta={"tenant_id": "a"})
     jobs = await bench.fetch("default", "other", count=10)
     assert sorted(job.tenant for job in jobs) == ["a", "a", "b"]
-    assert await bench.engine.of("a").fetch(Claim(("default", "other"), 10)) == []
+    assert await bench.engine.as_(Caller("a")).jobs.fetch(Claim(("default", "other"), 10)) == []
     await bench.ack(next(job for job in jobs if job.tenant == "a"))
     assert owners(await bench.fetch("other", "default", count=10)) == "a"
     await say(bench, "a", max_concurrency=None)
@@ -183,8 +186,8 @@ async def test_who_waits_is_rung_when_there_is_room(bench: Bench) -> None:
     await say(bench, "a", max_concurrency=1)
     await push(bench, a=2)
     job = await bench.fetch_one()
-    for view in (bench.engine, bench.engine.of("a")):
-        waiting = asyncio.create_task(view.fetch(Claim(("default",)), wait=30))
+    for view in (bench.engine, bench.engine.as_(Caller("a"))):
+        waiting = asyncio.create_task(view.jobs.fetch(Claim(("default",)), wait=30))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await bench.ack(job)
@@ -194,22 +197,22 @@ async def test_who_waits_is_rung_when_there_is_room(bench: Bench) -> None:
 
 async def test_claims_at_the_same_time_never_exceed_a_limit(postgres_url: str, clock: Clock) -> None:
     """Two servers, whose workers end their jobs and claim again, all at once."""
-    engines = [Engine(open_database(postgres_url, clock=clock)) for _ in range(2)]
-    await engines[0].do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 3}))
-    await engines[0].enqueue([request(meta={"tenant_id": "a"}) for _ in range(60)])
+    engines = [Service(open_database(postgres_url, clock=clock)) for _ in range(2)]
+    await engines[0].scope.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 3}))
+    await engines[0].jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(60)])
     running: set[str] = set()
     most = done = 0
 
-    async def work(engine: Engine) -> None:
+    async def work(engine: Service) -> None:
         nonlocal most, done
         while done < 60:
-            jobs = await engine.fetch(Claim(("default",), 2), wait=0.5)
+            jobs = await engine.jobs.fetch(Claim(("default",), 2), wait=0.5)
             running.update(job.id for job in jobs)
             most = max(most, len(running))
             for job in jobs:
                 await asyncio.sleep(0)
                 running.discard(job.id)  # before it ends for the server
-                await engine.acknowledge([Acknowledgement(job.id)])
+                await engine.jobs.acknowledge([Acknowledgement(job.id)])
                 done += 1
 
     await asyncio.wait_for(asyncio.gather(*(work(engine) for engine in engines for _ in range(4))), 60)
@@ -235,8 +238,8 @@ async def test_a_tenant_cannot_have_more_waiting_than_it_may(bench: Bench) -> No
 async def test_a_batch_is_taken_whole_or_not_at_all(bench: Bench) -> None:
     await say(bench, "a", max_queue_depth=3)
     with pytest.raises(TenantLimitExceeded):
-        await bench.engine.enqueue([request(meta={"tenant_id": "a"}) for _ in range(4)])
-    await bench.engine.enqueue([request(meta={"tenant_id": "a"}) for _ in range(3)])
+        await bench.engine.jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(4)])
+    await bench.engine.jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(3)])
 
 
 async def test_a_tenant_cannot_push_faster_than_it_may(bench: Bench) -> None:
@@ -264,34 +267,34 @@ async def test_of_a_soft_quota_it_is_only_told(bench: Bench) -> None:
 async def test_all_jobs_of_a_workflow_are_its_tenants(bench: Bench) -> None:
     steps = b'[{"type": "a", "args": []}, {"type": "map", "over": [1, 2], "do": {"type": "b", "args": []}}]'
     members = read_members(b'{"type": "chain", "steps": %b, "metadata": {"tenant_id": "acme"}}' % steps)
-    info = await bench.engine.create_workflow(members)
+    info = await bench.engine.workflows.create(members)
     seen = 0
-    while jobs := await bench.engine.of("acme").fetch(Claim(("default",), 10)):
+    while jobs := await bench.engine.as_(Caller("acme")).jobs.fetch(Claim(("default",), 10)):
         for job in jobs:
             assert job.meta["tenant_id"] == job.tenant == "acme"
             append = (b'{"type": "c", "args": []}',) if job.type == "a" else ()
-            await bench.engine.of("acme").acknowledge([Acknowledgement(job.id, append=append)])
+            await bench.engine.as_(Caller("acme")).jobs.acknowledge([Acknowledgement(job.id, append=append)])
             seen += 1
     assert seen == 4
-    assert (await bench.engine.of("acme").show_workflow(info.id)).state == "completed"
+    assert (await bench.engine.as_(Caller("acme")).workflows.show(info.id)).state == "completed"
     with pytest.raises(NotFound):
-        await bench.engine.of("beta").show_workflow(info.id)
+        await bench.engine.as_(Caller("beta")).workflows.show(info.id)
 
 
 async def test_a_step_cannot_be_another_tenants(bench: Bench) -> None:
     members = b'{"type": "chain", "steps": [{"type": "a", "args": [], "meta": {"tenant_id": "beta"}}]}'
-    for view in (bench.engine, bench.engine.of("acme")):
+    for view in (bench.engine, bench.engine.as_(Caller("acme"))):
         with pytest.raises(InvalidWorkflow, match=r"tenant_id"):
-            await view.create_workflow(read_members(members))
-    await bench.engine.of("beta").create_workflow(read_members(members))
+            await view.workflows.create(read_members(members))
+    await bench.engine.as_(Caller("beta")).workflows.create(read_members(members))
 
 
 async def test_a_workflow_for_which_there_is_no_room_is_not_begun(bench: Bench) -> None:
     await say(bench, "a", max_queue_depth=1)
     body = b'{"type": "group", "jobs": [{"type": "a", "args": []}, {"type": "a", "args": []}]}'
     with pytest.raises(TenantLimitExceeded):
-        await bench.engine.of("a").create_workflow(read_members(body))
-    assert (await bench.engine.list_jobs()).total == 0
+        await bench.engine.as_(Caller("a")).workflows.create(read_members(body))
+    assert (await bench.engine.jobs.select()).total == 0
 
 
 # Numbers
@@ -301,31 +304,31 @@ async def test_what_tenants_have_and_do_is_counted(bench: Bench) -> None:
     await push(bench, a=3, b=1, nobody=2)
     for job in await bench.fetch(count=3):
         await bench.ack(job)
-    found = {one.tenant.id: one for one in await bench.engine.look(tenants.list_tenants, None)}
+    found = {one.tenant.id: one for one in await bench.engine.scope.look(tenants.list_tenants, None)}
     assert {tenant: one.count() for tenant, one in found.items()} == {"": 2, "a": 3, "b": 1}
     assert {tenant: one.count("completed") for tenant, one in found.items()} == {"": 1, "a": 1, "b": 1}
     assert {tenant: one.day.enqueued for tenant, one in found.items()} == {"": 2, "a": 3, "b": 1}
     assert [one.actual_share for one in found.values()] == [pytest.approx(1 / 3)] * 3
-    assert (await bench.engine.count_jobs("default"))["default"] == {"available": 3, "completed": 3, "active": 0}
-    assert (await bench.engine.of("a").list_jobs(JobFilter(states=("available",)))).total == 2
-    assert (await bench.engine.of("a").queue_statistics("default")).counts["completed"] == 1
-    await bench.engine.of("a").sweep(Action.CANCEL, JobFilter())
-    assert (await bench.engine.of("b").count_jobs("default"))["default"].get("cancelled", 0) == 0
+    assert (await bench.engine.jobs.count("default"))["default"] == {"available": 3, "completed": 3, "active": 0}
+    assert (await bench.engine.as_(Caller("a")).jobs.select(JobFilter(states=("available",)))).total == 2
+    assert (await bench.engine.as_(Caller("a")).queues.statistics("default")).counts["completed"] == 1
+    await bench.engine.as_(Caller("a")).jobs.sweep(Action.CANCEL, JobFilter())
+    assert (await bench.engine.as_(Caller("b")).jobs.count("default"))["default"].get("cancelled", 0) == 0
 
 
 async def test_who_stands_out_is_named(bench: Bench) -> None:
     await push(bench, a=40, b=1, c=1)
-    found = {one.tenant.id: one.noise for one in await bench.engine.look(tenants.list_tenants, None)}
+    found = {one.tenant.id: one.noise for one in await bench.engine.scope.look(tenants.list_tenants, None)}
     assert "queue_depth_ratio" in found["a"]
     assert found["b"] == found["c"] == ()
 
 
 async def test_what_is_said_of_a_tenant_can_be_taken_back(bench: Bench) -> None:
     await say(bench, "a", max_concurrency=1, weight=2)
-    await bench.engine.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 5}, anew=False))
-    found = await bench.engine.look(tenants.show_tenants, "a")
+    await bench.engine.scope.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 5}, anew=False))
+    found = await bench.engine.scope.look(tenants.show_tenants, "a")
     assert (found.tenant.max_concurrency, found.tenant.weight) == (5, 2)
-    await bench.engine.do(tenants.delete_tenants, "a")
+    await bench.engine.scope.do(tenants.delete_tenants, "a")
     for operation in (tenants.delete_tenants, tenants.show_tenants):
         with pytest.raises(NotFound):
-            await bench.engine.do(operation, "a")
+            await bench.engine.scope.do(operation, "a")

@@ -51,7 +51,7 @@ async def app(url: str) -> AsyncIterator[App]:
 
 async def start(app: App, *steps: dict[str, Any], **more: Any) -> AsyncRun:
     wire = {"type": "chain", "steps": list(steps)} | more
-    return AsyncRun(app, await app.client().create_workflow(read_members(msgspec.json.encode(wire))))
+    return AsyncRun(app, await app.client().workflows.create(read_members(msgspec.json.encode(wire))))
 
 
 async def test_a_chain_of_code_shares_properties_and_passes_results_on(app: App) -> None:
@@ -74,7 +74,7 @@ async def test_a_worker_that_was_not_told_to_run_code_leaves_it_to_others(app: A
     run = await start(app, code("def body(job): return 'run'"))
     async with working(app, capabilities={"labels": {"region": "eu"}}):
         await asyncio.sleep(0.7)
-        assert (await app.client().workflow_status(run.id)).current[0].state == "available"
+        assert (await app.client().workflows.status(run.id)).current[0].state == "available"
     async with working(app, code=Sandbox()) as worker:
         assert await run.result(20) == "run"
         assert worker.capabilities == {"labels": {"ojster.code": "confined"}}
@@ -123,7 +123,7 @@ async def test_code_waits_goes_back_skips_and_fails(app: App) -> None:
 async def test_parallel_code_that_changes_the_same_property_runs_again_and_loses_nothing(app: App) -> None:
     body = "import time\ndef body(job):\n    n = job.get('n', 0)\n    time.sleep(0.2)\n    job['n'] = n + 1"
     wire = {"type": "group", "jobs": [code(body) for _ in range(4)]}
-    run = AsyncRun(app, await app.client().create_workflow(read_members(msgspec.json.encode(wire))))
+    run = AsyncRun(app, await app.client().workflows.create(read_members(msgspec.json.encode(wire))))
     async with working(app, code=Sandbox()):
         await run.result(60)
     assert await run.properties() == {"n": 4}
@@ -141,10 +141,10 @@ async def test_a_time_out_kills_code(app: App) -> None:
 async def test_code_is_a_snapshot_of_its_definition_and_hashed_with_it(app: App) -> None:
     client = app.client()
     first = {"type": "chain", "steps": [code("def body(job): return 1")]}
-    made = await client.create_definition("flow", read_members(msgspec.json.encode(first)))
-    run = AsyncRun(app, await client.create_workflow(read_members(b'{"definition":"flow"}')))
+    made = await client.definitions.create("flow", read_members(msgspec.json.encode(first)))
+    run = AsyncRun(app, await client.workflows.create(read_members(b'{"definition":"flow"}')))
     second = {"type": "chain", "steps": [code("def body(job): return 2")]}
-    changed = await client.update_definition("flow", read_members(msgspec.json.encode(second)))
+    changed = await client.definitions.update("flow", read_members(msgspec.json.encode(second)))
     assert made.hashes["steps"] != changed.hashes["steps"]
     async with working(app, code=Sandbox()):
         assert await run.result(20) == 1
@@ -157,7 +157,7 @@ async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(a
         await start(app, {"type": CODE_TYPE, "body": "x = 1"})
     for request in (b'{"type":"ojster.code","args":[]}', b'{"type":"t","args":[],"ojster_code":{"body":"x"}}'):
         with pytest.raises(InvalidRequest, match="ojster_code"):
-            await app.client().enqueue([read_members(request)])
+            await app.client().jobs.enqueue([read_members(request)])
     plain = {"type": "mail", "args": [], "body": "a word, and no code"}
     assert (await start(app, plain)).state == "running"
 

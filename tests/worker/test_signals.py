@@ -44,7 +44,7 @@ class Processes:
     def push(self, type: str, *args: object) -> str:
         async def run() -> str:
             app = App(self.url)
-            (pushed,) = await app.client().enqueue([request_of(type, list(args))])
+            (pushed,) = await app.client().jobs.enqueue([request_of(type, list(args))])
             await app.aclose()
             return pushed.job.id
 
@@ -53,7 +53,7 @@ class Processes:
     def find(self, id: str) -> Job:
         async def run() -> Job:
             app = App(self.url)
-            job = await app.client().find(id)
+            job = await app.client().jobs.find(id)
             await app.aclose()
             return job
 
@@ -198,7 +198,7 @@ def test_a_worker_without_an_application_runs_only_code(processes: Processes) ->
 
     async def push() -> str:
         app = App(processes.url)
-        (pushed,) = await app.client().enqueue([read_members(request)])
+        (pushed,) = await app.client().jobs.enqueue([read_members(request)])
         await app.aclose()
         return pushed.job.id
 

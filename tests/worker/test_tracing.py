@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from ojster import App, workflow
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.worker.worker import Worker
 from tests.conftest import Http, http
 
@@ -144,7 +144,7 @@ async def test_what_a_job_carries_that_is_no_trace_does_no_harm(app: App, export
 
 
 async def test_a_server_goes_on_with_the_trace_of_a_request(
-    http: Http, engine: Engine, exporter: InMemorySpanExporter
+    http: Http, engine: Service, exporter: InMemorySpanExporter
 ) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     meta = {"traceparent": parent, "tracestate": "ojs=p:8"}

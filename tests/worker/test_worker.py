@@ -19,7 +19,7 @@ from ojster.core.errors import Unsupported
 from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application
-from ojster.service import Engine
+from ojster.service import Service
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
@@ -132,7 +132,7 @@ async def test_some_exceptions_are_final(app: App) -> None:
         assert (await failure(await push(app, "discard")))["code"] == "DISCARD"
         dead = await push(app, "die")
         assert (await failure(dead))["message"] == "look at this"
-        assert (await app.client().retry_dead(dead.id)).state == "available"
+        assert (await app.client().jobs.retry_dead(dead.id)).state == "available"
 
 
 async def test_a_snoozed_job_runs_again_without_counting_the_attempt(app: App) -> None:
@@ -169,10 +169,10 @@ async def test_child_processes_are_used_again(app: App) -> None:
 async def test_a_result_that_cannot_be_kept_fails_the_job(
     app: App, monkeypatch: pytest.MonkeyPatch, type: str, words: str
 ) -> None:
-    def no_store(engine: Engine) -> None:
+    def no_store(engine: Service) -> None:
         raise Unsupported("No file store is configured.")
 
-    monkeypatch.setattr(Engine, "files", property(no_store))
+    monkeypatch.setattr(Service, "files", property(no_store))
     async with working(app):
         assert words in (await failure(await push(app, type)))["message"]
 
@@ -207,7 +207,7 @@ async def test_wrong_arguments_are_refused_when_the_job_is_enqueued(app: App) ->
 
 async def test_a_job_without_a_handler_fails_and_says_what_there_is(app: App) -> None:
     async with working(app):
-        (pushed,) = await app.client().enqueue([request_of("unheard.of", [], JobOptions(retry=1))])
+        (pushed,) = await app.client().jobs.enqueue([request_of("unheard.of", [], JobOptions(retry=1))])
         error = await failure(JobHandle(app, pushed.job))
     assert error["type"] == "UnknownJobType"
     assert "echo" in error["message"]
@@ -280,7 +280,7 @@ async def test_a_stopping_worker_finishes_what_it_runs(app: App) -> None:
     worker.stop()
     await asyncio.wait_for(running, 10)
     assert (await handle.arefresh()).state == "completed"
-    assert await app.client().workers() == []
+    assert await app.client().fleet.all() == []
 
 
 async def test_a_stopping_worker_hands_back_what_does_not_finish(app: App) -> None:
@@ -312,13 +312,13 @@ async def test_a_worker_does_what_the_operator_says(app: App) -> None:
     running = asyncio.create_task(worker.run())
     client = app.client()
     async with asyncio.timeout(10):
-        while not await client.workers():
+        while not await client.fleet.all():
             await asyncio.sleep(0.01)
-        await client.direct(worker.id, "quiet")
+        await client.fleet.direct(worker.id, "quiet")
         await until(lambda: worker.state == "quiet")
-        await client.direct(worker.id, "running")
+        await client.fleet.direct(worker.id, "running")
         await until(lambda: worker.state == "running")
-        await client.direct(worker.id, "terminate")
+        await client.fleet.direct(worker.id, "terminate")
         await running
 
 
@@ -330,7 +330,7 @@ async def test_a_worker_registers_the_applications_cron_jobs(app: App) -> None:
             async with asyncio.timeout(10):
                 while True:
                     with contextlib.suppress(Exception):
-                        if (await app.client().find_cron("tick")).run_count:
+                        if (await app.client().schedules.find("tick")).run_count:
                             break
                     await asyncio.sleep(0.05)
     finally:
@@ -354,9 +354,9 @@ async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_ba
         return "done"
 
     ran: list[int] = []
-    engine: Engine = app.engine()
+    engine: Service = app.engine()
     refused = 0
-    original = engine.acknowledge
+    original = engine.jobs.acknowledge
 
     async def acknowledge(items: Any) -> Any:
         nonlocal refused
@@ -365,7 +365,7 @@ async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_ba
             raise BackendUnavailable("away")
         return await original(items)
 
-    engine.acknowledge = acknowledge  # type: ignore[method-assign]  # a server that is away
+    engine.jobs.acknowledge = acknowledge  # type: ignore[method-assign]  # a server that is away
     handle = await once.aenqueue()
     async with working(app):
         assert await handle.aresult(15) == "done"
@@ -375,8 +375,8 @@ async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_ba
 
 async def test_a_worker_of_a_pool_gets_what_the_pool_allows(app: App) -> None:
     client = app.client()
-    if isinstance(client, Engine):
-        await client.do(put_pools, Pool("p", ("mine",), concurrency=2))
+    if isinstance(client, Service):
+        await client.scope.do(put_pools, Pool("p", ("mine",), concurrency=2))
     else:
         async with httpx.AsyncClient(base_url=app.url) as http:
             answer = await http.put("/ojs/v1/admin/pools/p", json={"queues": ["mine"], "concurrency": 2})
@@ -385,4 +385,4 @@ async def test_a_worker_of_a_pool_gets_what_the_pool_allows(app: App) -> None:
     inside = await push(app, "echo", 2, queue="mine")
     async with working(app, queues=("default", "mine"), pool="p", sharing=Sharing("round-robin")):
         assert await inside.aresult(15) == [2]
-    assert (await client.find(outside.id)).state == "available"
+    assert (await client.jobs.find(outside.id)).state == "available"

@@ -10,8 +10,8 @@ from ojster.core.job import Job
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.jobs.request import read_members
-from ojster.scope import accepted
-from ojster.service import Engine
+from ojster.jobs.scope import accepted
+from ojster.service import Service
 from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.workflows import Review, StepAddress
 from tests.conftest import Bench, Clock
@@ -21,7 +21,7 @@ from tests.workflows.driver import every_step
 class WorkflowBench(Bench):
     """An engine, and the shortcuts that tests of workflows want."""
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Service, clock: Clock) -> None:
         super().__init__(engine, clock)
         self.id = ""
         self.given: dict[str, Any] = {}
@@ -30,12 +30,12 @@ class WorkflowBench(Bench):
         self.order: list[str] = []
 
     async def create(self, wire: dict[str, Any]) -> WorkflowInfo:
-        info = await self.engine.create_workflow(read_members(msgspec.json.encode(wire)))
+        info = await self.engine.workflows.create(read_members(msgspec.json.encode(wire)))
         self.id = info.id
         return info
 
     async def look(self) -> WorkflowInfo:
-        return await self.engine.show_workflow(self.id)
+        return await self.engine.workflows.show(self.id)
 
     async def states(self) -> dict[str, str]:
         return {step.path: step.state for step in every_step(await self.look())}
@@ -70,20 +70,20 @@ class WorkflowBench(Bench):
     async def give_up(self, job: Job) -> Job:
         """Fail a job for good."""
         report = FailureReport(job.id, Failure("Boom", "it went wrong", retryable=False), job.worker_id, job.attempt)
-        return accepted((await self.engine.fail([report]))[0])
+        return accepted((await self.engine.jobs.fail([report]))[0])
 
     async def grow(self, job: Job, *steps: dict[str, Any]) -> Job:
         """Complete a job that adds steps."""
         more = tuple(msgspec.json.encode(step) for step in steps)
-        return accepted((await self.engine.acknowledge([Acknowledgement(job.id, b"1", None, None, more)]))[0])
+        return accepted((await self.engine.jobs.acknowledge([Acknowledgement(job.id, b"1", None, None, more)]))[0])
 
     async def review(
         self, step: str, action: Any, notes: str | None = None, author: str | None = "ada"
     ) -> WorkflowInfo:
-        return await self.engine.review_step(Review(self.id, step, action, notes, author))
+        return await self.engine.workflows.review_step(Review(self.id, step, action, notes, author))
 
     async def cancel_step(self, step: str) -> WorkflowInfo:
-        return await self.engine.cancel_step(StepAddress(self.id, step))
+        return await self.engine.workflows.cancel_step(StepAddress(self.id, step))
 
 
 def job(type: str, *args: Any, **more: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.schedules.due import upkeep
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.workflows import Review
@@ -44,7 +44,7 @@ class One:
 class Crowd:
     """Workflows that are run by workers of several engines, all on the same database."""
 
-    def __init__(self, engines: list[Engine], clock: Clock, rng: random.Random, *, disturbed: bool = True) -> None:
+    def __init__(self, engines: list[Service], clock: Clock, rng: random.Random, *, disturbed: bool = True) -> None:
         self.engines = engines
         self.clock = clock
         self.rng = rng
@@ -54,13 +54,13 @@ class Crowd:
     async def create(self, wires: list[dict[str, Any]], failing: float = 0.2) -> list[One]:
         """Create workflows, all at once."""
         made = [One(wire, Script(random.Random(self.rng.random()), failing)) for wire in wires]
-        infos = await asyncio.gather(*[self._engine().create_workflow(members(one.wire)) for one in made])
+        infos = await asyncio.gather(*[self._engine().workflows.create(members(one.wire)) for one in made])
         for one, info in zip(made, infos, strict=True):
             one.id = info.id
             self.all[info.id] = one
         return made
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> Service:
         return self.rng.choice(self.engines)
 
     async def run(self) -> None:
@@ -78,15 +78,15 @@ class Crowd:
             await self._engine().database.run(upkeep, None)
             idle = 0 if reviewed else idle + 1
 
-    async def _work(self, engine: Engine, worker: str) -> int:
-        jobs = await engine.fetch(Claim(("default",), self.rng.choice([1, 5, 40]), worker, LEASE))
+    async def _work(self, engine: Service, worker: str) -> int:
+        jobs = await engine.jobs.fetch(Claim(("default",), self.rng.choice([1, 5, 40]), worker, LEASE))
         self.rng.shuffle(jobs)
         if self.disturbed and jobs and self.rng.random() < 0.1:
             await self._hold_and_release()
         await asyncio.gather(*[self._end(engine, job, worker) for job in jobs])
         return len(jobs)
 
-    async def _end(self, engine: Engine, job: Job, worker: str) -> None:
+    async def _end(self, engine: Service, job: Job, worker: str) -> None:
         envelope = msgspec.json.decode(job.envelope)
         one, path = self.all[envelope["workflow_id"]], envelope["workflow_step"]
         if job.attempt == 1:
@@ -98,15 +98,15 @@ class Crowd:
             if self.rng.random() < 0.5:
                 return  # the worker dies
             failure = Failure("Transient", "it may go better next time")
-            await self._tell(engine.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
+            await self._tell(engine.jobs.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
             return
         if one.script.end(path) == "ok":
             more = (msgspec.json.encode(grown()),) if envelope["meta"].get("grows") else ()
             result = msgspec.json.encode({"of": path})
-            await self._tell(engine.acknowledge([Acknowledgement(job.id, result, worker, job.attempt, more)]), one)
+            await self._tell(engine.jobs.acknowledge([Acknowledgement(job.id, result, worker, job.attempt, more)]), one)
         else:
             failure = Failure("Final", "it is over", retryable=False)
-            await self._tell(engine.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
+            await self._tell(engine.jobs.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
 
     async def _tell(self, call: Any, one: One) -> None:
         (outcome,) = await call
@@ -116,8 +116,8 @@ class Crowd:
         one = self.rng.choice(list(self.all.values()))
         engine = self._engine()
         try:
-            await engine.hold_workflow(one.id)
-            await engine.release_workflow(one.id)
+            await engine.workflows.hold(one.id)
+            await engine.workflows.release(one.id)
         except OjsterError as refusal:
             assert refusal.code == "conflict", refusal
 
@@ -125,20 +125,22 @@ class Crowd:
         """Approve or reject whatever waits for it."""
         count = 0
         for one in self.all.values():
-            info = await self._engine().show_workflow(one.id)
+            info = await self._engine().workflows.show(one.id)
             if info.finished:
                 continue
             for step in every_step(info):
                 if step.state == "blocked":
                     action: Any = "approve" if one.script.approves(step.path) else "reject"
-                    await self._engine().review_step(Review(one.id, step.path, action, "as written", "somebody"))
+                    await self._engine().workflows.review_step(
+                        Review(one.id, step.path, action, "as written", "somebody")
+                    )
                     count += 1
         return count
 
     async def check(self) -> None:
         """See that all has become what the rules say."""
         for one in self.all.values():
-            info = await self._engine().show_workflow(one.id)
+            info = await self._engine().workflows.show(one.id)
             expected = one.expected
             shown = {step.path: step.state for step in every_step(info)}
             assert info.finished, (one.wire, shown)

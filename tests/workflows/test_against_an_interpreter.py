@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from tests.conftest import Clock, empty
 from tests.workflows.driver import Crowd, every_step, leftovers
@@ -22,17 +22,17 @@ SEED = int(os.environ.get("OJSTER_TEST_SEED", "1"))
 
 
 @pytest.fixture
-async def four_engines(postgres_url: str, clock: Clock, request: pytest.FixtureRequest) -> AsyncIterator[list[Engine]]:
+async def four_engines(postgres_url: str, clock: Clock, request: pytest.FixtureRequest) -> AsyncIterator[list[Service]]:
     """Four engines on one PostgreSQL database, each with a connection of its own: four transactions at once."""
     isolation = getattr(request, "param", "read committed").replace(" ", "%20")
     url = f"{postgres_url}&connections=1&isolation={isolation}"
-    engines = [Engine(open_database(url, clock=clock)) for _ in range(4)]
+    engines = [Service(open_database(url, clock=clock)) for _ in range(4)]
     yield engines
     for engine in engines:
         await engine.close()
 
 
-async def run_and_retry(engines: list[Engine], clock: Clock, seed: int, count: int) -> None:
+async def run_and_retry(engines: list[Service], clock: Clock, seed: int, count: int) -> None:
     """Run random workflows; retry those that do not succeed, twice."""
     rng = random.Random(seed)
     crowd = Crowd(engines, clock, rng)
@@ -47,7 +47,7 @@ async def run_and_retry(engines: list[Engine], clock: Clock, seed: int, count: i
             one.script.failing = failing
             one.script.ends = {path: end for path, end in one.script.ends.items() if end == "ok"}
             one.script.approvals = {}
-        await asyncio.gather(*[rng.choice(engines).retry_workflow(one.id) for one in again])
+        await asyncio.gather(*[rng.choice(engines).workflows.retry(one.id) for one in again])
         for one in again:
             one.expected.run(one.script)
         await crowd.run()
@@ -58,12 +58,12 @@ async def run_and_retry(engines: list[Engine], clock: Clock, seed: int, count: i
 
 async def on_a_file_in_memory(clock: Clock, crowds: range) -> None:
     for crowd in crowds:
-        engine = Engine(open_database("sqlite:///:memory:", clock=clock))
+        engine = Service(open_database("sqlite:///:memory:", clock=clock))
         await run_and_retry([engine], clock, SEED * 1_000_000 + crowd, CROWD)
         await engine.close()
 
 
-async def on_postgres(engines: list[Engine], clock: Clock, url: str, crowds: range) -> None:
+async def on_postgres(engines: list[Service], clock: Clock, url: str, crowds: range) -> None:
     for crowd in crowds:
         empty(url)
         await run_and_retry(engines, clock, SEED * 1_000_000 + 500_000 + crowd, CROWD)
@@ -77,7 +77,7 @@ async def test_workflows_do_what_the_rules_say(clock: Clock) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("four_engines", ["read committed", "serializable"], indirect=True)
 async def test_workflows_do_what_the_rules_say_in_four_transactions_at_once(
-    four_engines: list[Engine], clock: Clock, postgres_url: str
+    four_engines: list[Service], clock: Clock, postgres_url: str
 ) -> None:
     await on_postgres(four_engines, clock, postgres_url, range(1))
 
@@ -92,7 +92,7 @@ async def test_ten_thousand_workflows_do_what_the_rules_say(clock: Clock) -> Non
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("four_engines", ["read committed", "serializable"], indirect=True)
 async def test_two_thousand_workflows_do_what_the_rules_say_in_four_transactions_at_once(
-    four_engines: list[Engine], clock: Clock, postgres_url: str
+    four_engines: list[Service], clock: Clock, postgres_url: str
 ) -> None:
     await on_postgres(four_engines, clock, postgres_url, range(100, 120))
 
@@ -105,7 +105,7 @@ class _Always(dict[str, bool]):
 
 
 async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_branch(
-    engine: Engine, clock: Clock
+    engine: Service, clock: Clock
 ) -> None:
     rng = random.Random(SEED)
     crowd = Crowd([engine], clock, rng)
@@ -113,13 +113,13 @@ async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_bra
     for _ in range(3):
         await crowd._work(engine, "w")
     for one in made:
-        info = await engine.show_workflow(one.id)
+        info = await engine.workflows.show(one.id)
         if not info.finished:
-            await engine.cancel_workflow(one.id)
+            await engine.workflows.cancel(one.id)
             one.cancelled = True
     await crowd.run()
     for one in made:
-        info = await engine.show_workflow(one.id)
+        info = await engine.workflows.show(one.id)
         assert info.finished, one.wire
         if not one.cancelled:
             continue
@@ -133,10 +133,10 @@ async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_bra
     for one in again:
         one.script.ends, one.script.failing, one.cancelled = {}, 0.0, False
         one.script.approvals = _Always()
-        await engine.retry_workflow(one.id)
+        await engine.workflows.retry(one.id)
     await crowd.run()
     for one in again:
-        info = await engine.show_workflow(one.id)
+        info = await engine.workflows.show(one.id)
         assert (info.state, info.finished) == ("completed", True), (one.wire, info)
     left = await engine.database.read(leftovers, None)
     assert not left, left

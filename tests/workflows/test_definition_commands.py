@@ -40,7 +40,7 @@ def test_definitions_are_applied_started_and_deleted(ojster: Ojster, tmp_path: P
         "make make", "make gist.create"
     )
     assert "running" in ojster("workflows", "stats", "--definition", "gist")
-    assert "only one that waits" in ojster("workflows", "resume", id, "--result", "1", expect=4)
+    assert "it has no suspended job" in ojster("workflows", "resume", id, "--result", "1", expect=4)
     assert "either --result or --error" in ojster("workflows", "resume", id, "--result", "1", "--error", "x", expect=2)
     job = ojster.json("workflows", "show", id)["steps"][0]["job_id"]
     assert "no notes" in ojster("jobs", "info", job)

@@ -10,7 +10,8 @@ import pytest
 
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound, SchemaViolation
 from ojster.jobs.request import Members, read_members
-from ojster.service import Engine
+from ojster.jobs.scope import Caller
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.workflows.definitions import Deletion, Named
 from tests.conftest import Bench, Clock
@@ -27,11 +28,11 @@ def members(**body: Any) -> Members:
 
 
 async def define(bench: Bench, **more: Any) -> Any:
-    return await bench.engine.create_definition("gist", members(**BODY | more))
+    return await bench.engine.definitions.create("gist", members(**BODY | more))
 
 
 async def start(bench: Bench, **more: Any) -> str:
-    info = await bench.engine.create_workflow(members(**{"definition": "gist", "params": {"what": "x"}} | more))
+    info = await bench.engine.workflows.create(members(**{"definition": "gist", "params": {"what": "x"}} | more))
     return info.id
 
 
@@ -46,25 +47,25 @@ async def finish(bench: Bench) -> list[str]:
 async def test_a_workflow_is_a_snapshot_of_the_version_that_it_was_started_from(bench: Bench) -> None:
     await define(bench)
     first = await start(bench)
-    changed = await bench.engine.update_definition("gist", members(**BODY | {"steps": STEPS[1:]}))
+    changed = await bench.engine.definitions.update("gist", members(**BODY | {"steps": STEPS[1:]}))
     assert changed.version == 2
     second, third = await start(bench), await start(bench, definition_version=1)
-    infos = [await bench.engine.show_workflow(id) for id in (first, second, third)]
+    infos = [await bench.engine.workflows.show(id) for id in (first, second, third)]
     assert [(info.definition, info.definition_version) for info in infos] == [("gist", 1), ("gist", 2), ("gist", 1)]
     assert sorted(await finish(bench)) == ["create", "create", "star", "star", "star"]
-    assert [(await bench.engine.show_workflow(info.id)).state for info in infos] == ["completed"] * 3
+    assert [(await bench.engine.workflows.show(info.id)).state for info in infos] == ["completed"] * 3
 
 
 async def test_a_version_is_made_only_by_a_change_and_its_hashes_tell_which(bench: Bench) -> None:
     one = await define(bench)
     reordered = dict(reversed(BODY.items()))
-    assert (await bench.engine.update_definition("gist", members(**reordered))).version == 1
-    two = await bench.engine.update_definition("gist", members(**BODY | {"on_error": {"type": "other", "args": []}}))
+    assert (await bench.engine.definitions.update("gist", members(**reordered))).version == 1
+    two = await bench.engine.definitions.update("gist", members(**BODY | {"on_error": {"type": "other", "args": []}}))
     assert (two.version, one.hashes["steps"] == two.hashes["steps"]) == (2, True)
     assert one.hashes["on_error"] != two.hashes["on_error"]
     assert len(one.hashes["steps"]) == 64
-    assert (await bench.engine.find_definition(Named("gist", 1))).hashes == one.hashes
-    assert [known.version for known in await bench.engine.definitions()] == [2]
+    assert (await bench.engine.definitions.find(Named("gist", 1))).hashes == one.hashes
+    assert [known.version for known in await bench.engine.definitions.all()] == [2]
 
 
 async def test_parameters_must_look_as_the_definition_says(bench: Bench) -> None:
@@ -93,8 +94,8 @@ async def test_what_is_no_definition_is_refused(
     bench: Bench, name: str, body: dict[str, Any], refusal: type[Exception]
 ) -> None:
     with pytest.raises(refusal):
-        await bench.engine.create_definition(name, members(**body))
-    assert await bench.engine.definitions() == []
+        await bench.engine.definitions.create(name, members(**body))
+    assert await bench.engine.definitions.all() == []
 
 
 async def test_a_workflow_says_nothing_that_its_definition_says(bench: Bench) -> None:
@@ -106,12 +107,12 @@ async def test_a_workflow_says_nothing_that_its_definition_says(bench: Bench) ->
         with pytest.raises(NotFound):
             await start(bench, **missing)
     with pytest.raises(InvalidWorkflow):
-        await bench.engine.create_workflow(members(**BODY, target="x"))
+        await bench.engine.workflows.create(members(**BODY, target="x"))
 
 
 async def test_there_is_one_unfinished_workflow_of_a_definition_a_target_and_parameters(bench: Bench) -> None:
     await define(bench)
-    await bench.engine.create_definition("other", members(**BODY))
+    await bench.engine.definitions.create("other", members(**BODY))
     id = await start(bench, target="/gists")
     with pytest.raises(Duplicate) as refused:
         await start(bench, target="/gists")
@@ -120,17 +121,17 @@ async def test_there_is_one_unfinished_workflow_of_a_definition_a_target_and_par
         await start(bench, **{"target": "/gists"} | different)
     await start(bench)
     await start(bench)
-    await bench.engine.cancel_workflow(id)
+    await bench.engine.workflows.cancel(id)
     again = await start(bench, target="/gists")
     with pytest.raises(Duplicate, match="cannot be retried"):
-        await bench.engine.retry_workflow(id)
+        await bench.engine.workflows.retry(id)
     await finish(bench)
-    assert (await bench.engine.show_workflow(again)).state == "completed"
-    await bench.engine.retry_workflow(id)
+    assert (await bench.engine.workflows.show(again)).state == "completed"
+    await bench.engine.workflows.retry(id)
 
 
 async def test_one_of_fifty_gets_the_target(shared_url: str) -> None:
-    benches = [Bench(Engine(open_database(shared_url)), Clock()) for _ in range(3)]
+    benches = [Bench(Service(open_database(shared_url)), Clock()) for _ in range(3)]
     await define(benches[0])
 
     async def one(bench: Bench) -> bool:
@@ -148,26 +149,26 @@ async def test_one_of_fifty_gets_the_target(shared_url: str) -> None:
 async def test_a_definition_is_deleted_when_nothing_of_it_runs_or_when_that_is_wanted(bench: Bench) -> None:
     await define(bench)
     id = await start(bench)
-    with pytest.raises(Conflict, match="1 workflows"):
-        await bench.engine.delete_definition(Deletion("gist"))
-    await bench.engine.delete_definition(Deletion("gist", force=True))
+    with pytest.raises(Conflict, match="1 unfinished workflows"):
+        await bench.engine.definitions.delete(Deletion("gist"))
+    await bench.engine.definitions.delete(Deletion("gist", force=True))
     with pytest.raises(NotFound):
-        await bench.engine.find_definition(Named("gist"))
+        await bench.engine.definitions.find(Named("gist"))
     assert await finish(bench) == ["create", "star"]
-    assert (await bench.engine.show_workflow(id)).definition == "gist"
+    assert (await bench.engine.workflows.show(id)).definition == "gist"
     assert (await define(bench)).version == 1
     with pytest.raises(Duplicate):
         await define(bench)
 
 
 async def test_definitions_of_tenants_are_their_own(bench: Bench) -> None:
-    acme, other = bench.engine.of("acme"), bench.engine.of("other")
-    await acme.create_definition("gist", members(**BODY))
-    assert [one.version for one in await other.definitions()] == []
+    acme, other = bench.engine.as_(Caller("acme")), bench.engine.as_(Caller("other"))
+    await acme.definitions.create("gist", members(**BODY))
+    assert [one.version for one in await other.definitions.all()] == []
     with pytest.raises(NotFound):
-        await other.create_workflow(members(definition="gist", target="t"))
-    await other.create_definition("gist", members(**BODY))
+        await other.workflows.create(members(definition="gist", target="t"))
+    await other.definitions.create("gist", members(**BODY))
     for engine in (acme, other):
-        await engine.create_workflow(members(definition="gist", target="t", params={"what": "x"}))
+        await engine.workflows.create(members(definition="gist", target="t", params={"what": "x"}))
     with pytest.raises(Duplicate):
-        await acme.create_workflow(members(definition="gist", target="t", params={"what": "x"}))
+        await acme.workflows.create(members(definition="gist", target="t", params={"what": "x"}))

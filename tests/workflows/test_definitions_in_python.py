@@ -122,14 +122,14 @@ async def app(url: str) -> AsyncIterator[App]:
 async def until(app: App, id: str, state: str) -> None:
     """Wait until a step of a workflow is in a state."""
     while True:
-        status = await app.client().workflow_status(id)
+        status = await app.client().workflows.status(id)
         if any(one.state == state for one in status.current):
             return
         await asyncio.sleep(0.02)
 
 
 async def test_handlers_use_the_collection_of_their_workflow_and_named_ones(app: App) -> None:
-    await app.client().create_collection("shelf")
+    await app.client().collections.create("shelf")
     run = await app.astart(chain(s(app, "shelve", "x"), s(app, "ashelve")))
     assert await run.result(30) == 1
     assert len(await app.collection("shelf").aitems()) == 1
@@ -155,10 +155,10 @@ async def test_a_definition_is_made_once_and_gets_a_new_version_when_it_changes(
     with pytest.raises(InvalidRequest, match="required"):
         await app.astart("flow", version=1)
     client = app.client()
-    assert [one.name for one in await client.definitions()] == ["flow"]
-    assert (await client.workflow_statistics("flow")).current["completed"] == 1
-    await client.delete_definition(Deletion("flow"))
-    assert await client.definitions() == []
+    assert [one.name for one in await client.definitions.all()] == ["flow"]
+    assert (await client.workflows.statistics("flow")).current["completed"] == 1
+    await client.definitions.delete(Deletion("flow"))
+    assert await client.definitions.all() == []
 
 
 async def test_a_target_is_taken_or_locked_until_a_workflow_is_over(app: App) -> None:
@@ -199,7 +199,7 @@ async def test_a_job_alone_waits(app: App) -> None:
     handle = await app.handlers["ask"].aenqueue()
     while (await handle.arefresh()).state != "pending":
         await asyncio.sleep(0.02)
-    await app.client().activate(handle.id, b"7")
+    await app.client().workflows.activate(handle.id, b"7")
     assert await handle.aresult(10) == ["resumed with", 7]
 
 

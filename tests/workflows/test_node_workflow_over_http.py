@@ -181,7 +181,7 @@ async def test_096_only_a_job_that_waits_is_resumed(http: Http) -> None:
     for body, state in (({"result": "sent"}, "completed"), ({"error": "bounced"}, "failed")):
         id = (await start(http)).json()["workflow"]["id"]
         refused = await http("POST", f"{BASE}/workflows/{id}/resume", body)
-        assert (refused.status_code, "only one that waits" in refused.text) == (409, True)
+        assert (refused.status_code, "it has no suspended job" in refused.text) == (409, True)
         (job,) = await http.fetch()
         await http("POST", f"{BASE}/workers/release", {"job_id": job["id"], "then": "wait"})
         resumed = await http("POST", f"{BASE}/workflows/{id}/resume", body)

@@ -15,7 +15,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
 from ojster.schedules.due import upkeep
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.workflows.orchestrator_request import queue_of
 from tests.server.test_connections import serving
 from tests.worker.test_worker import working
@@ -107,14 +107,14 @@ def made(url: str) -> App:
 
 
 @pytest.fixture
-async def app(url: str, engine: Engine) -> App:
+async def app(url: str, engine: Service) -> App:
     application = made(url)
     application.work_on(engine, url)
     return application
 
 
 async def states(app: App, workflow_id: str) -> dict[str, str]:
-    info = await app.client().show_workflow(workflow_id)
+    info = await app.client().workflows.show(workflow_id)
     return {step.path: step.state for step in info.walk()}
 
 
@@ -162,16 +162,16 @@ async def test_s68_an_unknown_callback_fails_alone(app: App) -> None:
     run = await app.astart(release, params={"archs": ["x"]})
     async with working(app):
         await run.result(20)
-        job = (await app.client().enqueue([_orchestrating("release", "nothing", {"archs": ["x"]})]))[0].job
-        found_job = await app.client().wait_for(job.id, 20)
+        job = (await app.client().jobs.enqueue([_orchestrating("release", "nothing", {"archs": ["x"]})]))[0].job
+        found_job = await app.client().jobs.wait_for(job.id, 20)
         assert found_job.error is not None
         assert found_job.error["code"] == "configure_failed"
 
 
 async def test_s69_one_outside_of_any_workflow_is_an_error(app: App) -> None:
     async with working(app):
-        job = (await app.client().enqueue([_orchestrating("release", None, {"archs": ["x"]})]))[0].job
-        found_job = await app.client().wait_for(job.id, 20)
+        job = (await app.client().jobs.enqueue([_orchestrating("release", None, {"archs": ["x"]})]))[0].job
+        found_job = await app.client().jobs.wait_for(job.id, 20)
     assert found_job.error is not None
     assert (found_job.error["code"], "only in the workflow" in found_job.error["message"]) == ("configure_failed", True)
 
@@ -185,7 +185,7 @@ def _orchestrating(name: str, step: str | None, params: Any) -> dict[str, msgspe
 @pytest.mark.parametrize(
     ("name", "params", "words"),
     [
-        ("nobody", {}, "no orchestrator 'nobody'"),
+        ("nobody", {}, "Unknown orchestrator 'nobody'"),
         ("release", {}, "archs"),
         ("release", {"archs": "x"}, "archs"),
         ("release", {"archs": []}, "there is nothing to build"),
@@ -193,22 +193,22 @@ def _orchestrating(name: str, step: str | None, params: Any) -> dict[str, msgspe
 )
 async def test_what_it_refuses_is_not_started(app: App, name: str, params: Any, words: str) -> None:
     request = {"orchestrator": name, "params": params}
-    before = await app.engine().count_workflows()
+    before = await app.engine().workflows.count()
     with pytest.raises(InvalidRequest, match=words):
-        await app.engine().create_workflow(read_members(msgspec.json.encode(request)))
-    assert await app.engine().count_workflows() == before
+        await app.engine().workflows.create(read_members(msgspec.json.encode(request)))
+    assert await app.engine().workflows.count() == before
 
 
 @pytest.mark.parametrize("beside", [{"steps": []}, {"definition": "x"}, {"orchestrator": 1}])
 async def test_what_it_lays_out_is_not_said_by_others(app: App, beside: dict[str, Any]) -> None:
     request = {"orchestrator": "release", "params": {"archs": ["x"]}} | beside
     with pytest.raises(InvalidRequest):
-        await app.engine().create_workflow(read_members(msgspec.json.encode(request)))
+        await app.engine().workflows.create(read_members(msgspec.json.encode(request)))
 
 
-async def test_a_server_without_orchestrators_says_so(engine: Engine) -> None:
+async def test_a_server_without_orchestrators_says_so(engine: Service) -> None:
     with pytest.raises(InvalidRequest, match="serve --app"):
-        await engine.create_workflow(read_members(b'{"orchestrator": "release"}'))
+        await engine.workflows.create(read_members(b'{"orchestrator": "release"}'))
 
 
 async def test_s72_s84_workflows_inside_are_laid_out_once_and_share_the_collection(app: App) -> None:
@@ -253,7 +253,7 @@ async def test_s83_those_of_a_workflow_run_one_at_a_time_and_those_of_others_bes
         while len(running) < 2:
             await asyncio.sleep(0.01)
         assert sorted(running) == sorted(run.id for run in runs), "one of each"
-        assert await engine.fetch(Claim((queue_of("busy"),))) == [], "the other two must wait"
+        assert await engine.jobs.fetch(Claim((queue_of("busy"),))) == [], "the other two must wait"
         release.set()
         for run in runs:
             await run.result(20)
@@ -287,8 +287,8 @@ async def test_s74_what_is_required_comes_before_whoever_has_promised_it(app: Ap
             await asyncio.sleep(0.01)
     assert [wire["depends_on"] for wire in seen] == [["first"], ["first"]]
     assert (await states(app, run.id))["user"] == "waiting"
-    (job,) = await app.engine().fetch(Claim(("default",), count=5))
-    assert isinstance((await app.engine().acknowledge([Acknowledgement(job.id, b"1")]))[0], Job)
+    (job,) = await app.engine().jobs.fetch(Claim(("default",), count=5))
+    assert isinstance((await app.engine().jobs.acknowledge([Acknowledgement(job.id, b"1")]))[0], Job)
     assert (await states(app, run.id))["user"] == "pending"
 
 
@@ -357,12 +357,12 @@ async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App)
 async def test_a_lost_worker_does_not_fail_the_workflow(app: App, clock: Any) -> None:
     run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
     engine = app.engine()
-    (job,) = await engine.fetch(Claim((queue_of("release"),), worker_id="lost", lease=30_000_000))
+    (job,) = await engine.jobs.fetch(Claim((queue_of("release"),), worker_id="lost", lease=30_000_000))
     clock.advance(31)
     await engine.database.run(upkeep, None)
     async with working(app):
         await run.result(20)
-    assert (await engine.find(job.id)).attempt == 2
+    assert (await engine.jobs.find(job.id)).attempt == 2
 
 
 async def test_an_orchestrator_sees_only_the_workflow_that_it_is_a_step_of(app: App) -> None:
@@ -371,16 +371,16 @@ async def test_an_orchestrator_sees_only_the_workflow_that_it_is_a_step_of(app: 
     engine = app.engine()
     forged = _orchestrating("release", None, {"archs": ["x"]})
     forged |= {"workflow_id": msgspec.Raw(msgspec.json.encode(run.id)), "workflow_step": msgspec.Raw(b'"populate"')}
-    (pushed,) = await engine.enqueue([forged])
+    (pushed,) = await engine.jobs.enqueue([forged])
     assert pushed.job.exclusive_key is None
     async with working(app):
-        ended = await engine.wait_for(pushed.job.id, 20)
+        ended = await engine.jobs.wait_for(pushed.job.id, 20)
         assert ended.error is not None
         assert ended.error["code"] == "configure_failed"
         await run.result(20)
 
 
-async def test_a_worker_is_given_only_those_that_it_knows(app: App, engine: Engine, url: str) -> None:
+async def test_a_worker_is_given_only_those_that_it_knows(app: App, engine: Service, url: str) -> None:
     other = App(url)
     other.work_on(engine, url)
 

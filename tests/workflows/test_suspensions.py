@@ -16,7 +16,7 @@ from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, Release
 from ojster.jobs.request import read_members
-from ojster.scope import accepted
+from ojster.jobs.scope import accepted
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction
 from ojster.workflows.definitions import Deletion
@@ -32,19 +32,21 @@ RETRY = {"max_attempts": 3, "initial_interval": "PT10S", "max_interval": "PT15S"
 
 
 async def release(flow: WorkflowBench, one: Job, then: Any, **more: Any) -> Job:
-    return accepted((await flow.engine.release([Release(one.id, one.worker_id, one.attempt, then=then, **more)]))[0])
+    return accepted(
+        (await flow.engine.jobs.release([Release(one.id, one.worker_id, one.attempt, then=then, **more)]))[0]
+    )
 
 
 async def resume(flow: WorkflowBench, data: Any = None, *, step: str | None = None, error: str | None = None) -> None:
     failure = None if error is None else Failure("Resumed", error, retryable=False)
     given = None if data is None else msgspec.json.encode(data)
-    await flow.engine.resume_workflow(WorkflowResumption(flow.id, step, given, failure))
+    await flow.engine.workflows.resume(WorkflowResumption(flow.id, step, given, failure))
 
 
 async def define(flow: WorkflowBench, **more: Any) -> None:
     body = chain(job("a"), job("b"), on_error=job("mend"), on_cancel=job("tidy")) | {"retry": RETRY} | more
     body = {name: value for name, value in body.items() if value is not None}
-    await flow.engine.create_definition("d", read_members(msgspec.json.encode(body)))
+    await flow.engine.definitions.create("d", read_members(msgspec.json.encode(body)))
 
 
 # Waiting
@@ -89,18 +91,18 @@ async def test_a_job_without_a_workflow_waits_until_it_is_activated(flow: Workfl
     await release(flow, one, "wait")
     with pytest.raises(Conflict):
         await flow.ack(one)
-    steered = await flow.engine.activate(one.id, b'"done"')
+    steered = await flow.engine.workflows.activate(one.id, b'"done"')
     assert (steered.before, steered.job.state) == ("pending", "completed")
     assert (await flow.find(one)).result == b'"done"'
     with pytest.raises(Conflict):
-        await flow.engine.activate(one.id)
+        await flow.engine.workflows.activate(one.id)
 
 
 async def test_a_job_that_is_merely_pending_can_be_given_nothing(flow: WorkflowBench) -> None:
     one = await flow.push("alone", pending=True)
-    with pytest.raises(Conflict, match="waits for nothing"):
-        await flow.engine.activate(one.id, b"1")
-    assert (await flow.engine.activate(one.id)).job.state == "available"
+    with pytest.raises(Conflict, match="it is not suspended"):
+        await flow.engine.workflows.activate(one.id, b"1")
+    assert (await flow.engine.workflows.activate(one.id)).job.state == "available"
 
 
 async def test_resuming_with_an_error_fails_the_step_and_runs_the_branch_for_errors(flow: WorkflowBench) -> None:
@@ -133,7 +135,7 @@ async def test_a_wait_ends_at_its_deadline_as_a_failure(flow: WorkflowBench) -> 
 
 async def test_only_what_waits_can_be_resumed_and_if_several_do_it_must_be_said_which(flow: WorkflowBench) -> None:
     await flow.create(group(job("a", id="x"), job("b", id="y")))
-    with pytest.raises(Conflict, match="only one that waits"):
+    with pytest.raises(Conflict, match="it has no suspended job"):
         await resume(flow)
     for one in await flow.take(2):
         await release(flow, one, "wait")
@@ -156,13 +158,13 @@ async def test_a_held_workflow_does_not_wake_what_waits_when_it_is_released(flow
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.take()
     await release(flow, one, "wait", again=True)
-    await flow.engine.hold_workflow(flow.id)
-    await flow.engine.release_workflow(flow.id)
+    await flow.engine.workflows.hold(flow.id)
+    await flow.engine.workflows.release(flow.id)
     assert (await flow.find(one)).state == "pending"
-    await flow.engine.hold_workflow(flow.id)
+    await flow.engine.workflows.hold(flow.id)
     await resume(flow, "now")
     assert await flow.take() == []
-    await flow.engine.release_workflow(flow.id)
+    await flow.engine.workflows.release(flow.id)
     (again,) = await flow.take()
     assert again.resumed == b'"now"'
 
@@ -172,7 +174,7 @@ async def test_what_waits_is_cancelled_with_its_workflow(flow: WorkflowBench, ag
     await flow.create(chain(job("a"), job("b"), on_cancel=job("tidy")))
     (one,) = await flow.take()
     await release(flow, one, "wait", again=again)
-    await flow.engine.cancel_workflow(flow.id)
+    await flow.engine.workflows.cancel(flow.id)
     assert (await flow.find(one)).state == "cancelled"
     assert await flow.work() == ["tidy"]
     with pytest.raises(Conflict):
@@ -182,7 +184,7 @@ async def test_what_waits_is_cancelled_with_its_workflow(flow: WorkflowBench, ag
 async def test_a_job_of_a_cancelled_workflow_that_wants_to_wait_is_cancelled(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b"), on_cancel=job("tidy")))
     (one,) = await flow.take()
-    await flow.engine.cancel_workflow(flow.id)
+    await flow.engine.workflows.cancel(flow.id)
     assert (await release(flow, one, "wait")).state == "cancelled"
     assert await flow.work() == ["tidy"]
 
@@ -205,7 +207,7 @@ async def test_resuming_has_one_winner_whatever_happens_at_the_same_time(flow: W
         await release(flow, one, "wait")
         if rival == "timeout":
             flow.clock.advance(11)
-        calls = {"cancel": flow.engine.cancel_workflow(flow.id), "timeout": flow.upkeep(), "resume": resume(flow, 2)}
+        calls = {"cancel": flow.engine.workflows.cancel(flow.id), "timeout": flow.upkeep(), "resume": resume(flow, 2)}
         other = calls.pop(rival)
         for unused in calls.values():
             unused.close()
@@ -218,7 +220,7 @@ async def test_resuming_has_one_winner_whatever_happens_at_the_same_time(flow: W
             assert sum(isinstance(end, Exception) for end in won) == 1
         await flow.work()
         if not (await flow.look()).finished:
-            await flow.engine.cancel_workflow(flow.id)
+            await flow.engine.workflows.cancel(flow.id)
 
 
 # Going back
@@ -256,7 +258,7 @@ async def test_a_workflow_is_run_again_as_a_new_one_after_a_growing_pause(flow: 
         await flow.upkeep(pause - 1)
         assert await flow.take() == []
         await flow.upkeep(1)
-        assert (await flow.engine.properties(flow.id))["p"].decoded() == 1
+        assert (await flow.engine.workflows.properties(flow.id))["p"].decoded() == 1
     last = await flow.look()
     assert (last.attempt, last.previous_attempt, last.target, last.locks, last.name) == (
         3,
@@ -275,13 +277,13 @@ async def test_a_workflow_is_run_again_as_a_new_one_after_a_growing_pause(flow: 
         "retries_exhausted",
     )
     with pytest.raises(Conflict, match="was retried as"):
-        await flow.engine.retry_workflow(ids[0])
+        await flow.engine.workflows.retry(ids[0])
     assert (await flow.events()).count("workflow.retried") == 2
 
 
 async def test_nothing_of_a_workflow_that_is_run_again_goes_on(flow: WorkflowBench) -> None:
     body = {"type": "group", "jobs": [job("a"), job("b"), job("c")], "on_error": job("mend"), "on_cancel": job("tidy")}
-    await flow.engine.create_definition("d", read_members(msgspec.json.encode(body)))
+    await flow.engine.definitions.create("d", read_members(msgspec.json.encode(body)))
     await flow.create({"definition": "d", "target": "t"})
     one, other = await flow.take(2)
     await release(flow, one, "retry")
@@ -302,7 +304,7 @@ async def test_what_cannot_be_run_again_fails(flow: WorkflowBench, what: str) ->
     elif what == "deleted":
         await define(flow)
         await flow.create({"definition": "d"})
-        await flow.engine.delete_definition(Deletion("d", force=True))
+        await flow.engine.definitions.delete(Deletion("d", force=True))
     else:
         await flow.create(chain(job("a")))
     one = await flow.fetch_one()
@@ -368,7 +370,7 @@ async def test_a_workflow_says_what_becomes_of_it_when_a_worker_is_lost(
 async def test_what_a_predecessor_held_is_given_back_at_once_and_its_attempts_count(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.fetch(worker_id="w")
-    await flow.engine.leave("w", lost=True)
+    await flow.engine.fleet.leave("w", lost=True)
     (again,) = await flow.fetch(worker_id="w")
     assert (again.id, again.attempt) == (one.id, 2)
     with pytest.raises(Conflict):
@@ -390,15 +392,15 @@ async def test_a_stale_word_about_a_job_that_waits_changes_nothing(flow: Workflo
 async def test_the_history_of_a_job_that_waited_tells_so(flow: WorkflowBench, again: bool) -> None:
     await flow.push("alone")
     one = await flow.fetch_one(worker_id="w")
-    await flow.engine.add_note(NewNote(b'"so far"', job_id=one.id))
+    await flow.engine.workflows.add_note(NewNote(b'"so far"', job_id=one.id))
     flow.clock.advance(1)
     await release(flow, one, "wait", again=again)
     flow.clock.advance(1)
-    await flow.engine.activate(one.id, b"7")
+    await flow.engine.workflows.activate(one.id, b"7")
     flow.clock.advance(1)
     if again:
         await flow.ack(await flow.fetch_one(worker_id="w"))
-    told = [(entry.type.removeprefix("job."), entry.data) for entry in await flow.engine.history(one.id)]
+    told = [(entry.type.removeprefix("job."), entry.data) for entry in await flow.engine.jobs.history(one.id)]
     attempts = [data["attempt"] for type, data in told if type == "attempt_started"]
     assert attempts == ([1, 1] if again else [1])
     changes = [f"{data['from']}>{data['to']}" for type, data in told if type == "state_changed"]
@@ -418,11 +420,11 @@ async def test_what_one_release_does_to_its_workflow_is_seen_by_the_next_in_the_
     await define(flow, type="group", jobs=[job("a"), job("b")], steps=None)
     await flow.create({"definition": "d"})
     first, second = await flow.take(2)
-    ends = await flow.engine.release(
+    ends = await flow.engine.jobs.release(
         [Release(first.id, None, 1, then="retry"), Release(second.id, None, 1, then=others)]
     )
     assert isinstance(ends[1], Conflict)
-    counts = await flow.engine.count_jobs("default")
+    counts = await flow.engine.jobs.count("default")
     assert counts["default"].get("active", 0) == 0
     assert (await flow.look()).metadata["cancelled_count"] == 2
 
@@ -432,9 +434,9 @@ async def test_the_workflows_of_one_call_do_not_get_in_each_others_way(flow: Wor
     for _ in range(2):
         ids.append((await flow.create(chain(job("a"), job("b")))).id)
     one, other = await flow.take(2)
-    for end in await flow.engine.release([Release(done.id, None, 1, then="skip") for done in (one, other)]):
+    for end in await flow.engine.jobs.release([Release(done.id, None, 1, then="skip") for done in (one, other)]):
         assert accepted(end).state == "completed"
-    assert [(await flow.engine.show_workflow(id)).state for id in ids] == ["completed", "completed"]
+    assert [(await flow.engine.workflows.show(id)).state for id in ids] == ["completed", "completed"]
 
 
 async def test_a_job_of_a_branch_cannot_have_the_workflow_run_again(flow: WorkflowBench) -> None:
@@ -462,15 +464,15 @@ async def test_a_refused_acknowledgement_adds_no_steps(flow: WorkflowBench) -> N
     more = (msgspec.json.encode(job("x")),)
     stale = Changes({"p": msgspec.Raw(b"1")}, expected={"p": 7})
     for _ in range(2):
-        (end,) = await flow.engine.acknowledge([Acknowledgement(one.id, b"1", None, 1, more, stale)])
+        (end,) = await flow.engine.jobs.acknowledge([Acknowledgement(one.id, b"1", None, 1, more, stale)])
         assert isinstance(end, PropertyConflict)
     bad = (b'{"type":"NO TYPE","args":[]}',)
-    (end,) = await flow.engine.acknowledge(
+    (end,) = await flow.engine.jobs.acknowledge(
         [Acknowledgement(one.id, b"1", None, 1, bad, Changes({"p": msgspec.Raw(b"1")}))]
     )
     assert isinstance(end, OjsterError)
-    assert await flow.engine.properties(flow.id) == {}
-    await flow.engine.acknowledge([Acknowledgement(one.id, b"1", None, 1, more)])
+    assert await flow.engine.workflows.properties(flow.id) == {}
+    await flow.engine.jobs.acknowledge([Acknowledgement(one.id, b"1", None, 1, more)])
     assert await flow.work() == ["x"]
 
 
@@ -478,7 +480,7 @@ async def test_a_malformed_property_refuses_only_the_outcome_with_which_it_comes
     await flow.create(group(job("a"), job("b"), job("c")))
     one, two, three = await flow.take(3)
     wrong = [Changes({"": msgspec.Raw(b"1")}), Changes({"x": msgspec.Raw(b'"%b"' % (b"y" * 70_000))})]
-    ends = await flow.engine.acknowledge(
+    ends = await flow.engine.jobs.acknowledge(
         [
             Acknowledgement(one.id, b"1", None, 1, (), wrong[0]),
             Acknowledgement(two.id, b"1", None, 1, (), wrong[1]),
@@ -493,7 +495,7 @@ async def test_a_malformed_property_refuses_only_the_outcome_with_which_it_comes
 
 async def test_the_next_attempt_waits_until_the_last_one_is_undone(flow: WorkflowBench) -> None:
     saga = {"type": "saga", "steps": [job("a", compensate=job("undo")), job("b")], "retry": RETRY}
-    await flow.engine.create_definition("d", read_members(msgspec.json.encode(saga)))
+    await flow.engine.definitions.create("d", read_members(msgspec.json.encode(saga)))
     await flow.create({"definition": "d"})
     await flow.ack((await flow.take())[0])
     await release(flow, (await flow.take())[0], "retry")
@@ -510,12 +512,12 @@ async def test_a_held_workflow_that_is_run_again_is_held(flow: WorkflowBench) ->
     await define(flow)
     await flow.create({"definition": "d"})
     (one,) = await flow.take()
-    await flow.engine.hold_workflow(flow.id)
+    await flow.engine.workflows.hold(flow.id)
     await release(flow, one, "retry")
     flow.id = (await flow.look()).next_attempt or ""
     await flow.upkeep(60)
     assert await flow.take() == []
-    await flow.engine.release_workflow(flow.id)
+    await flow.engine.workflows.release(flow.id)
     assert await flow.work() == ["a", "b"]
 
 
@@ -537,7 +539,7 @@ async def test_another_definition_of_the_same_name_is_not_run_instead(flow: Work
     await define(flow)
     await flow.create({"definition": "d"})
     (one,) = await flow.take()
-    await flow.engine.delete_definition(Deletion("d", force=True))
+    await flow.engine.definitions.delete(Deletion("d", force=True))
     flow.clock.advance(1)
     await define(flow, steps=[job("other")])
     assert (await release(flow, one, "retry")).state == "discarded"
@@ -551,7 +553,7 @@ async def test_a_target_that_was_locked_meanwhile_is_still_that_of_the_next_atte
     first = flow.id
     await flow.create({"definition": "d", "target": "u", "locks": "^t$"})
     await release(flow, one, "retry")
-    assert (await flow.engine.show_workflow(first)).state == "retried"
+    assert (await flow.engine.workflows.show(first)).state == "retried"
 
 
 async def test_tenants_have_their_targets_for_themselves(flow: WorkflowBench) -> None:
@@ -602,17 +604,17 @@ async def test_deleted_properties_leave_no_more_than_one_row_behind_and_no_versi
     seen = set()
     for number in range(20):
         name = f"p{number % 3}"
-        changed = await flow.engine.change_properties(
+        changed = await flow.engine.workflows.change_properties(
             PropertyChange(flow.id, Changes({name: msgspec.Raw(b"1")}, expected={name: 0}))
         )
         assert changed[name].version not in seen
         seen.add(changed[name].version)
-        await flow.engine.change_properties(PropertyChange(flow.id, Changes(delete=(name,))))
+        await flow.engine.workflows.change_properties(PropertyChange(flow.id, Changes(delete=(name,))))
     assert await flow.run(_count_properties, None) == 1
     with pytest.raises(PropertyConflict):
-        await flow.engine.change_properties(PropertyChange(flow.id, Changes(expected={"p0": 1})))
+        await flow.engine.workflows.change_properties(PropertyChange(flow.id, Changes(expected={"p0": 1})))
     with pytest.raises(InvalidRequest, match="job_id"):
-        await flow.engine.change_properties(PropertyChange(flow.id, Changes(), worker_id="w"))
+        await flow.engine.workflows.change_properties(PropertyChange(flow.id, Changes(), worker_id="w"))
 
 
 def _count_properties(tx: Transaction, requests: Sequence[None]) -> list[int]:
@@ -632,7 +634,7 @@ async def test_a_waiting_job_is_cancelled_although_somebody_has_it_locked_at_tha
     parsed = parse_postgres_url(url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as other:
         other.execute("SELECT seq FROM jobs WHERE id = %s FOR UPDATE", (one.id,))
-        ending = asyncio.create_task(flow.engine.cancel_workflow(flow.id) if how == "cancel" else flow.upkeep(11))
+        ending = asyncio.create_task(flow.engine.workflows.cancel(flow.id) if how == "cancel" else flow.upkeep(11))
         await asyncio.sleep(0.3)
         other.rollback()
     await ending

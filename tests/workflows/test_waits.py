@@ -23,7 +23,7 @@ FORM = {"type": "object", "required": ["approved"], "properties": {"approved": {
 
 async def answer(flow: WorkflowBench, value: Any, step: str | None = None) -> None:
     item = WorkflowResumption(flow.id, step, msgspec.json.encode(value))
-    await flow.engine.resume_workflow(item)
+    await flow.engine.workflows.resume(item)
 
 
 async def test_a_delay_begins_when_its_turn_comes_and_ends_by_itself(flow: WorkflowBench) -> None:
@@ -70,23 +70,23 @@ async def test_a_form_that_nobody_answers_in_time_fails(flow: WorkflowBench) -> 
 async def test_a_form_can_be_refused(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "wait", "form": FORM}, job("b"), on_error=job("mend")))
     failure = Failure("No", "nobody wants it", retryable=False)
-    await flow.engine.resume_workflow(WorkflowResumption(flow.id, failure=failure))
+    await flow.engine.workflows.resume(WorkflowResumption(flow.id, failure=failure))
     assert await flow.work() == ["mend"]
 
 
 async def test_waits_are_cancelled_timed_out_and_held_with_their_workflow(flow: WorkflowBench) -> None:
     await flow.create(group({"type": "wait", "delay": "PT1H"}, {"type": "wait"}, job("a")))
-    await flow.engine.cancel_workflow(flow.id)
+    await flow.engine.workflows.cancel(flow.id)
     assert await flow.state() == "cancelled"
     assert (await flow.look()).finished
     await flow.create(chain({"type": "wait"}, timeout=10))
     await flow.upkeep(11)
     assert await flow.state() == "failed"
     await flow.create(chain({"type": "wait", "delay": "PT10S"}, job("b")))
-    await flow.engine.hold_workflow(flow.id)
+    await flow.engine.workflows.hold(flow.id)
     await flow.upkeep(11)
     assert await flow.work() == []
-    await flow.engine.release_workflow(flow.id)
+    await flow.engine.workflows.release(flow.id)
     assert await flow.work() == ["b"]
 
 
@@ -96,8 +96,8 @@ async def test_no_worker_is_given_a_wait_and_a_retried_workflow_waits_again(flow
     await flow.upkeep(11)
     (step,) = [step for step in (await flow.look()).walk() if step.type == "ojster.wait"]
     with pytest.raises(Conflict):
-        await flow.engine.retry_dead(str(step.job_id))
-    await flow.engine.retry_workflow(flow.id)
+        await flow.engine.jobs.retry_dead(str(step.job_id))
+    await flow.engine.workflows.retry(flow.id)
     assert await flow.take(10) == []
     await answer(flow, {"approved": True})
     assert await flow.work() == ["b"]
@@ -146,7 +146,7 @@ async def test_somebody_is_reminded_as_long_as_the_answer_is_missing(flow: Workf
     await flow.upkeep(3 * 3_600)
     assert len(await flow.take(5)) == 1
     assert (await flow.step("ask")).state == "pending"
-    await flow.engine.resume_workflow(WorkflowResumption(flow.id, data=b'"yes"'))
+    await flow.engine.workflows.resume(WorkflowResumption(flow.id, data=b'"yes"'))
     assert await flow.state() == "completed"
     await flow.upkeep(10 * 3_600)
     assert await flow.take() == []
@@ -181,7 +181,7 @@ async def test_waits_are_written_in_python(flow: WorkflowBench) -> None:
     nag = {"on_reminder": [enqueue(Step({"type": "nag", "args": []}))]}
     ask = wait("ask", form=FORM, delay=60, remind=[30], reactions=nag, display_name="May it go out?")
     whole = chain_of(ask, wait(until=datetime(2001, 1, 1, tzinfo=UTC)))
-    flow.id = (await flow.engine.create_workflow(whole.request())).id
+    flow.id = (await flow.engine.workflows.create(whole.request())).id
     assert (await flow.step("ask")).label == "May it go out?"
     await flow.upkeep(31)
     assert [one.type for one in await flow.take()] == ["nag"]

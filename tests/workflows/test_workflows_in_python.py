@@ -38,7 +38,7 @@ from ojster import (
     saga,
 )
 from ojster.server.application import Application
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from tests.postgres import free_port
 
@@ -53,7 +53,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield database
         return
     port = free_port()
-    config = uvicorn.Config(Application(Engine(open_database(database))), port=port, log_level="critical")
+    config = uvicorn.Config(Application(Service(open_database(database))), port=port, log_level="critical")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -272,7 +272,7 @@ async def test_containers_can_have_options_that_their_jobs_inherit(app: App) -> 
 async def test_what_cannot_be_meant_is_refused_in_words(app: App) -> None:
     with pytest.raises(TypeError, match=r"is not a step. Create a step of a job with job\.s"):
         chain(s(app, "add", 1, 1), app.handlers["add"])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"steps\.a\.result stands for is not known yet"):
+    with pytest.raises(TypeError, match=r"steps\.a\.result is unknown until its step starts"):
         f"{result_of('a')}"
     with pytest.raises(LookupError, match="does not run in a job"):
         current_job()

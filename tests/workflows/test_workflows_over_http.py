@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ojster.core.ids import new_id
-from ojster.service import Engine
+from ojster.service import Service
 from tests.conftest import Http
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,7 @@ async def test_a_job_adds_steps_with_its_acknowledgement(http: Http) -> None:
     assert [step["type"] for step in (await get(http, made["id"]))["steps"]] == ["a", "b", "c"]
 
 
-async def test_who_waits_for_a_workflow_is_answered_when_it_ends(http: Http, engine: Engine) -> None:
+async def test_who_waits_for_a_workflow_is_answered_when_it_ends(http: Http, engine: Service) -> None:
     made = await create(http, {"type": "group", "jobs": [{"type": "a", "args": []}]})
     waiting = asyncio.create_task(get(http, made["id"], "?wait_ms=30000&steps=false"))
     changing = asyncio.create_task(get(http, made["id"], f"?wait_ms=30000&version={made['version']}"))

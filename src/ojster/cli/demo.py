@@ -137,7 +137,7 @@ async def _follow(
         if dying.handle.state == "discarded" and not fixed:
             fixed = True
             invoice.write_text("invoice 7, paid\n")  # noqa: ASYNC240  (a few bytes)
-            await app.client().retry_dead(dying.handle.id)
+            await app.client().jobs.retry_dead(dying.handle.id)
             note = f"put the missing file in place, then: ojster dead-letter retry {dying.handle.id}"
             await dying.handle.arefresh()
             dying.look(console)

@@ -73,7 +73,7 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
         )
         click.confirm(f"Delete finished jobs and workflows older than this: {periods}?", abort=True, err=True)
     settings = Settings(retention=retention)
-    found = ask(url, lambda client: client.prune(dry_run=dry_run), settings=settings)
+    found = ask(url, lambda client: client.maintenance.prune(dry_run=dry_run), settings=settings)
     words = f"{found['jobs']} jobs, {found['workflows']} workflows and {found['files']} files"
     done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": found, "dry_run": dry_run})
 
@@ -123,16 +123,18 @@ def _failed_finding(error: Exception) -> checks.Finding:
 
 def _check_round_trip(url: str) -> checks.Finding:
     started = time.perf_counter()
-    queues = ask(url, lambda client: client.queues())
+    queues = ask(url, lambda client: client.queues.all())
     return True, f"{len(queues)} queues, in {(time.perf_counter() - started) * 1000:.0f} ms"
 
 
 def _backlog(url: str) -> checks.Finding:
     async def look(client: Client) -> tuple[int, int, int]:
-        statistics = await asyncio.gather(*[client.queue_statistics(queue.name) for queue in await client.queues()])
+        statistics = await asyncio.gather(
+            *[client.queues.statistics(queue.name) for queue in await client.queues.all()]
+        )
         waiting = sum(one.counts.get("available", 0) for one in statistics)
-        dead = (await client.list_jobs(JobFilter(dead=True), Page(1))).total
-        return waiting, dead, len(await client.workers())
+        dead = (await client.jobs.select(JobFilter(dead=True), Page(1))).total
+        return waiting, dead, len(await client.fleet.all())
 
     waiting, dead, workers = ask(url, look)
     words = f"{waiting} available jobs, {workers} workers, {dead} dead letters"

@@ -1,4 +1,4 @@
-"""The protocol of all calls to Ojster. The engine implements it in the same process, the HTTP client remotely."""
+"""The protocols of all calls to Ojster, by capability: in the same process, or over HTTP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
 from ojster.collections.contents import Collection
 from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.core.access import Grant, Token
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.events.channel import Channel
@@ -31,7 +32,6 @@ from ojster.jobs.service import Sweep
 from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.schedules.cron import Cron
-from ojster.tenancy.access import Grant, Token
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
@@ -43,8 +43,8 @@ from ojster.workflows.views import WorkflowFilter
 from ojster.workflows.workflows import Review, StepAddress
 
 
-class Client(Protocol):
-    """Everything that can be asked of Ojster. What each call does and raises is said in ``the services``."""
+class JobCalls(Protocol):
+    """Calls about jobs."""
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Push jobs, all or none."""
@@ -64,17 +64,8 @@ class Client(Protocol):
     async def report(self, item: Progress) -> object:
         """Record a job's progress."""
 
-    async def account(self, item: Account) -> AgentState:
-        """Record the tokens and tools that an agent task uses, and return its state."""
-
     async def save_checkpoint(self, item: NewCheckpoint) -> object:
         """Save a job's checkpoint, replacing the previous one."""
-
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
-        """Report that a worker is alive."""
-
-    async def leave(self, worker_id: str, *, lost: bool = False) -> None:
-        """Deregister a stopped worker; its remaining jobs go to other workers."""
 
     async def find(self, job_id: str) -> Job:
         """Return a job."""
@@ -88,16 +79,7 @@ class Client(Protocol):
     async def adjust_priority(self, job_id: str, by: int) -> Job:
         """Set the priority of an unfinished job to its original priority plus ``by``."""
 
-    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
-        """Make a pending job available, or resume a suspended one."""
-
-    async def add_note(self, item: NewNote) -> Note:
-        """Add a note to a job or a workflow."""
-
-    async def job_notes(self, job_id: str) -> list[Note]:
-        """Return a job's notes, oldest first."""
-
-    async def list_jobs(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
+    async def select(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
         """Return a page of jobs."""
 
     async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
@@ -112,10 +94,23 @@ class Client(Protocol):
     async def delete_dead(self, job_id: str) -> object:
         """Delete a discarded job."""
 
-    async def create_workflow(self, members: Members) -> WorkflowInfo:
+
+class WorkflowCalls(Protocol):
+    """Calls about workflows."""
+
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
+        """Make a pending job available, or resume a suspended one."""
+
+    async def add_note(self, item: NewNote) -> Note:
+        """Add a note to a job or a workflow."""
+
+    async def notes_of_job(self, job_id: str) -> list[Note]:
+        """Return a job's notes, oldest first."""
+
+    async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow, and start it unless it is scheduled."""
 
-    async def show_workflow(
+    async def show(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
     ) -> WorkflowInfo:
         """Return a workflow in its current state.
@@ -124,22 +119,22 @@ class Client(Protocol):
         until its version differs from ``version``.
         """
 
-    async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
+    async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows without their steps."""
 
-    async def cancel_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def cancel(self, workflow_id: str) -> WorkflowInfo:
         """Cancel a workflow."""
 
-    async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Retry the steps of a workflow that did not succeed."""
 
-    async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: no step starts until it is released."""
 
-    async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def release(self, workflow_id: str) -> WorkflowInfo:
         """Release a held workflow."""
 
-    async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
+    async def resume(self, item: WorkflowResumption) -> WorkflowInfo:
         """Resume a suspended job of a workflow."""
 
     async def properties(self, workflow_id: str) -> Properties:
@@ -148,29 +143,14 @@ class Client(Protocol):
     async def change_properties(self, item: PropertyChange) -> Properties:
         """Change the shared properties of a workflow, and return all of them."""
 
-    async def workflow_notes(self, workflow_id: str) -> list[Note]:
+    async def notes(self, workflow_id: str) -> list[Note]:
         """Return the notes of a workflow and its jobs, oldest first."""
 
-    async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
+    async def status(self, workflow_id: str) -> WorkflowStatus:
         """Return the current status of each step of a workflow."""
 
-    async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
+    async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
         """Return the number of workflows in each state, of all definitions or of one."""
-
-    async def create_definition(self, name: str, members: Members) -> Definition:
-        """Create a workflow definition."""
-
-    async def update_definition(self, name: str, members: Members) -> Definition:
-        """Add a version to a workflow definition."""
-
-    async def find_definition(self, which: Named) -> Definition:
-        """Return a version of a workflow definition, by default the latest."""
-
-    async def definitions(self) -> list[Definition]:
-        """Return the latest version of each workflow definition."""
-
-    async def delete_definition(self, what: Deletion) -> None:
-        """Delete a definition."""
 
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step."""
@@ -178,10 +158,33 @@ class Client(Protocol):
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
         """Cancel a step and its nested steps."""
 
-    async def queues(self) -> list[Queue]:
+
+class DefinitionCalls(Protocol):
+    """Calls about workflow definitions."""
+
+    async def create(self, name: str, members: Members) -> Definition:
+        """Create a workflow definition."""
+
+    async def update(self, name: str, members: Members) -> Definition:
+        """Add a version to a workflow definition."""
+
+    async def find(self, which: Named) -> Definition:
+        """Return a version of a workflow definition, by default the latest."""
+
+    async def all(self) -> list[Definition]:
+        """Return the latest version of each workflow definition."""
+
+    async def delete(self, what: Deletion) -> None:
+        """Delete a definition."""
+
+
+class QueueCalls(Protocol):
+    """Calls about queues."""
+
+    async def all(self) -> list[Queue]:
         """Return all queues."""
 
-    async def queue_statistics(self, name: str) -> QueueStatistics:
+    async def statistics(self, name: str) -> QueueStatistics:
         """Return the statistics of a queue."""
 
     async def pause(self, name: str) -> Queue:
@@ -190,38 +193,56 @@ class Client(Protocol):
     async def resume(self, name: str) -> Queue:
         """Resume a paused queue."""
 
-    async def workers(self) -> list[Worker]:
+
+class FleetCalls(Protocol):
+    """Calls about workers."""
+
+    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        """Report that a worker is alive."""
+
+    async def leave(self, worker_id: str, *, lost: bool = False) -> None:
+        """Deregister a stopped worker; its remaining jobs go to other workers."""
+
+    async def all(self) -> list[Worker]:
         """Return all workers."""
 
     async def unrunnable(self) -> list[Unrunnable]:
         """Return the waiting jobs that no present worker can run, grouped by kind, with reasons."""
 
-    async def change_worker_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
+    async def change_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
         """Change the operators' rule for a worker, which overrides what the worker reports; return the whole rule."""
 
-    async def forget_worker_rule(self, worker_id: str) -> None:
+    async def forget_rule(self, worker_id: str) -> None:
         """Delete the operators' rule for a worker."""
 
-    async def worker_rules(self) -> list[WorkerRule]:
+    async def rules(self) -> list[WorkerRule]:
         """Return the operators' rules for workers."""
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Send a worker a directive (``running``, ``quiet`` or ``terminate``) with its next heartbeat."""
 
-    async def register_cron(self, item: Cron) -> tuple[Cron, bool]:
+
+class ScheduleCalls(Protocol):
+    """Calls about cron jobs."""
+
+    async def register(self, item: Cron) -> tuple[Cron, bool]:
         """Register or update a cron job."""
 
-    async def switch_cron(self, name: str, enabled: bool) -> Cron:
+    async def switch(self, name: str, enabled: bool) -> Cron:
         """Enable or disable a cron job."""
 
-    async def unregister_cron(self, name: str) -> Cron:
+    async def unregister(self, name: str) -> Cron:
         """Remove a cron job."""
 
-    async def find_cron(self, name: str) -> Cron:
+    async def find(self, name: str) -> Cron:
         """Return a cron job."""
 
-    async def crons(self) -> list[Cron]:
+    async def all(self) -> list[Cron]:
         """Return all cron jobs."""
+
+
+class EventCalls(Protocol):
+    """Calls about notification channels."""
 
     async def put_channel(self, channel: Channel) -> bool:
         """Create or update a notification channel; return whether it is new."""
@@ -232,64 +253,147 @@ class Client(Protocol):
     async def delete_channel(self, name: str) -> None:
         """Delete a notification channel."""
 
-    async def task_runs(self, chosen: TaskFilter = ...) -> list[TaskRun]:
-        """Return the recorded task runs, newest first."""
 
-    async def task_statistics(self, chosen: TaskFilter = ...) -> list[TaskStatistics]:
-        """Return the number of successes and failures of tasks, and their durations."""
+class CollectionCalls(Protocol):
+    """Calls about collections."""
 
-    async def create_file(self, new: NewFile) -> File:
-        """Start a file upload. A file that the workspace already has is returned complete."""
-
-    async def write_file(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
-        """Upload the bytes of a file from ``offset`` on."""
-
-    async def find_file(self, file_id: str, job_id: str | None = None) -> File:
-        """Return a file, complete or partly uploaded; with ``job_id``, only a file of that job's workspace."""
-
-    async def list_files(self, limit: int = 50, before: str | None = None) -> list[File]:
-        """Return files, newest first."""
-
-    async def read_file(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Return the bytes of a file from ``start`` on."""
-
-    async def delete_file(self, file_id: str) -> None:
-        """Delete a file that no collection item refers to."""
-
-    async def create_collection(self, name: str, description: str | None = None) -> Collection:
+    async def create(self, name: str, description: str | None = None) -> Collection:
         """Create a named collection."""
 
-    async def collections(self) -> list[Collection]:
+    async def all(self) -> list[Collection]:
         """Return the named collections."""
 
-    async def delete_collection(self, name: str, *, force: bool = False) -> None:
+    async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a named collection."""
 
-    async def add_item(self, where: Where, item: NewItem) -> Item:
+    async def add(self, where: Where, item: NewItem) -> Item:
         """Add an item to a collection."""
 
-    async def remove_item(self, where: Where, name: str) -> Item:
+    async def remove(self, where: Where, name: str) -> Item:
         """Remove an item from a collection."""
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
         """Return the matching items of a collection; with ``history``, also removed and replaced ones."""
 
-    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
-        """Delete, or count, ``jobs`` and ``workflows`` past their retention; return both numbers by these names."""
 
-    async def create_token(
+class FileCalls(Protocol):
+    """Calls about files."""
+
+    async def create(self, new: NewFile) -> File:
+        """Start a file upload. A file that the workspace already has is returned complete."""
+
+    async def write(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
+        """Upload the bytes of a file from ``offset`` on."""
+
+    async def find(self, file_id: str, job_id: str | None = None) -> File:
+        """Return a file, complete or partly uploaded; with ``job_id``, only a file of that job's workspace."""
+
+    async def select(self, limit: int = 50, before: str | None = None) -> list[File]:
+        """Return files, newest first."""
+
+    async def read(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
+        """Return the bytes of a file from ``start`` on."""
+
+    async def delete(self, file_id: str) -> None:
+        """Delete a file that no collection item refers to."""
+
+
+class TokenCalls(Protocol):
+    """Calls about tokens."""
+
+    async def create(
         self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
     ) -> tuple[Token, str]:
         """Create a token; return it and its secret, which is not shown again."""
 
-    async def rotate_token(self, token_id: str, grace: int) -> tuple[Token, str]:
+    async def rotate(self, token_id: str, grace: int) -> tuple[Token, str]:
         """Give a token a new secret; the current one stays valid for ``grace`` microseconds."""
 
-    async def revoke_token(self, token_id: str) -> Token:
+    async def revoke(self, token_id: str) -> Token:
         """Revoke a token."""
 
-    async def tokens(self) -> list[Token]:
+    async def all(self) -> list[Token]:
         """Return all tokens."""
+
+
+class TaskCalls(Protocol):
+    """Calls about the history of tasks."""
+
+    async def runs(self, chosen: TaskFilter = ...) -> list[TaskRun]:
+        """Return the recorded task runs, newest first."""
+
+    async def statistics(self, chosen: TaskFilter = ...) -> list[TaskStatistics]:
+        """Return the number of successes and failures of tasks, and their durations."""
+
+
+class AgentCalls(Protocol):
+    """Calls of agents' tasks."""
+
+    async def account(self, item: Account) -> AgentState:
+        """Record the tokens and tools that an agent task uses, and return its state."""
+
+
+class MaintenanceCalls(Protocol):
+    """Calls about maintenance."""
+
+    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
+        """Delete, or count, ``jobs`` and ``workflows`` past their retention; return both numbers by these names."""
+
+
+class Client(Protocol):
+    """Everything that can be asked of Ojster: ``ojster.service.Service``, or ``ojster.client.client.HttpClient``."""
+
+    @property
+    def jobs(self) -> JobCalls:
+        """Calls about jobs."""
+
+    @property
+    def workflows(self) -> WorkflowCalls:
+        """Calls about workflows."""
+
+    @property
+    def definitions(self) -> DefinitionCalls:
+        """Calls about workflow definitions."""
+
+    @property
+    def queues(self) -> QueueCalls:
+        """Calls about queues."""
+
+    @property
+    def fleet(self) -> FleetCalls:
+        """Calls about workers."""
+
+    @property
+    def schedules(self) -> ScheduleCalls:
+        """Calls about cron jobs."""
+
+    @property
+    def events(self) -> EventCalls:
+        """Calls about notification channels."""
+
+    @property
+    def collections(self) -> CollectionCalls:
+        """Calls about collections."""
+
+    @property
+    def files(self) -> FileCalls:
+        """Calls about files."""
+
+    @property
+    def tokens(self) -> TokenCalls:
+        """Calls about tokens."""
+
+    @property
+    def tasks(self) -> TaskCalls:
+        """Calls about the history of tasks."""
+
+    @property
+    def agents(self) -> AgentCalls:
+        """Calls of agents' tasks."""
+
+    @property
+    def maintenance(self) -> MaintenanceCalls:
+        """Calls about maintenance."""
 
     async def close(self) -> None:
         """Disconnect."""

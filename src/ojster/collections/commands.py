@@ -51,7 +51,7 @@ def _selected_collection(collection: str | None, workflow: str | None, job: str 
 @with_json
 def create_collection(name: str, description: str | None, url: str, as_json: bool) -> None:
     """Create a collection."""
-    made = ask(url, lambda client: client.create_collection(name, description), makes=True)
+    made = ask(url, lambda client: client.collections.create(name, description), makes=True)
     done(f"The collection {made.name} is created.", as_json, made)
 
 
@@ -60,7 +60,7 @@ def create_collection(name: str, description: str | None, url: str, as_json: boo
 @with_json
 def list_collections(url: str, as_json: bool) -> None:
     """List the collections."""
-    found = ask(url, lambda client: client.collections())
+    found = ask(url, lambda client: client.collections.all())
     if as_json:
         print_json({"collections": found})
         return
@@ -75,7 +75,7 @@ def list_collections(url: str, as_json: bool) -> None:
 @with_json
 def delete_collection(name: str, force: bool, url: str, as_json: bool) -> None:
     """Delete a collection with all its items and their history."""
-    ask(url, lambda client: client.delete_collection(name, force=force))
+    ask(url, lambda client: client.collections.delete(name, force=force))
     done(f"The collection {name} is deleted.", as_json, {"name": name, "deleted": True})
 
 
@@ -103,7 +103,7 @@ def list_items(
         _selected_collection(collection, workflow, job),
         Lookup("", name_startswith=starts_with, category=category),
     )
-    found = ask(url, lambda client: client.items(where, lookup, history=history))
+    found = ask(url, lambda client: client.collections.items(where, lookup, history=history))
     if as_json:
         print_json({"items": found})
         return
@@ -154,7 +154,7 @@ def add_item(
         item = NewItem(name, to_json(value), category, replace)
         if file is not None:
             item = msgspec.structs.replace(item, file_id=(await upload(client, file)).id, filename=file.name)
-        return await client.add_item(Where(collection), item)
+        return await client.collections.add(Where(collection), item)
 
     made = ask(url, add)
     done(f"{name} is added to {collection}.", as_json, made)
@@ -167,5 +167,5 @@ def add_item(
 @with_json
 def remove_item(collection: str, name: str, url: str, as_json: bool) -> None:
     """Remove an item from a collection; the history keeps it."""
-    removed = ask(url, lambda client: client.remove_item(Where(collection), name))
+    removed = ask(url, lambda client: client.collections.remove(Where(collection), name))
     done(f"{name} is removed from {collection}.", as_json, removed)

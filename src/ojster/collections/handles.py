@@ -53,7 +53,7 @@ class SharedCollection:
         Conflict
             An item of the same name exists, and ``replace`` is false.
         """
-        return await self._client().add_item(self._where, NewItem(name, to_json(data), category, replace))
+        return await self._client().collections.add(self._where, NewItem(name, to_json(data), category, replace))
 
     async def aadd_file(
         self,
@@ -98,7 +98,7 @@ class SharedCollection:
         is_of_job = self._where.job_id is not None and self._where.name is None
         replaces = is_of_job if replace is None else replace
         item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(given), content_type)
-        return await self._client().add_item(self._where, item)
+        return await self._client().collections.add(self._where, item)
 
     async def adownload(self, name: str, target: str | PathLike[str] = ".") -> Path:
         """Download the file of an artifact, verify it, and return its path.
@@ -168,7 +168,7 @@ class SharedCollection:
             Whether to include removed and replaced items.
         """
         lookup = Lookup("", name, name_startswith, name_endswith, name_contains, category, data or {})
-        return await self._client().items(self._where, lookup, history=history)
+        return await self._client().collections.items(self._where, lookup, history=history)
 
     async def aremove(self, name: str) -> Item:
         """Remove an item, and return it. The history keeps it.
@@ -178,7 +178,7 @@ class SharedCollection:
         NotFound
             The item does not exist.
         """
-        return await self._client().remove_item(self._where, name)
+        return await self._client().collections.remove(self._where, name)
 
     def add(self, name: str, data: Any = None, *, category: str | None = None, replace: bool = False) -> Item:
         """Add an item to the collection. See ``aadd``."""

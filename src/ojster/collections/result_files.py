@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -10,14 +11,18 @@ import msgspec
 
 from ojster.collections.contents import put
 from ojster.collections.items import NewItem, key_of_job
-from ojster.core.errors import PayloadTooLarge
+from ojster.core.errors import BackendUnavailable, NotFound, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.core.reacts import COLLECTS_BIT
 from ojster.events.reaction_rules import Collect, reactions_of
-from ojster.files.file import RESULT, reference_to
+from ojster.files.file import JSON, MAX_INLINE_RESULT_BYTES, RESULT, NewFile, reference_to
+from ojster.files.service import FileService
 from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.scope import CapabilityService, Scope
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NUMBER_BITS
+
+log = logging.getLogger("ojster")
 
 
 def keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
@@ -77,3 +82,35 @@ def _is_collected(job: Job) -> bool:
         isinstance(action, Collect) and action.data is msgspec.UNSET and action.artifacts is None
         for action in reactions_of(job.envelope).get("on_success", ())
     )
+
+
+class ResultFiles(CapabilityService):
+    """Keeps large results of jobs as files."""
+
+    def __init__(self, scope: Scope, files: FileService) -> None:
+        super().__init__(scope)
+        self._files = files
+
+    async def shrink(self, items: Sequence[Acknowledgement]) -> Sequence[Acknowledgement]:
+        """Return acknowledgements with the large results among them replaced by files.
+
+        Results that workflows, reactions or collections read stay as they are.
+        """
+        if not self._files.has_store or all(len(item.result or b"") <= MAX_INLINE_RESULT_BYTES for item in items):
+            return items
+        return [await self._with_file(item) for item in items]
+
+    async def _with_file(self, item: Acknowledgement) -> Acknowledgement:
+        """Store a large result of a job as a file."""
+        if item.append:
+            return item  # appended steps may refer to the result
+        if item.result is None or not MAX_INLINE_RESULT_BYTES < len(item.result) <= self.database.settings.largest_job:
+            return item
+        if not await self.database.read(may_be_files, item.job_id):
+            return item
+        try:
+            file = await self._files.keep(item.result, NewFile(content_type=JSON, job_id=item.job_id))
+        except (BackendUnavailable, NotFound) as error:
+            log.warning("result of job %s stays in the database, storing it as a file failed: %s", item.job_id, error)
+            return item
+        return msgspec.structs.replace(item, result=None, result_file=file.id)

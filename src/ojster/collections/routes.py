@@ -17,19 +17,19 @@ from ojster.server.route import BASE, Route
 async def create_collection(exchange: HttpRequest) -> Answer:
     """Create a named collection."""
     body = await exchange.read(wire.COLLECTION)
-    made = await exchange.engine.create_collection(body.name, body.description)
+    made = await exchange.engine.collections.create(body.name, body.description)
     return Answer(encode({"collection": made}), 201)
 
 
 async def list_collections(exchange: HttpRequest) -> Answer:
     """List the named collections with their numbers of items."""
-    return Answer(encode({"collections": await exchange.engine.collections()}))
+    return Answer(encode({"collections": await exchange.engine.collections.all()}))
 
 
 async def delete_collection(exchange: HttpRequest) -> Answer:
     """Delete a named collection with its history. A collection with items requires ``force=true``."""
     name = exchange.path["name"]
-    await exchange.engine.delete_collection(name, force=exchange.query.get("force") == "true")
+    await exchange.engine.collections.delete(name, force=exchange.query.get("force") == "true")
     return Answer(encode({"deleted": True, "name": name}))
 
 
@@ -41,7 +41,7 @@ async def add_item(exchange: HttpRequest) -> Answer:
     body = await exchange.read(wire.ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
     item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
-    return Answer(encode({"item": await exchange.engine.add_item(_where(exchange), item)}), 201)
+    return Answer(encode({"item": await exchange.engine.collections.add(_where(exchange), item)}), 201)
 
 
 async def list_items(exchange: HttpRequest) -> Answer:
@@ -58,14 +58,14 @@ async def list_items(exchange: HttpRequest) -> Answer:
             raise InvalidRequest("'data' must be a JSON object.", field="data") from None
     name, start, end, part, category = (query.get(name) for name in ITEM_QUERY[:5])
     lookup = Lookup("", name, start, end, part, category, data)
-    found = await exchange.engine.items(_where(exchange), lookup, history=query.get("history") == "true")
+    found = await exchange.engine.collections.items(_where(exchange), lookup, history=query.get("history") == "true")
     return Answer(encode({"items": found}))
 
 
 async def show_item(exchange: HttpRequest) -> Answer:
     """Show an item of a collection."""
     name = exchange.path["item"]
-    found = await exchange.engine.items(_where(exchange), Lookup("", name))
+    found = await exchange.engine.collections.items(_where(exchange), Lookup("", name))
     if not found:
         raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
     return Answer(encode({"item": found[0]}))
@@ -73,7 +73,7 @@ async def show_item(exchange: HttpRequest) -> Answer:
 
 async def remove_item(exchange: HttpRequest) -> Answer:
     """Remove an item from a collection. Its history keeps the item."""
-    return Answer(encode({"item": await exchange.engine.remove_item(_where(exchange), exchange.path["item"])}))
+    return Answer(encode({"item": await exchange.engine.collections.remove(_where(exchange), exchange.path["item"])}))
 
 
 def _where(exchange: HttpRequest) -> Where:

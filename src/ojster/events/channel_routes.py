@@ -21,19 +21,19 @@ async def put_channel(exchange: HttpRequest) -> Answer:
     name, to, cc = exchange.path["name"], tuple(body.to), tuple(body.cc)
     now = exchange.engine.database.clock()
     channel = Channel(name, body.method, body.sender, to, cc, body.subject, body.url, secret, now)
-    is_new = await exchange.engine.put_channel(channel)
+    is_new = await exchange.engine.events.put_channel(channel)
     shown = channel.to_wire() | ({} if secret is None else {"secret": secret})
     return Answer(encode({"channel": shown}), 201 if is_new else 200)
 
 
 async def list_channels(exchange: HttpRequest) -> Answer:
     """List the channels, without their secrets."""
-    return Answer(encode({"channels": [one.to_wire() for one in await exchange.engine.channels()]}))
+    return Answer(encode({"channels": [one.to_wire() for one in await exchange.engine.events.channels()]}))
 
 
 async def delete_channel(exchange: HttpRequest) -> Answer:
     """Delete a channel and drop its pending notifications."""
-    await exchange.engine.delete_channel(exchange.path["name"])
+    await exchange.engine.events.delete_channel(exchange.path["name"])
     return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
 
 

@@ -39,7 +39,7 @@ def put_email(
 ) -> None:
     """Create or change a channel that sends e-mail through the server's --smtp server."""
     channel = Channel(name, "email", sender, to, cc, subject, created_at=system_clock())
-    ask(url, lambda client: client.put_channel(channel), makes=True)
+    ask(url, lambda client: client.events.put_channel(channel), makes=True)
     done(f"The channel {name} sends e-mail to {', '.join(to)}.", as_json, channel.to_wire())
 
 
@@ -55,7 +55,7 @@ def put_webhook(name: str, address: str, url: str, as_json: bool) -> None:
     """
     secret = os.environ.get(SECRET_VARIABLE) or new_secret()
     channel = Channel(name, "webhook", url=address, secret=secret, created_at=system_clock())
-    ask(url, lambda client: client.put_channel(channel), makes=True)
+    ask(url, lambda client: client.events.put_channel(channel), makes=True)
     done(secret, as_json, channel.to_wire() | {"secret": secret})
 
 
@@ -64,7 +64,7 @@ def put_webhook(name: str, address: str, url: str, as_json: bool) -> None:
 @with_json
 def list_channels(url: str, as_json: bool) -> None:
     """List the channels."""
-    found = ask(url, lambda client: client.channels())
+    found = ask(url, lambda client: client.events.channels())
     if as_json:
         print_json({"channels": [one.to_wire() for one in found]})
         return
@@ -78,5 +78,5 @@ def list_channels(url: str, as_json: bool) -> None:
 @with_json
 def delete_channel(name: str, url: str, as_json: bool) -> None:
     """Delete a channel and drop its pending notifications."""
-    ask(url, lambda client: client.delete_channel(name))
+    ask(url, lambda client: client.events.delete_channel(name))
     done(f"The channel {name} is deleted.", as_json, {"name": name, "deleted": True})

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
+from ojster.core.tenant import qualify
+from ojster.events import notifications
 from ojster.events.reaction_rules import RetryWithDelays, delays_of, reactions_of
 from ojster.events.reactions import react
 from ojster.events.webhooks import push_deliveries
 from ojster.jobs.extension import Extension
+from ojster.jobs.request import NewJob
+from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Transaction
 
 
 class EventExtension(Extension):
     """Reactions, among them retries, and deliveries to webhooks."""
+
+    async def check(self, scope: Scope, new: NewJob) -> None:
+        """Check the channels that a job notifies.
+
+        Raises
+        ------
+        InvalidRequest
+            A channel does not exist.
+        Forbidden
+            The job sets its own recipients, and the caller is not an administrator.
+        """
+        if not new.notices:
+            return
+        for notice in new.notices:
+            if scope.access is not None and (notice.to or notice.cc):
+                scope.access.need_admin()
+        names = sorted({notice.channel for notice in new.notices})
+        found = await scope.database.read_many(
+            notifications.find_channels, [qualify(new.tenant, name) for name in names]
+        )
+        missing = [name for name, one in zip(names, found, strict=True) if isinstance(one, OjsterError)]
+        if missing:
+            raise InvalidRequest(f"There is no channel {missing[0]!r}.", field="event_reactions")
 
     def finish(self, tx: Transaction) -> None:
         """Carry out reactions, then push deliveries of the events."""

@@ -39,14 +39,14 @@ GRACE_MS: Final = 5_000
 async def follow_job(exchange: HttpRequest) -> Answer:
     """Stream the events of a job until it is finished, as server-sent events, optionally by ``event_types``."""
     after = await _begin(exchange)
-    job = await exchange.engine.find(exchange.path["id"])
+    job = await exchange.engine.jobs.find(exchange.path["id"])
     return _stream(exchange, f"job:{job.id}", after, job)
 
 
 async def follow_queue(exchange: HttpRequest) -> Answer:
     """Stream the events of a queue as server-sent events, optionally by ``event_types``."""
     name = check_queue_name(exchange.path["name"])
-    await exchange.engine.queue_statistics(name)
+    await exchange.engine.queues.statistics(name)
     return _stream(exchange, f"queue:{name}", await _begin(exchange))
 
 
@@ -58,7 +58,7 @@ async def follow_all(exchange: HttpRequest) -> Answer:
 async def _begin(exchange: HttpRequest) -> tuple[int, bool]:
     """Return the number of the event to start after, and whether the client's last event id is unknown."""
     last_id = exchange.header(b"last-event-id") or exchange.query.get("last_event_id")
-    present = await exchange.engine.last_event()
+    present = await exchange.engine.events.last()
     if not last_id:
         return present, False
     number = id_to_number(last_id)
@@ -68,7 +68,7 @@ async def _begin(exchange: HttpRequest) -> tuple[int, bool]:
 def _stream(exchange: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
     exchange.feed.check(exchange.address)
     types = frozenset(filter(None, exchange.query.get("event_types", "").split(",")))
-    followed = Channel(channel, types, exchange.engine.tenant)
+    followed = Channel(channel, types, exchange.engine.scope.tenant)
     headers = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
     return Answer(headers=headers, content_type=b"text/event-stream", stream=_pieces(exchange, followed, begin, job))
 
@@ -106,7 +106,7 @@ async def _rest(exchange: HttpRequest, channel: Channel, after: int, job: Job) -
     """Yield a finished job's events after an event; if its last event is not among them, also its final state."""
     ended = False
     while not ended:
-        stretch = await exchange.engine.read_on(after)
+        stretch = await exchange.engine.events.read_on(after)
         for number, event in stretch.events:
             after = number
             ended = ended or channel.ends_with(event)

@@ -25,7 +25,7 @@ from ojster.core.events import Event
 from ojster.core.states import FINISHED
 from ojster.core.tenant import ALL_TENANTS, NOBODY
 from ojster.core.timestamps import format_timestamp
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.wakeups import EVENTS
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class Feed:
         The engine with the event log.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Service) -> None:
         self._engine = engine
         self._numbers: list[int] = []
         self._events: list[Event] = []
@@ -209,13 +209,13 @@ class Feed:
         """
         self._followers += 1
         if self._task is None or self._task.done():
-            self._since = self._until = await self._engine.last_event()
+            self._since = self._until = await self._engine.events.last()
             self._numbers, self._events = [], []
             self._task = asyncio.create_task(self._read_on(), name="ojster-feed")
         try:
-            while not self._engine.draining:
+            while not self._engine.database.draining:
                 if after < self._since:
-                    stretch = await self._engine.read_on(after)
+                    stretch = await self._engine.events.read_on(after)
                     after = stretch.events[-1][0] if stretch.events else self._since
                     yield EventBatch(stretch.events, stretch.is_whole)
                     continue
@@ -240,10 +240,10 @@ class Feed:
 
     async def _read_on(self) -> None:
         with self._engine.database.wakeups.waiter(EVENTS) as waiter:
-            while not self._engine.draining:
+            while not self._engine.database.draining:
                 waiter.arm()
                 try:
-                    stretch = await self._engine.read_on(self._until)
+                    stretch = await self._engine.events.read_on(self._until)
                 except BackendUnavailable as error:
                     log.warning("cannot read the event log, retrying: %s", error)
                     await asyncio.sleep(POLL_INTERVAL_SECONDS)

@@ -44,17 +44,17 @@ async def create_subscription(exchange: HttpRequest) -> Answer:
         queues=tuple(chosen.queues),
         job_types=tuple(chosen.job_types),
         metadata=body.metadata,
-        tenant=exchange.engine.tenant,
+        tenant=exchange.engine.scope.tenant,
     )
-    await exchange.engine.do(webhooks.subscribe, subscription)
+    await exchange.engine.scope.do(webhooks.subscribe, subscription)
     return _answer(_shown(subscription) | {"secret": subscription.secret}, 201)
 
 
 async def list_subscriptions(exchange: HttpRequest) -> Answer:
     """List the subscriptions, oldest first."""
     engine = exchange.engine
-    found = await engine.look(webhooks.list_subscriptions, None)
-    shown = [_shown(one) for one in found if engine.tenant in (None, one.tenant)]
+    found = await engine.scope.look(webhooks.list_subscriptions, None)
+    shown = [_shown(one) for one in found if engine.scope.tenant in (None, one.tenant)]
     return Answer(encode({"subscriptions": shown}))
 
 
@@ -80,21 +80,21 @@ async def change_subscription(exchange: HttpRequest) -> Answer:
     if body.filter is not UNSET:
         chosen = body.filter or wire.EventFilterBody()
         members |= {"queues": tuple(chosen.queues), "job_types": tuple(chosen.job_types)}
-    changed = await exchange.engine.do(webhooks.change_subscriptions, Change(exchange.path["id"], members))
+    changed = await exchange.engine.scope.do(webhooks.change_subscriptions, Change(exchange.path["id"], members))
     return _answer(_shown(changed))
 
 
 async def delete_subscription(exchange: HttpRequest) -> Answer:
     """Delete a subscription and drop its pending deliveries."""
     await _find(exchange)
-    gone = await exchange.engine.do(webhooks.unsubscribe, exchange.path["id"])
+    gone = await exchange.engine.scope.do(webhooks.unsubscribe, exchange.path["id"])
     return Answer(encode({"deleted": True, "id": gone.id}))
 
 
 async def rotate_secret(exchange: HttpRequest) -> Answer:
     """Give a subscription a new secret; for a day, deliveries are signed with both."""
     await _find(exchange)
-    changed = await exchange.engine.do(webhooks.change_subscriptions, Change(exchange.path["id"], rotate=True))
+    changed = await exchange.engine.scope.do(webhooks.change_subscriptions, Change(exchange.path["id"], rotate=True))
     shown = _shown(changed) | {"secret": changed.secret}
     return _answer(shown | {"former_secret_expires_at": format_timestamp(changed.former_until)})
 
@@ -121,8 +121,8 @@ async def test_subscription(exchange: HttpRequest) -> Answer:
 
 async def _find(exchange: HttpRequest) -> Subscription:
     id, engine = exchange.path["id"], exchange.engine
-    found = await engine.look(webhooks.find_subscriptions, id)
-    if engine.tenant not in (None, found.tenant):
+    found = await engine.scope.look(webhooks.find_subscriptions, id)
+    if engine.scope.tenant not in (None, found.tenant):
         raise webhooks.no_subscription(id)
     return found
 
@@ -134,7 +134,7 @@ async def list_deliveries(exchange: HttpRequest) -> Answer:
     if state is not None and state not in _STATES:
         raise InvalidRequest(f"Unknown state {state[:40]!r}. Use one of {', '.join(_STATES)}.", field="state")
     states = _STATES[state] if state else ()
-    found = await exchange.engine.list_jobs(
+    found = await exchange.engine.jobs.select(
         JobFilter(states=states, queue=webhooks.QUEUE), Page(page.size, page.offset)
     )
     items = [_delivery(job) for job in found.jobs]
@@ -150,13 +150,13 @@ async def show_delivery(exchange: HttpRequest) -> Answer:
 async def retry_delivery(exchange: HttpRequest) -> Answer:
     """Retry a delivery that has failed or was cancelled."""
     job = await _find_delivery(exchange)
-    again = await exchange.engine.do(interventions.revive, job.id)
+    again = await exchange.engine.scope.do(interventions.revive, job.id)
     return Answer(encode({"id": f"del_{again.id}", "state": "pending"}))
 
 
 async def _find_delivery(exchange: HttpRequest) -> Job:
     id = exchange.path["id"].removeprefix("del_")
-    job = await exchange.engine.find(id)
+    job = await exchange.engine.jobs.find(id)
     if job.queue != webhooks.QUEUE:
         raise NotFound(f"There is no delivery {id}.", resource_type="webhook_delivery", resource_id=id)
     return job

@@ -35,7 +35,7 @@ from ojster.events.subscription import Subscription
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.version import __version__
 
 log = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class WebhookWorker:
         The mail server. ``None``: this server sends no e-mail; the attempt fails, and is retried by any server.
     """
 
-    def __init__(self, engine: Engine, sender: WebhookSender, smtp: Smtp | None = None) -> None:
+    def __init__(self, engine: Service, sender: WebhookSender, smtp: Smtp | None = None) -> None:
         self._engine = engine
         self.sender = sender
         self._smtp = smtp
@@ -276,13 +276,15 @@ class WebhookWorker:
         await self.sender.close()
 
     async def _run(self) -> None:
-        while not self._engine.draining:
+        while not self._engine.database.draining:
             room = MAX_CONCURRENT_DELIVERIES - len(self._under_way)
             if not room:
                 await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
                 continue
             try:
-                jobs = await self._engine.fetch(Claim((webhooks.QUEUE, notifications.QUEUE), room, self._id), wait=30.0)
+                jobs = await self._engine.jobs.fetch(
+                    Claim((webhooks.QUEUE, notifications.QUEUE), room, self._id), wait=30.0
+                )
             except OjsterError as error:
                 log.warning("cannot fetch deliveries, retrying: %s", error)
                 await asyncio.sleep(PAUSE)
@@ -305,26 +307,26 @@ class WebhookWorker:
         key, shown = job.args
         message = msgspec.convert(shown, Message)
         try:
-            channel = await engine.look(notifications.find_channels, key)
+            channel = await engine.scope.look(notifications.find_channels, key)
         except OjsterError:
-            await engine.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
+            await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
             return
         try:
             await (self._mail(channel, message) if channel.method == "email" else self._call(channel, message, job))
         except _Failed as failed:
             failure = failed.failure
         except asyncio.CancelledError:
-            await engine.release([Release(job.id, job.worker_id, job.attempt)])
+            await engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
             raise
         try:
             if failure is None:
-                await engine.acknowledge([Acknowledgement(job.id, b'{"sent":true}', job.worker_id, job.attempt)])
+                await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"sent":true}', job.worker_id, job.attempt)])
                 event = "notification.sent"
             else:
-                (ended,) = await engine.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+                (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
                 is_over = isinstance(ended, Job) and ended.state == "discarded"
                 event = "notification.dead" if is_over else "notification.failed"
-            await engine.do(notifications.told, (event, key, {"attempt": job.attempt}))
+            await engine.scope.do(notifications.told, (event, key, {"attempt": job.attempt}))
         except OjsterError as error:
             log.warning("cannot record the outcome of message %s; it will be sent again: %s", job.id, error)
 
@@ -370,9 +372,9 @@ class WebhookWorker:
         engine = self._engine
         subscription_id, event = job.args
         try:
-            subscription = await engine.look(webhooks.find_subscriptions, subscription_id)
+            subscription = await engine.scope.look(webhooks.find_subscriptions, subscription_id)
         except OjsterError:
-            await engine.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
+            await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
             return
         failure: Failure | None = None
         result: dict[str, Any] = {}
@@ -383,7 +385,7 @@ class WebhookWorker:
         except (httpx.HTTPError, OSError, TimeoutError) as error:
             failure = Failure("WebhookUnreachable", f"{subscription.url}: {str(error) or type(error).__name__}")
         except asyncio.CancelledError:
-            await engine.release([Release(job.id, job.worker_id, job.attempt)])
+            await engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
             raise
         else:
             result = {
@@ -409,10 +411,10 @@ class WebhookWorker:
         engine = self._engine
         if failure is None:
             ack = Acknowledgement(job.id, msgspec.json.encode(result), job.worker_id, job.attempt)
-            await engine.acknowledge([ack])
+            await engine.jobs.acknowledge([ack])
             event = "webhook.delivered"
         else:
-            (ended,) = await engine.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+            (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
             event = "webhook.dead" if isinstance(ended, Job) and ended.state == "discarded" else "webhook.failed"
         more = {"delivery_id": f"del_{job.id}", "event_type": job.meta["event_type"], "attempt": job.attempt}
-        await engine.do(webhooks.told, (event, subscription.id, {"tenant": subscription.tenant} | more))
+        await engine.scope.do(webhooks.told, (event, subscription.id, {"tenant": subscription.tenant} | more))

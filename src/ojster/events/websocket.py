@@ -13,14 +13,15 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
 from ojster.jobs.request import check_queue_name
+from ojster.jobs.scope import Caller
 from ojster.server.request import Services
-from ojster.service import Engine
-from ojster.tenancy.access import Operation
+from ojster.service import Service
 
 SUBPROTOCOL: Final = "ojs.v1"
 MAX_CHANNELS: Final = 100
@@ -47,7 +48,7 @@ class _Command(msgspec.Struct):
 _read_order: Final = msgspec.json.Decoder(_Command).decode
 
 
-async def serve_websocket(socket: WebSocket, engine: Engine, services: Services, origins: Sequence[str]) -> None:
+async def serve_websocket(socket: WebSocket, engine: Service, services: Services, origins: Sequence[str]) -> None:
     """Serve a WebSocket connection until the client disconnects or the server stops.
 
     Parameters
@@ -64,7 +65,7 @@ async def serve_websocket(socket: WebSocket, engine: Engine, services: Services,
             engine, access = await services.doorkeeper.admit(socket.headers.get("authorization"), tenant)
             access.need(Operation.INSPECT)
         elif tenant is not None:
-            engine = engine.of(check_tenant(tenant))
+            engine = engine.as_(Caller(check_tenant(tenant)))
         address = socket.client.host if socket.client else ""
         feed.check(address)
         with feed.admit(address):
@@ -86,7 +87,7 @@ def _origin_allowed(socket: WebSocket, origins: Sequence[str]) -> bool:
 class _Connection:
     """One client and the channels that it follows."""
 
-    def __init__(self, socket: WebSocket, engine: Engine, feed: Feed) -> None:
+    def __init__(self, socket: WebSocket, engine: Service, feed: Feed) -> None:
         self._socket = socket
         self._engine = engine
         self._feed = feed
@@ -133,9 +134,9 @@ class _Connection:
         if len(self._channels) >= MAX_CHANNELS and name not in self._channels:
             raise InvalidRequest(f"A connection can follow at most {MAX_CHANNELS} channels. Unsubscribe from one.")
         if self._following is None:
-            self._after = await self._engine.last_event()  # before the check, so that no event is missed
+            self._after = await self._engine.events.last()  # before the check, so that no event is missed
         await self._check(name)
-        self._channels[name] = Channel(name, frozenset(types or ()), self._engine.tenant)
+        self._channels[name] = Channel(name, frozenset(types or ()), self._engine.scope.tenant)
         answer: dict[str, Any] = {"type": "subscribed", "channel": name}
         await self._send(answer if types is None else answer | {"event_types": types})
         if self._following is None:
@@ -144,15 +145,15 @@ class _Connection:
     async def _check(self, name: str) -> None:
         kind, _, rest = name.partition(":")
         if kind == "job" and rest:
-            await self._engine.find(rest)
+            await self._engine.jobs.find(rest)
         elif kind == "queue" and rest:
-            await self._engine.queue_statistics(check_queue_name(rest))
+            await self._engine.queues.statistics(check_queue_name(rest))
         elif name != ALL:
             raise NotFound(f"There is no channel {name[:80]!r}. Use job:ID, queue:NAME or all.")
 
     async def _resume(self, last_id: str) -> None:
         """Send again the events since an event, on the channels that are followed now."""
-        number, present = id_to_number(last_id), await self._engine.last_event()
+        number, present = id_to_number(last_id), await self._engine.events.last()
         if number is None or number > present:
             await self._send_error("unknown_event_id", "Event ID not found in buffer. Perform a full state sync.")
             return

@@ -50,7 +50,7 @@ def get_file(id: str, target: Path, url: str, as_json: bool) -> None:
     """Download a file and verify it; after an interruption, run it again to resume."""
 
     async def get(client: Client) -> Path:
-        return await download(client, (await client.find_file(id)).ref, target)
+        return await download(client, (await client.files.find(id)).ref, target)
 
     path = ask(url, get)
     done(f"{path}: {path.stat().st_size} bytes, verified.", as_json, {"path": str(path)})
@@ -62,7 +62,7 @@ def get_file(id: str, target: Path, url: str, as_json: bool) -> None:
 @with_json
 def list_files(limit: int, url: str, as_json: bool) -> None:
     """List files, newest first."""
-    found = ask(url, lambda client: client.list_files(limit))
+    found = ask(url, lambda client: client.files.select(limit))
     if as_json:
         print_json({"files": found})
         return
@@ -79,5 +79,5 @@ def list_files(limit: int, url: str, as_json: bool) -> None:
 @with_json
 def delete_file(id: str, url: str, as_json: bool) -> None:
     """Delete a file without references. The server deletes unreferenced files itself after one day."""
-    ask(url, lambda client: client.delete_file(id))
+    ask(url, lambda client: client.files.delete(id))
     done(f"The file {id} is deleted.", as_json, {"id": id, "deleted": True})

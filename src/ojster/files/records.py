@@ -1,6 +1,6 @@
 """Records of files: hashes, pieces, and references.
 
-The bytes are in the file store; ``ojster.files.streams`` connects the two. A tenant has one file per hash. Files that
+The bytes are in the file store; ``ojster.files.service`` connects the two. A tenant has one file per hash. Files that
 no collection item refers to are deleted after ``GRACE``.
 """
 

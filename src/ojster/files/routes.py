@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ojster.core.errors import InvalidRequest
 from ojster.files.file import OCTET_STREAM, File, NewFile
-from ojster.files.streams import UploadInterruptedError, range_of
+from ojster.files.service import UploadInterruptedError, range_of
 from ojster.server import wire
 from ojster.server.request import Answer, Header, HttpRequest, encode, whole
 from ojster.server.route import BASE, Route
@@ -33,7 +33,7 @@ class RangeNotSatisfiable(InvalidRequest):
 async def create_file(exchange: HttpRequest) -> Answer:
     """Start an upload. If the workspace already has a file with that ``sha256`` and size, return it with 200."""
     body = await exchange.read(wire.FILE)
-    file = await exchange.engine.create_file(
+    file = await exchange.engine.files.create(
         NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id)
     )
     return _answer(file, 200 if file.complete else 201)
@@ -44,9 +44,9 @@ async def put_file(exchange: HttpRequest) -> Answer:
     query = exchange.query
     content_type = exchange.content_type.decode("latin-1") or OCTET_STREAM
     new = NewFile(None, query.get("sha256"), content_type, query.get("filename"), query.get("job_id"))
-    file = await exchange.engine.create_file(new)
+    file = await exchange.engine.files.create(new)
     if not file.complete:
-        file = await exchange.engine.write_file(file.id, 0, _pieces(exchange))
+        file = await exchange.engine.files.write(file.id, 0, _pieces(exchange))
         return _answer(file, 201)
     return _answer(file)
 
@@ -56,29 +56,29 @@ async def write_file(exchange: HttpRequest) -> Answer:
 
     If the offset does not match, the answer is 409 with the right one in ``details.offset``.
     """
-    await exchange.engine.find_file(exchange.path["id"])
+    await exchange.engine.files.find(exchange.path["id"])
     offset = exchange.header(b"upload-offset") or ""
     if not (offset.isascii() and offset.isdigit() and len(offset) < 16):
         raise InvalidRequest("The header Upload-Offset is no number. Send the current offset.", field="Upload-Offset")
-    file = await exchange.engine.write_file(exchange.path["id"], int(offset), _pieces(exchange))
+    file = await exchange.engine.files.write(exchange.path["id"], int(offset), _pieces(exchange))
     return _answer(file)
 
 
 async def show_file(exchange: HttpRequest) -> Answer:
     """Show a file or the progress of its upload; with ``job_id``, only if it belongs to that job's workspace."""
-    return _answer(await exchange.engine.find_file(exchange.path["id"], exchange.query.get("job_id")))
+    return _answer(await exchange.engine.files.find(exchange.path["id"], exchange.query.get("job_id")))
 
 
 async def list_files(exchange: HttpRequest) -> Answer:
     """List files, newest first, at most 200; with ``before``, only files created before that one."""
     query = exchange.query
-    found = await exchange.engine.list_files(whole(query, "limit", 50, 1), query.get("before"))
+    found = await exchange.engine.files.select(whole(query, "limit", 50, 1), query.get("before"))
     return Answer(encode({"files": found}))
 
 
 async def read_file(exchange: HttpRequest) -> Answer:
     """Return the content of a file, or the part in ``Range``. The content is verified while it is read."""
-    file = (await exchange.engine.find_file(exchange.path["id"])).ref
+    file = (await exchange.engine.files.find(exchange.path["id"])).ref
     tag = f'"{file.sha256}"'
     headers: list[Header] = [
         (b"etag", tag.encode()),
@@ -106,7 +106,7 @@ async def read_file(exchange: HttpRequest) -> Answer:
 
 async def delete_file(exchange: HttpRequest) -> Answer:
     """Delete a file that no collection item refers to."""
-    await exchange.engine.delete_file(exchange.path["id"])
+    await exchange.engine.files.delete(exchange.path["id"])
     return Answer(encode({"deleted": True, "id": exchange.path["id"]}))
 
 

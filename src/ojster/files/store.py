@@ -1,7 +1,7 @@
 """The file store interface, and its implementations in a directory and in memory.
 
 Files are stored in pieces of some megabytes. Each piece has its own name, is written once as a whole, and is read as a
-whole. The database holds the metadata of files and pieces, including their hashes: see ``ojster.files.streams``.
+whole. The database holds the metadata of files and pieces, including their hashes: see ``ojster.files.service``.
 """
 
 from __future__ import annotations

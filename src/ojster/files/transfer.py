@@ -76,12 +76,12 @@ async def upload(
     filename = filename or (source.name if isinstance(source, Path) else None)
     kind = content_type or mimetypes.guess_type(filename or "")[0] or OCTET_STREAM
     new = NewFile(size, sha256, kind, filename, job_id)
-    file = await client.create_file(new)
+    file = await client.files.create(new)
     failures = 0
     while not file.complete:
         try:
             before = file.offset
-            file = await client.write_file(file.id, before, _pieces_of(source, before, MAX_UPLOAD_REQUEST_BYTES))
+            file = await client.files.write(file.id, before, _pieces_of(source, before, MAX_UPLOAD_REQUEST_BYTES))
             if not file.complete and file.offset == before:
                 raise HashMismatch("The file became shorter during the upload. Upload it again.", expected=sha256)
         except (BackendUnavailable, Conflict):
@@ -97,11 +97,11 @@ async def upload(
 async def _found(client: Client, file: File, new: NewFile) -> File:
     """Return the state of an upload, as last known if the server is unreachable; begin again if the file is gone."""
     try:
-        return await client.find_file(file.id)
+        return await client.files.find(file.id)
     except BackendUnavailable:
         return file
     except NotFound:  # another client has uploaded the same content meanwhile
-        return await client.create_file(new)
+        return await client.files.create(new)
 
 
 async def download(client: Client, file: FileRef, target: Path) -> Path:
@@ -130,7 +130,7 @@ async def download(client: Client, file: FileRef, target: Path) -> Path:
         while size < file.size:
             before = size
             try:
-                async for some in _gathered(await client.read_file(file.id, size)):
+                async for some in _gathered(await client.files.read(file.id, size)):
                     await asyncio.to_thread(_append, sink, whole, some)
                     size += len(some)
                 break
@@ -156,7 +156,7 @@ def _in(target: Path, file: FileRef) -> Path:
 
 async def fetch(client: Client, file_id: str) -> bytes:
     """Return the content of a file. Raises as ``download`` does."""
-    return await content_of(client, (await client.find_file(file_id)).ref)
+    return await content_of(client, (await client.files.find(file_id)).ref)
 
 
 async def content_of(client: Client, file: FileRef) -> bytes:
@@ -165,7 +165,7 @@ async def content_of(client: Client, file: FileRef) -> bytes:
     while True:
         before = len(content)
         try:
-            async for some in await client.read_file(file.id, before):
+            async for some in await client.files.read(file.id, before):
                 content += some
             break
         except BackendUnavailable:
@@ -202,7 +202,7 @@ async def restore(client: Client, value: Any, job_id: str | None = None) -> Any:
 
 async def _restored(client: Client, file_id: str, job_id: str | None, reference: Any) -> Any:
     try:
-        file = await client.find_file(file_id, job_id)
+        file = await client.files.find(file_id, job_id)
     except NotFound:
         return reference
     if not file.complete or file.content_type != JSON or file.offset > MAX_LOADED_RESULT_BYTES:

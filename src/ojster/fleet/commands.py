@@ -27,7 +27,7 @@ def workers() -> None:
 @with_json
 def list_workers(url: str, as_json: bool) -> None:
     """List the workers that send heartbeats."""
-    found = ask(url, lambda client: client.workers())
+    found = ask(url, lambda client: client.fleet.all())
     if as_json:
         shown = [
             msgspec.structs.asdict(worker)
@@ -62,7 +62,7 @@ def list_workers(url: str, as_json: bool) -> None:
 @with_json
 def list_unrunnable(url: str, as_json: bool) -> None:
     """List waiting jobs that none of the present workers can run, with the reasons."""
-    found = ask(url, lambda client: client.unrunnable())
+    found = ask(url, lambda client: client.fleet.unrunnable())
     if as_json:
         print_json({"unrunnable": found})
         return
@@ -82,7 +82,7 @@ def list_unrunnable(url: str, as_json: bool) -> None:
 @with_json
 def tell_worker(worker_id: str, directive: str, url: str, as_json: bool) -> None:
     """Send a directive to a worker, with its next heartbeat."""
-    ask(url, lambda client: client.direct(worker_id, directive))
+    ask(url, lambda client: client.fleet.direct(worker_id, directive))
     done(f"{worker_id} will get the directive {directive}.", as_json, {"id": worker_id, "directive": directive})
 
 
@@ -150,7 +150,7 @@ def configure_worker(
 @with_json
 def list_rules(url: str, as_json: bool) -> None:
     """List the worker rules, also of workers that are not present."""
-    found = ask(url, lambda client: client.worker_rules())
+    found = ask(url, lambda client: client.fleet.rules())
     if as_json:
         print_json({"items": [rule.to_wire() for rule in found]})
         return
@@ -180,10 +180,10 @@ def list_rules(url: str, as_json: bool) -> None:
 @with_json
 def forget_rule(worker_id: str, url: str, as_json: bool) -> None:
     """Delete the rule of a worker; what the worker reports applies again."""
-    ask(url, lambda client: client.forget_worker_rule(worker_id))
+    ask(url, lambda client: client.fleet.forget_rule(worker_id))
     done(f"The rule of {worker_id} is deleted.", as_json, {"id": worker_id, "deleted": True})
 
 
 def _change(url: str, worker_id: str, members: dict[str, Any], as_json: bool, said: str) -> None:
-    rule = ask(url, lambda client: client.change_worker_rule(worker_id, members), makes=True)
+    rule = ask(url, lambda client: client.fleet.change_rule(worker_id, members), makes=True)
     done(said, as_json, rule.to_wire())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.core.job import Job
+from ojster.fleet.abilities import may_be_special
 from ojster.fleet.claim_policies import (
     IDLE_WORKERS,
     REQUIREMENTS_WAIT,
@@ -12,8 +13,9 @@ from ojster.fleet.claim_policies import (
     IdlePolicy,
     MatchingPolicy,
 )
-from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import NO_OBSTACLES, Claim, ClaimPolicy, Obstacles
 from ojster.jobs.extension import Extension
+from ojster.storage.memory import Memory
 from ojster.storage.transaction import Transaction
 
 
@@ -23,6 +25,10 @@ class FleetExtension(Extension):
     def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Wake the fetches of workers whose resources are free again."""
         tx.effects.opened.update(job.queue for job in jobs if job.needs is not None)
+
+    def selects(self, memory: Memory, request: Claim) -> bool:
+        """Return whether a worker provides something, or is limited to some types or versions."""
+        return request.provided is not None or may_be_special(memory, request.worker_id)
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Leave out idle workers, and jobs that a worker cannot run."""

@@ -14,7 +14,7 @@ from ojster.server.route import BASE, Route
 
 async def list_worker_rules(exchange: HttpRequest) -> Answer:
     """List the worker rules, including those of absent workers."""
-    return Answer(encode({"items": [rule.to_wire() for rule in await exchange.engine.worker_rules()]}))
+    return Answer(encode({"items": [rule.to_wire() for rule in await exchange.engine.fleet.rules()]}))
 
 
 async def change_worker_rule(exchange: HttpRequest) -> Answer:
@@ -25,13 +25,13 @@ async def change_worker_rule(exchange: HttpRequest) -> Answer:
     """
     body = await exchange.read(wire.WORKER_RULE)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
-    rule = await exchange.engine.change_worker_rule(exchange.path["id"], read_rule_members(given))
+    rule = await exchange.engine.fleet.change_rule(exchange.path["id"], read_rule_members(given))
     return Answer(encode({"rule": rule.to_wire()}))
 
 
 async def forget_worker_rule(exchange: HttpRequest) -> Answer:
     """Delete the rule of a worker."""
-    await exchange.engine.forget_worker_rule(exchange.path["id"])
+    await exchange.engine.fleet.forget_rule(exchange.path["id"])
     return Answer(encode({"deleted": True, "id": exchange.path["id"]}))
 
 

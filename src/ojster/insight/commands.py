@@ -53,7 +53,7 @@ def list_runs(
 ) -> None:
     """List recorded runs, latest first: the last success, the last failure and the last five runs of each task."""
     chosen = TaskFilter(type, subject, context, None if outcome is None else Outcome(outcome), limit)
-    found = ask(url, lambda client: client.task_runs(chosen))
+    found = ask(url, lambda client: client.tasks.runs(chosen))
     if as_json:
         print_json({"runs": found})
         return
@@ -82,7 +82,7 @@ def list_statistics(
     type: str | None, subject: str | None, context: str | None, limit: int, url: str, as_json: bool
 ) -> None:
     """List how often tasks succeeded and failed, and their durations."""
-    found = ask(url, lambda client: client.task_statistics(TaskFilter(type, subject, context, None, limit)))
+    found = ask(url, lambda client: client.tasks.statistics(TaskFilter(type, subject, context, None, limit)))
     if as_json:
         print_json({"statistics": found})
         return

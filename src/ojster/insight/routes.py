@@ -64,7 +64,7 @@ _MAX_HISTORY_STEPS: Final = 10_000
 async def list_admin_queues(exchange: HttpRequest) -> Answer:
     """List the queues with their job counts by state, throughput and latency."""
     page = numbered_page(exchange.query)
-    found = await exchange.engine.look(overview.list_overviews, None)
+    found = await exchange.engine.scope.look(overview.list_overviews, None)
     items = [_queue(one) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode({"items": items, "pagination": numbered_pagination(page, len(found))}))
 
@@ -72,7 +72,7 @@ async def list_admin_queues(exchange: HttpRequest) -> Answer:
 async def show_admin_queue(exchange: HttpRequest) -> Answer:
     """Show a queue with its counts, throughput, latency and configuration."""
     name = check_queue_name(exchange.path["name"])
-    found = await exchange.engine.look(overview.show_queues, name)
+    found = await exchange.engine.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
     shown = _queue(found.overview)
@@ -97,18 +97,18 @@ def _queue(one: QueueOverview) -> dict[str, Any]:
 
 async def list_unrunnable(exchange: HttpRequest) -> Answer:
     """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
-    return Answer(encode({"unrunnable": await exchange.engine.unrunnable()}))
+    return Answer(encode({"unrunnable": await exchange.engine.fleet.unrunnable()}))
 
 
 async def pause_admin_queue(exchange: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
-    queue = await exchange.engine.pause(exchange.path["name"])
+    queue = await exchange.engine.queues.pause(exchange.path["name"])
     return Answer(encode({"name": queue.name, "paused": True, "paused_at": _moment(queue.paused_at)}))
 
 
 async def resume_admin_queue(exchange: HttpRequest) -> Answer:
     """Resume a paused queue, so that workers can claim its jobs."""
-    queue = await exchange.engine.resume(exchange.path["name"])
+    queue = await exchange.engine.queues.resume(exchange.path["name"])
     return Answer(encode({"name": queue.name, "paused": False}))
 
 
@@ -122,7 +122,7 @@ async def configure_queue(exchange: HttpRequest) -> Answer:
     name = check_queue_name(exchange.path["name"])
     body = await exchange.read(wire.QUEUE_CONFIG)
     change = Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body))
-    await exchange.engine.do(configuration.configure, change)
+    await exchange.engine.scope.do(configuration.configure, change)
     return Answer(encode(await _config_of(exchange, name)))
 
 
@@ -130,12 +130,12 @@ async def limit_admin_queue(exchange: HttpRequest) -> Answer:
     """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
     name = check_queue_name(exchange.path["name"])
     limits = parse_limits(msgspec.to_builtins(await exchange.read(wire.QUEUE_LIMIT)), "rate_limit")
-    await exchange.engine.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
+    await exchange.engine.scope.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
     return Answer(encode(await _config_of(exchange, name)))
 
 
 async def _config_of(exchange: HttpRequest, name: str) -> dict[str, Any]:
-    found = await exchange.engine.look(overview.show_queues, name)
+    found = await exchange.engine.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
     return {"queue": name, "configuration": _configuration(found.overview.queue.limits, found.config)}
@@ -228,7 +228,7 @@ async def purge_queue(exchange: HttpRequest) -> Answer:
     if not body.states:
         raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
     chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
-    found = await exchange.engine.sweep(Action.DELETE, chosen)
+    found = await exchange.engine.jobs.sweep(Action.DELETE, chosen)
     return Answer(encode({"purged_count": found.succeeded, "skipped": found.failed, "states": list(body.states)}))
 
 
@@ -250,7 +250,7 @@ async def _job_list(exchange: HttpRequest, more: Mapping[str, Any]) -> Answer:
     if more:
         chosen = msgspec.structs.replace(chosen, **more)
     wanted = Page(page.size, page.offset, sort=sort, ascending=order == "asc")
-    found = await exchange.engine.list_jobs(chosen, wanted)
+    found = await exchange.engine.jobs.select(chosen, wanted)
     items = [_summary(job) for job in found.jobs]
     return Answer(encode({"items": items, "pagination": numbered_pagination(page, found.total)}))
 
@@ -274,7 +274,7 @@ def _summary(job: Job) -> dict[str, msgspec.Raw]:
 
 async def inspect_job(exchange: HttpRequest) -> Answer:
     """Show a job with its envelope, errors and timestamps."""
-    return Answer(encode(_detail(await exchange.engine.find(exchange.path["id"]))))
+    return Answer(encode(_detail(await exchange.engine.jobs.find(exchange.path["id"]))))
 
 
 def _detail(job: Job) -> dict[str, Any]:
@@ -298,13 +298,13 @@ def _detail(job: Job) -> dict[str, Any]:
 
 async def cancel_admin_job(exchange: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
-    steered = await exchange.engine.cancel(exchange.path["id"])
+    steered = await exchange.engine.jobs.cancel(exchange.path["id"])
     return Answer(encode({"id": steered.job.id, "state": steered.job.state, "previous_state": steered.before}))
 
 
 async def retry_admin_job(exchange: HttpRequest) -> Answer:
     """Run a discarded or cancelled job again, with attempts and errors reset."""
-    job = await exchange.engine.do(interventions.revive, exchange.path["id"])
+    job = await exchange.engine.scope.do(interventions.revive, exchange.path["id"])
     return Answer(encode({"id": job.id, "state": job.state, "attempt": job.attempt}))
 
 
@@ -314,7 +314,7 @@ def _sweep_endpoint(action: Action, doc: str) -> Any:
         _check_confirmed(body.confirm)
         if not body.filter:
             raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
-        return Answer(encode(_sweep_result(await exchange.engine.sweep(action, filter_of(body.filter)))))
+        return Answer(encode(_sweep_result(await exchange.engine.jobs.sweep(action, filter_of(body.filter)))))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
@@ -343,7 +343,7 @@ def _check_confirmed(confirm: bool) -> None:
 async def list_admin_workers(exchange: HttpRequest) -> Answer:
     """List the workers, most recently seen first, with counts by state."""
     page = numbered_page(exchange.query)
-    found = await exchange.engine.workers()
+    found = await exchange.engine.fleet.all()
     shown = [_worker(worker, _is_stale(exchange, worker)) for worker in found]
     summary = {"total": len(found), "running": 0, "quiet": 0, "stale": 0}
     for one in shown:
@@ -368,21 +368,21 @@ def _worker(worker: Worker, stale: bool) -> dict[str, Any]:
 
 async def show_admin_worker(exchange: HttpRequest) -> Answer:
     """Show a worker and the jobs that it runs."""
-    worker = await exchange.engine.find_worker(exchange.path["id"])
-    held = await exchange.engine.look(workers.held_jobs, worker.id)
+    worker = await exchange.engine.fleet.find(exchange.path["id"])
+    held = await exchange.engine.scope.look(workers.held_jobs, worker.id)
     shown = _worker(worker, _is_stale(exchange, worker))
     return Answer(encode(shown | {"jobs": [_summary(job) for job in held]}))
 
 
 async def quiet_worker(exchange: HttpRequest) -> Answer:
     """Quiet a worker: after its next heartbeat it claims no more jobs, and finishes those that it has."""
-    worker = await exchange.engine.direct(exchange.path["id"], "quiet")
+    worker = await exchange.engine.fleet.direct(exchange.path["id"], "quiet")
     return Answer(encode(_worker(worker, _is_stale(exchange, worker))))
 
 
 async def deregister_worker(exchange: HttpRequest) -> Answer:
     """Remove a worker that has missed its heartbeats, and make its jobs available again."""
-    await exchange.engine.do(workers.deregister, exchange.path["id"])
+    await exchange.engine.scope.do(workers.deregister, exchange.path["id"])
     return Answer(encode({"deregistered": True, "id": exchange.path["id"]}))
 
 
@@ -392,15 +392,15 @@ async def deregister_worker(exchange: HttpRequest) -> Answer:
 async def show_stats(exchange: HttpRequest) -> Answer:
     """Show system totals: queues, workers, jobs by state, throughput and uptime."""
     engine = exchange.engine
-    queues = await engine.look(overview.list_overviews, None)
+    queues = await engine.scope.look(overview.list_overviews, None)
     jobs = dict.fromkeys(_SHOWN_STATES, 0)
     for one in queues:
         for state, number in one.counts.items():
             jobs[state] += number
-    recent = await engine.look(statistics.recent_work, overview.THROUGHPUT_MINUTES)
+    recent = await engine.scope.look(statistics.recent_work, overview.THROUGHPUT_MINUTES)
     shown = {
         "queues": len(queues),
-        "workers": len(await engine.workers()),
+        "workers": len(await engine.fleet.all()),
         "jobs": jobs,
         "throughput": throughput(recent),
         "uptime_seconds": int(time.monotonic() - STARTED),
@@ -420,7 +420,7 @@ async def show_history(exchange: HttpRequest) -> Answer:
     if (until - since) // (step * MINUTE) > _MAX_HISTORY_STEPS:
         raise InvalidRequest(f"The range has over {_MAX_HISTORY_STEPS} steps. Use a longer 'period'.", field="since")
     queue = check_queue_name(query["queue"]) if "queue" in query else None
-    steps = await exchange.engine.look(statistics.history, Span(since, until, step, queue))
+    steps = await exchange.engine.scope.look(statistics.history, Span(since, until, step, queue))
     data = [
         {
             "timestamp": format_timestamp(at),
@@ -447,7 +447,7 @@ async def list_admin_dead_letters(exchange: HttpRequest) -> Answer:
 
 async def show_dead_letter(exchange: HttpRequest) -> Answer:
     """Show a dead letter with its envelope and errors."""
-    job = await exchange.engine.find(exchange.path["id"])
+    job = await exchange.engine.jobs.find(exchange.path["id"])
     if not job.dead:
         raise NotFound(f"Job {job.id} is not a dead letter.", resource_type="dead_letter_job", resource_id=job.id)
     return Answer(encode(_detail(job)))
@@ -455,7 +455,7 @@ async def show_dead_letter(exchange: HttpRequest) -> Answer:
 
 async def count_dead_letters(exchange: HttpRequest) -> Answer:
     """Show dead letter counts, by queue and error type, and their retention."""
-    found = await exchange.engine.look(overview.count_dead_letters, exchange.engine.tenant)
+    found = await exchange.engine.scope.look(overview.count_dead_letters, exchange.engine.scope.tenant)
     retention = exchange.engine.database.settings.retention
     shown = {
         "total": found.total,
@@ -473,12 +473,12 @@ async def count_dead_letters(exchange: HttpRequest) -> Answer:
 
 async def retry_dead_letters(exchange: HttpRequest) -> Answer:
     """Run all dead letters that match a filter again, with attempts and errors reset."""
-    return Answer(encode(_sweep_result(await exchange.engine.sweep(Action.RETRY, await _dead_letters(exchange)))))
+    return Answer(encode(_sweep_result(await exchange.engine.jobs.sweep(Action.RETRY, await _dead_letters(exchange)))))
 
 
 async def purge_dead_letters(exchange: HttpRequest) -> Answer:
     """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
-    found = await exchange.engine.sweep(Action.DELETE, await _dead_letters(exchange))
+    found = await exchange.engine.jobs.sweep(Action.DELETE, await _dead_letters(exchange))
     return Answer(encode(_sweep_result(found) | {"purged_count": found.succeeded}))
 
 
@@ -494,7 +494,7 @@ async def _dead_letters(exchange: HttpRequest) -> JobFilter:
 
 async def delete_admin_dead_letter(exchange: HttpRequest) -> Answer:
     """Delete a discarded job permanently."""
-    await exchange.engine.delete_dead(exchange.path["id"])
+    await exchange.engine.jobs.delete_dead(exchange.path["id"])
     return Answer(b"", 204)
 
 
@@ -513,20 +513,20 @@ async def maintain(exchange: HttpRequest) -> Answer:
     now = exchange.engine.database.clock()
     duration = None if body.estimated_duration is None else parse_duration(body.estimated_duration)
     wish = Maintenance(now, body.reason, None if duration is None else now + duration) if body.enabled else None
-    return _maintenance(await exchange.engine.do(system.maintain, wish))
+    return _maintenance(await exchange.engine.scope.do(system.maintain, wish))
 
 
 async def prune(exchange: HttpRequest) -> Answer:
     """Delete all data past its retention now, instead of with the next maintenance task. ``dry_run``: only count it."""
     raw = await exchange.optional_body()
     body = exchange.decode(raw, wire.PRUNE) if raw else wire.PruneBody()
-    done = await exchange.engine.prune(dry_run=body.dry_run)
+    done = await exchange.engine.maintenance.prune(dry_run=body.dry_run)
     return Answer(encode({"pruned": done, "dry_run": body.dry_run}))
 
 
 async def show_maintenance(exchange: HttpRequest) -> Answer:
     """Show whether maintenance mode is enabled."""
-    return _maintenance(await exchange.engine.look(system.find_maintenance, None))
+    return _maintenance(await exchange.engine.scope.look(system.find_maintenance, None))
 
 
 def _maintenance(found: Maintenance | None) -> Answer:

@@ -30,7 +30,7 @@ async def list_events(exchange: HttpRequest) -> Answer:
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
     chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
-    page = await exchange.engine.select_events(chosen)
+    page = await exchange.engine.events.select(chosen)
     return Answer(encode(page))
 
 
@@ -40,7 +40,7 @@ async def health(exchange: HttpRequest) -> Answer:
     started = time.perf_counter()
     backend: dict[str, Any] = {"type": database.kind, "status": "ok"}
     try:
-        await asyncio.wait_for(exchange.engine.count_jobs("default"), timeout=5)
+        await asyncio.wait_for(exchange.engine.jobs.count("default"), timeout=5)
         backend["latency_ms"] = round((time.perf_counter() - started) * 1000, 3)
     except (OjsterError, TimeoutError) as error:
         backend |= {"status": "unhealthy", "error": str(error) or "no answer within 5 seconds"}
@@ -60,7 +60,7 @@ async def health(exchange: HttpRequest) -> Answer:
 
 async def ready(exchange: HttpRequest) -> Answer:
     """Show whether the server accepts requests. Answers 503 during shutdown, or if the database does not respond."""
-    if exchange.engine.draining:
+    if exchange.engine.database.draining:
         return Answer(encode({"status": "stopping"}), 503)
     answer = await health(exchange)
     return Answer(encode({"status": "ready" if answer.status == 200 else "not_ready"}), answer.status)

@@ -13,12 +13,12 @@ from ojster.server.route import BASE, Route
 
 async def list_runs(exchange: HttpRequest) -> Answer:
     """List recorded runs, latest first: the last success, the last failure and the latest few runs of each task."""
-    return Answer(encode({"runs": await exchange.engine.task_runs(_filter(exchange))}))
+    return Answer(encode({"runs": await exchange.engine.tasks.runs(_filter(exchange))}))
 
 
 async def list_statistics(exchange: HttpRequest) -> Answer:
     """List the success and failure counts and the durations of tasks, by type, subject and context."""
-    return Answer(encode({"statistics": await exchange.engine.task_statistics(_filter(exchange))}))
+    return Answer(encode({"statistics": await exchange.engine.tasks.statistics(_filter(exchange))}))
 
 
 def _filter(exchange: HttpRequest) -> TaskFilter:

@@ -67,8 +67,8 @@ def push(
     request = request_of(type, [_argument(text) for text in args], options)
 
     async def enqueue(client: Client) -> Any:
-        (pushed,) = await client.enqueue([request])
-        return pushed.job if wait is None else await client.wait_for(pushed.job.id, wait)
+        (pushed,) = await client.jobs.enqueue([request])
+        return pushed.job if wait is None else await client.jobs.wait_for(pushed.job.id, wait)
 
     job = ask(url, enqueue, makes=True)
     if as_json:
@@ -111,7 +111,7 @@ def jobs() -> None:
 def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
     """List jobs, newest first."""
     chosen = JobFilter(states=(state,) if state else (), queue=queue, type=type)
-    page = ask(url, lambda client: client.list_jobs(chosen, Page(limit)))
+    page = ask(url, lambda client: client.jobs.select(chosen, Page(limit)))
     print_page(page, as_json, "There are no such jobs.")
 
 
@@ -121,7 +121,7 @@ def list_jobs(url: str, state: str | None, queue: str | None, type: str | None, 
 @with_json
 def show_job(job_id: str, url: str, as_json: bool) -> None:
     """Show a job with its arguments, its result and its errors."""
-    job = ask(url, lambda client: client.find(job_id))
+    job = ask(url, lambda client: client.jobs.find(job_id))
     if as_json:
         print_json(job_json(job))
         return
@@ -154,7 +154,7 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> 
         raise click.UsageError("Select jobs with a job id, --state, --queue, --type, --error-type or --older-than.")
     if not yes:
         click.confirm(f"{action.capitalize()} all jobs that match?", abort=True, err=True)
-    found = ask(url, lambda client: client.sweep(action, chosen))
+    found = ask(url, lambda client: client.jobs.sweep(action, chosen))
     refusals = [(id, refusal) for id, refusal in found.items if refusal is not None]
     shown = {"matched": found.matched, "succeeded": found.succeeded, "failed": found.failed}
     done(f"{found.succeeded} of {found.matched} jobs are {action.past}.", as_json, shown)
@@ -179,7 +179,7 @@ def cancel_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int
     """Cancel an unfinished job, or all selected jobs, by default those that are available or scheduled."""
     if job_id is None:
         return _sweep(Action.CANCEL, url, as_json, **given)
-    steered = ask(url, lambda client: client.cancel(job_id))
+    steered = ask(url, lambda client: client.jobs.cancel(job_id))
     shown = {"id": job_id, "state": "cancelled", "previous_state": steered.before}
     done(f"{job_id} is cancelled; it was {steered.before}.", as_json, shown)
     return 0
@@ -200,7 +200,7 @@ def delete_jobs(url: str, as_json: bool, **given: Any) -> int:
 @with_json
 def show_history(job_id: str, url: str, as_json: bool) -> None:
     """Show the events of a job, oldest first."""
-    entries = ask(url, lambda client: client.history(job_id))
+    entries = ask(url, lambda client: client.jobs.history(job_id))
     if as_json:
         print_json([entry.to_wire(job_id, number) for number, entry in enumerate(entries)])
         return
@@ -229,8 +229,8 @@ def activate_job(job_id: str, url: str, result: str | None, error: str | None, a
     data, failure = resumption(result, error)
 
     async def activate(client: Client) -> str:
-        await client.activate(job_id, data, failure)
-        return (await client.find(job_id)).state
+        await client.workflows.activate(job_id, data, failure)
+        return (await client.jobs.find(job_id)).state
 
     state = ask(url, activate)
     done(f"{job_id} is {state}.", as_json, {"id": job_id, "state": state})
@@ -242,7 +242,7 @@ def activate_job(job_id: str, url: str, result: str | None, error: str | None, a
 @with_json
 def show_notes(job_id: str, url: str, as_json: bool) -> None:
     """Show the notes on a job, oldest first."""
-    notes = ask(url, lambda client: client.job_notes(job_id))
+    notes = ask(url, lambda client: client.workflows.notes_of_job(job_id))
     if as_json:
         print_json({"notes": notes})
         return
@@ -267,10 +267,10 @@ def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
         return _sweep(Action.RETRY, url, as_json, **given)
 
     async def retry(client: Client) -> None:
-        job = await client.find(job_id)
+        job = await client.jobs.find(job_id)
         if job.state not in FINISHED:
             raise InvalidRequest(f"The job {job_id} is {job.state}; only a discarded job can be retried.")
-        await client.retry_dead(job_id)
+        await client.jobs.retry_dead(job_id)
 
     ask(url, retry)
     done(f"{job_id} is available again.", as_json, {"id": job_id, "state": "available"})
@@ -284,5 +284,5 @@ def retry_job(job_id: str | None, url: str, as_json: bool, **given: Any) -> int:
 @with_json
 def prioritize_job(job_id: str, by: int, url: str, as_json: bool) -> None:
     """Set the priority of an unfinished job to the priority of its push plus BY."""
-    job = ask(url, lambda client: client.adjust_priority(job_id, by))
+    job = ask(url, lambda client: client.jobs.adjust_priority(job_id, by))
     done(f"The priority of {job.id} is {job.priority}.", as_json, {"id": job.id, "priority": job.priority})

@@ -27,7 +27,7 @@ def dead_letter() -> None:
 def list_letters(url: str, queue: str | None, type: str | None, limit: int, as_json: bool) -> None:
     """List dead letters: failed jobs that are kept for inspection and retry."""
     chosen = JobFilter(dead=True, queue=queue, type=type)
-    page = ask(url, lambda client: client.list_jobs(chosen, Page(limit)))
+    page = ask(url, lambda client: client.jobs.select(chosen, Page(limit)))
     print_page(page, as_json, "There are no dead letters.")
 
 
@@ -55,7 +55,7 @@ def retry_letters(
         if retry_all:
             before = None
             while True:
-                page = await client.list_jobs(
+                page = await client.jobs.select(
                     JobFilter(dead=True, queue=queue, type=type), Page(LARGEST_PAGE, before=before)
                 )
                 ids += [job.id for job in page.jobs]
@@ -63,7 +63,7 @@ def retry_letters(
                 if before is None:
                     break
         for job_id in ids:
-            await client.retry_dead(job_id)
+            await client.jobs.retry_dead(job_id)
         return ids
 
     ids = ask(url, retry)
@@ -79,7 +79,7 @@ def delete_letters(job_ids: tuple[str, ...], url: str, as_json: bool) -> None:
 
     async def delete(client: Client) -> None:
         for job_id in job_ids:
-            await client.delete_dead(job_id)
+            await client.jobs.delete_dead(job_id)
 
     ask(url, delete)
     done(f"{len(job_ids)} dead letters are deleted.", as_json, {"deleted": list(job_ids)})

@@ -36,14 +36,14 @@ async def revive(exchange: HttpRequest) -> Job:
     id, raw = exchange.path["id"], await exchange.body()
     override = exchange.decode(raw, wire.DEAD_LETTER_RETRY).override if raw.strip() else None
     if override is None:
-        return await exchange.engine.retry_dead(id)
+        return await exchange.engine.jobs.retry_dead(id)
     revival = DeadLetterRetry(id, override.args, override.queue, override.meta, override.retry)
-    return await exchange.engine.retry_dead(id, revival)
+    return await exchange.engine.jobs.retry_dead(id, revival)
 
 
 async def delete_dead_letter(exchange: HttpRequest) -> Answer:
     """Delete a discarded job permanently."""
-    job = await exchange.engine.delete_dead(exchange.path["id"])
+    job = await exchange.engine.jobs.delete_dead(exchange.path["id"])
     return Answer(encode({"deleted": True, "job_id": job.id}))
 
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
-from ojster.jobs.claim_policy import STEPS, ClaimPolicy, Obstacles
+from ojster.jobs.claim_policy import STEPS, Claim, ClaimPolicy, Obstacles
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
-from ojster.jobs.request import NewJob
+from ojster.jobs.request import Members, NewJob
+from ojster.jobs.scope import Scope
 from ojster.storage.memory import Local, Memory
 from ojster.storage.transaction import Transaction
 
@@ -27,6 +28,13 @@ class Extension:
     """What a capability adds to the life of a job. Every method here does nothing."""
 
     # Push
+
+    async def complete(self, scope: Scope, members: Members) -> Members:
+        """Return an enqueue request, completed and checked as operators want."""
+        return members
+
+    async def check(self, scope: Scope, new: NewJob) -> None:
+        """Check what a new job refers to, or raise its refusal."""
 
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
         """Return for each group of jobs why it must not be pushed, or ``None``."""
@@ -92,6 +100,10 @@ class Extension:
 
     # Claim
 
+    def selects(self, memory: Memory, request: Claim) -> bool:
+        """Return whether a worker may not be able to take every job, as far as this process knows."""
+        return False
+
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Return the policies that decide which jobs are handed out, and what shows that each is in use."""
         return ()
@@ -110,6 +122,9 @@ class Life:
             )
 
         self.refuse_push = overriding("refuse_push")
+        self.complete = overriding("complete")
+        self.check = overriding("check")
+        self.selects = overriding("selects")
         self.admit = overriding("admit")
         self.stop = overriding("stop")
         self.enqueued = overriding("enqueued")

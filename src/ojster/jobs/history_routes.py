@@ -17,7 +17,7 @@ LARGEST_PAGE: Final = 1_000
 async def show_history(exchange: HttpRequest) -> Answer:
     """Show the execution history of a job, oldest entry first."""
     limit, offset, after = page_of(exchange.query, largest=LARGEST_PAGE)
-    entries = await exchange.engine.history(exchange.path["id"])
+    entries = await exchange.engine.jobs.history(exchange.path["id"])
     begin = offset if after is None else after
     end = begin + limit
     shown: dict[str, Any] = {
@@ -33,13 +33,13 @@ async def show_history(exchange: HttpRequest) -> Answer:
 
 async def purge_history(exchange: HttpRequest) -> Answer:
     """Delete the execution history of a job up to now."""
-    deleted = await exchange.engine.purge_history(exchange.path["id"])
+    deleted = await exchange.engine.jobs.purge_history(exchange.path["id"])
     return Answer(encode({"deleted": True, "events_deleted": deleted}))
 
 
 async def show_lineage(exchange: HttpRequest) -> Answer:
     """Show the predecessors and successors of a job in its workflow."""
-    found = await exchange.engine.lineage(exchange.path["id"])
+    found = await exchange.engine.jobs.lineage(exchange.path["id"])
     shown = {
         "job_id": found.job_id,
         "parent_id": found.parent_id,

@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.errors import NotFound
 from ojster.core.job import Job
-from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, names_of, qualify
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
 from ojster.jobs.selection import JobFilter, conditions
 from ojster.storage.transaction import JOB_COLUMNS_OF_J, Transaction
 
@@ -125,3 +125,27 @@ def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, 
             counts.setdefault(name, {})[state] = jobs
         results.append(counts)
     return results
+
+
+def counts_of_tenant(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
+    """Return the number of a tenant's jobs by qualified queue name and state.
+
+    The changes of this transaction are included.
+    """
+    first, end = names_of(tenant)
+    counts: dict[str, dict[str, int]] = {}
+    rows = tx.execute(
+        "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue < :end", {"first": first, "end": end}
+    )
+    for queue, state, jobs in rows:
+        counts.setdefault(queue, {})[state] = jobs
+    for (queue, state), change in tx.effects.counts.items():
+        if first <= queue < end:
+            states = counts.setdefault(queue, {})
+            states[state] = states.get(state, 0) + change
+    return counts
+
+
+def count_jobs_of_tenant(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[str, int]]]:
+    """Return the number of jobs of each tenant by queue and state."""
+    return [{called(name): states for name, states in counts_of_tenant(tx, tenant).items()} for tenant in tenants]

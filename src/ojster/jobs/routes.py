@@ -38,17 +38,17 @@ from ojster.workflows.notes import NewNote
 async def enqueue(exchange: HttpRequest) -> Answer:
     """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate."""
     engine = exchange.engine
-    job = await engine.prepare(await exchange.members())
+    job = await engine.jobs.prepare(await exchange.members())
     (pushed,) = await _push_or_block(exchange, job)
     if pushed.existing:
         return Answer(b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
     told: dict[str, str] = {}
     if job.limit is not None:
         with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
-            told |= await engine.look(limits.limit_headers, job.limit.key)
+            told |= await engine.scope.look(limits.limit_headers, job.limit.key)
     if may_be_bounded(engine.database.memory, job.queue):
         with contextlib.suppress(OjsterError):
-            pressure = await engine.look(pressures, job.queue)
+            pressure = await engine.scope.look(pressures, job.queue)
             told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     headers.append((b"location", b"/ojs/v1/jobs/" + job.id.encode()))
@@ -78,9 +78,9 @@ async def _push_or_block(exchange: HttpRequest, job: NewJob) -> list[Pushed]:
     deadline = loop.time() + wait
     while True:
         try:
-            return await exchange.engine.push((job,))
+            return await exchange.engine.jobs.push((job,))
         except QueueFull as full:
-            if full.details["strategy"] != "block" or loop.time() >= deadline or exchange.engine.draining:
+            if full.details["strategy"] != "block" or loop.time() >= deadline or exchange.engine.database.draining:
                 raise
         await asyncio.sleep(PUSH_RETRY_SECONDS)
 
@@ -89,19 +89,19 @@ async def show_job(exchange: HttpRequest) -> Answer:
     """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
     wait = wait_ms(exchange.query)
     engine, job_id = exchange.engine, exchange.path["id"]
-    job = await engine.wait_for(job_id, wait) if wait else await engine.find(job_id)
+    job = await engine.jobs.wait_for(job_id, wait) if wait else await engine.jobs.find(job_id)
     return Answer(b'{"job":%b}' % to_json(job))
 
 
 async def cancel_job(exchange: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
-    return _state_change_answer(await exchange.engine.cancel(exchange.path["id"]), "cancelled_at")
+    return _state_change_answer(await exchange.engine.jobs.cancel(exchange.path["id"]), "cancelled_at")
 
 
 async def adjust_job(exchange: HttpRequest) -> Answer:
     """Raise or lower the priority of an unfinished job. Only administrators may raise it."""
     body = await exchange.read(wire.ADJUSTMENT)
-    job = await exchange.engine.adjust_priority(exchange.path["id"], body.priority_adjustment)
+    job = await exchange.engine.jobs.adjust_priority(exchange.path["id"], body.priority_adjustment)
     shown = encode({"priority_adjustment": body.priority_adjustment})[1:]
     return Answer(b'{"job":%b,%b' % (to_json(job), shown))
 
@@ -109,7 +109,9 @@ async def adjust_job(exchange: HttpRequest) -> Answer:
 async def activate_job(exchange: HttpRequest) -> Answer:
     """Activate a pending job: make it available, or, if it is suspended, resume it with a ``result`` or ``error``."""
     data, failure, _ = await read_resumption(exchange)
-    return _state_change_answer(await exchange.engine.activate(exchange.path["id"], data, failure), "activated_at")
+    return _state_change_answer(
+        await exchange.engine.workflows.activate(exchange.path["id"], data, failure), "activated_at"
+    )
 
 
 async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure | None, str | None]:
@@ -141,7 +143,9 @@ async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure 
 async def note_job(exchange: HttpRequest) -> Answer:
     """Add a note to a job: any JSON value."""
     note = await read_note(exchange)
-    return Answer(encode({"note": await exchange.engine.add_note(NewNote(note, job_id=exchange.path["id"]))}), 201)
+    return Answer(
+        encode({"note": await exchange.engine.workflows.add_note(NewNote(note, job_id=exchange.path["id"]))}), 201
+    )
 
 
 async def read_note(exchange: HttpRequest) -> bytes:
@@ -153,7 +157,7 @@ async def read_note(exchange: HttpRequest) -> bytes:
 
 async def list_job_notes(exchange: HttpRequest) -> Answer:
     """List the notes of a job, oldest first."""
-    return Answer(encode({"notes": await exchange.engine.job_notes(exchange.path["id"])}))
+    return Answer(encode({"notes": await exchange.engine.workflows.notes_of_job(exchange.path["id"])}))
 
 
 def _state_change_answer(steered: ChangedJob, stamp: str) -> Answer:
@@ -177,13 +181,13 @@ async def report_progress(exchange: HttpRequest) -> Answer:
     body = await exchange.read(wire.PROGRESS)
     fraction = min(1.0, max(0.0, body.progress))
     item = Progress(exchange.path["id"], fraction, body.message, body.worker_id, body.attempt)
-    job = await exchange.engine.report(item)
+    job = await exchange.engine.jobs.report(item)
     return _progress(job)
 
 
 async def show_progress(exchange: HttpRequest) -> Answer:
     """Show the progress of a job."""
-    return _progress(await exchange.engine.find(exchange.path["id"]))
+    return _progress(await exchange.engine.jobs.find(exchange.path["id"]))
 
 
 def _progress(job: Job) -> Answer:
@@ -204,7 +208,7 @@ async def account_agent(exchange: HttpRequest) -> Answer:
         body.worker_id,
         body.attempt,
     )
-    state = await exchange.engine.account(item)
+    state = await exchange.engine.agents.account(item)
     return Answer(
         encode(
             {
@@ -222,17 +226,17 @@ async def save_checkpoint(exchange: HttpRequest) -> Answer:
     """Save a checkpoint for the job's next attempt, at most 1 MiB, in place of the previous one."""
     body = await exchange.read(wire.CHECKPOINT)
     item = NewCheckpoint(exchange.path["id"], bytes(body.state), body.worker_id, body.attempt)
-    return _checkpoint(await exchange.engine.save_checkpoint(item))
+    return _checkpoint(await exchange.engine.jobs.save_checkpoint(item))
 
 
 async def show_checkpoint(exchange: HttpRequest) -> Answer:
     """Show the checkpoint of a job."""
-    return _checkpoint(await exchange.engine.find_checkpoint(exchange.path["id"]))
+    return _checkpoint(await exchange.engine.jobs.find_checkpoint(exchange.path["id"]))
 
 
 async def clear_checkpoint(exchange: HttpRequest) -> Answer:
     """Delete the checkpoint of a job."""
-    existed = await exchange.engine.clear_checkpoint(exchange.path["id"])
+    existed = await exchange.engine.jobs.clear_checkpoint(exchange.path["id"])
     return Answer(encode({"deleted": True, "existed": existed, "job_id": exchange.path["id"]}))
 
 
@@ -257,7 +261,7 @@ async def list_jobs(exchange: HttpRequest) -> Answer:
 async def job_page(exchange: HttpRequest, chosen: JobFilter) -> Answer:
     """Return the page of matching jobs that the query parameters select."""
     limit, offset, before = page_of(exchange.query)
-    page = await exchange.engine.list_jobs(chosen, Page(limit, offset, before))
+    page = await exchange.engine.jobs.select(chosen, Page(limit, offset, before))
     return Answer(
         b'{"jobs":[%b],"pagination":%b}'
         % (

@@ -46,8 +46,8 @@ async def _register(exchange: HttpRequest, body: wire.SchemaBody, type: str | No
     name = read_type(encode(type))
     compile_schema(msgspec.json.decode(given))
     mode = exchange.engine.database.settings.schema_mode if body.mode is None else body.mode
-    schema = Schema(exchange.engine.named(name), parse_version(version), str(version), Mode(mode), bytes(given))
-    return await exchange.engine.do(schemas.register_schemas, schema)
+    schema = Schema(exchange.engine.scope.named(name), parse_version(version), str(version), Mode(mode), bytes(given))
+    return await exchange.engine.scope.do(schemas.register_schemas, schema)
 
 
 async def show_latest_schema(exchange: HttpRequest) -> Answer:
@@ -83,23 +83,25 @@ async def list_schema_versions(exchange: HttpRequest) -> Answer:
 async def list_schemas(exchange: HttpRequest) -> Answer:
     """List all schemas by job type, latest version first."""
     engine = exchange.engine
-    found = [one for one in await engine.look(schemas.list_schemas, None) if engine.sees(split(one.type)[0])]
+    found = [
+        one for one in await engine.scope.look(schemas.list_schemas, None) if engine.scope.sees(split(one.type)[0])
+    ]
     return Answer(encode({"schemas": [_members(one) for one in found]}))
 
 
 async def delete_schema(exchange: HttpRequest) -> Answer:
     """Delete a version of the schema of a job type."""
     version = parse_version(exchange.path["version"])
-    found = await exchange.engine.do(schemas.delete_schemas, (_type(exchange), version))
+    found = await exchange.engine.scope.do(schemas.delete_schemas, (_type(exchange), version))
     return Answer(encode({"deleted": True, "type": called(found.type), "version": _version(found)}))
 
 
 def _type(exchange: HttpRequest) -> str:
-    return exchange.engine.named(exchange.path["type"])
+    return exchange.engine.scope.named(exchange.path["type"])
 
 
 async def _versions(exchange: HttpRequest) -> list[Schema]:
-    return await exchange.engine.look(schemas.list_schemas, _type(exchange))
+    return await exchange.engine.scope.look(schemas.list_schemas, _type(exchange))
 
 
 def _shown(schema: Schema) -> dict[str, Any]:

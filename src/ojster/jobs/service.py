@@ -1,37 +1,28 @@
-"""Calls about jobs: push, fetch, complete, fail, inspect, cancel, retry and delete."""
+"""Calls about jobs: push, claim, complete, look up and change."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ojster.agents import budgets
-from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
-from ojster.collections.result_files import may_be_files
-from ojster.collections.service import CollectionCalls
 from ojster.core.errors import (
     BackendUnavailable,
     Conflict,
     Forbidden,
     InvalidRequest,
-    NotFound,
     OjsterError,
     SchemaViolation,
-    TenantMissing,
 )
 from ojster.core.job import Job
 from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
-from ojster.events import notifications
-from ojster.files.file import JSON, MAX_INLINE_RESULT_BYTES, NewFile
-from ojster.fleet.abilities import may_be_special
 from ojster.jobs import bulk as bulks
 from ojster.jobs import checkpoints, completion, idempotency, interventions, queries, schemas
 from ojster.jobs.admission import Pushed
@@ -39,31 +30,25 @@ from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, Summa
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.failure import Failure
+from ojster.jobs.extension import life
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.push import push
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.request import Members, NewJob, queue_of, read_job
+from ojster.jobs.request import Members, NewJob, read_job
 from ojster.jobs.schemas import Catalogue, Mode
+from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.selection import JobFilter, Step, walk
 from ojster.jobs.transitions import ChangedJob
-from ojster.queues import configuration as queue_config
-from ojster.queues.rules import Rules, queue_rules
-from ojster.scope import Enqueue, EnqueueMiddleware, JobRequest, accepted
 from ojster.storage.dispatcher import LongPoll, Operation
+from ojster.storage.memory import Local
 from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic
-from ojster.tenancy import quotas
-from ojster.workflows import notes, suspensions
-from ojster.workflows.notes import Note
-from ojster.workflows.suspensions import Resumption
 
 log = logging.getLogger(__name__)
 
 W = TypeVar("W", Acknowledgement, FailureReport, Release, Progress, NewCheckpoint, Account)
-
 
 MAX_WAIT_SECONDS: Final = 60.0
 """Maximum long-poll wait, in seconds."""
@@ -82,6 +67,13 @@ RESERVED_QUEUE_PREFIX: Final = "ojster."
 
 MAX_ITEM_RESULTS: Final = 1_000
 """Maximum number of per-job results returned by a bulk operation."""
+
+JobRequest = dict[str, Any]
+
+Enqueue = Callable[[JobRequest], Awaitable[JobRequest]]
+
+EnqueueMiddleware = Callable[[JobRequest, Enqueue], Awaitable[JobRequest]]
+"""Wraps every push: gets the request and ``next``; may change it, or raise to refuse it. Spec: ojs-middleware"""
 
 
 class Sweep:
@@ -114,8 +106,37 @@ class Sweep:
         self.items += list(zip(dealt.ids[:room], dealt.refusals[:room], strict=True))
 
 
-class JobCalls(CollectionCalls):
-    """Calls about jobs."""
+class _KnownCatalogue:
+    """The registered schemas, as this process has read them."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.catalogue = Catalogue(())
+
+
+_catalogue: Final = Local[_KnownCatalogue](_KnownCatalogue)
+
+
+class JobService(CapabilityService):
+    """Calls about jobs.
+
+    Parameters
+    ----------
+    middleware:
+        Wraps every push, the first outermost.
+    shrink:
+        Replaces large results by references to files, before they are stored; ``None``: results are stored as they are.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        middleware: Sequence[EnqueueMiddleware] = (),
+        shrink: Callable[[Sequence[Acknowledgement]], Awaitable[Sequence[Acknowledgement]]] | None = None,
+    ) -> None:
+        super().__init__(scope)
+        self.middleware = middleware
+        self._shrink = shrink
 
     async def prepare(self, members: Members) -> NewJob:
         """Run the enqueue middleware over a request, and return the job that it describes.
@@ -125,88 +146,63 @@ class JobCalls(CollectionCalls):
         InvalidRequest, InvalidPolicy, PayloadTooLarge
             The request is malformed.
         """
-        members = await self._completed(members)
-        catalogue = await self._schemas()
+        members = await self.complete(members)
+        catalogue = await self.schemas()
         args = members.get("args", msgspec.Raw(b"null"))
         settings = self.database.settings
         job = read_job(
             members,
             self.database.clock(),
             largest=settings.largest_job,
-            tenant=self.tenant,
+            tenant=self.scope.tenant,
             otherwise=settings.default_tenant,
         )
-        self._check_tenant(job.tenant)
-        if self.access is not None:
-            self.access.check_queue(job.queue)
+        self.scope.check_tenant(job.tenant)
+        if self.scope.access is not None:
+            self.scope.access.check_queue(job.queue)
             if job.reacts & ANY_EVENT:
-                self.access.need_all_queues("A reaction")
-        if self.tenant is not None and job.queue.startswith(RESERVED_QUEUE_PREFIX):
+                self.scope.access.need_all_queues("A reaction")
+        if self.scope.tenant is not None and job.queue.startswith(RESERVED_QUEUE_PREFIX):
             raise Forbidden(
                 f"Queue {job.queue!r} is reserved: tenants cannot use names that begin with {RESERVED_QUEUE_PREFIX!r}. "
                 "Choose another name."
             )
         if catalogue:
             job.warnings = check_args(catalogue, job, args)
-        if job.notices:
-            await self._check_notices(job)
+        await self.check(job)
         return job
 
-    async def _check_notices(self, job: NewJob) -> None:
-        """Check the channels that a job notifies.
+    async def check(self, job: NewJob) -> None:
+        """Check what a job refers to, such as channels.
 
         Raises
         ------
-        InvalidRequest
-            A channel does not exist.
-        Forbidden
-            The job sets its own recipients, and the caller is not an administrator.
+        InvalidRequest, Forbidden
+            It does not exist, or the caller may not use it.
         """
-        for notice in job.notices:
-            if self.access is not None and (notice.to or notice.cc):
-                self.access.need_admin()
-        names = sorted({notice.channel for notice in job.notices})
-        found = await self.database.read_many(
-            notifications.find_channels, [qualify(job.tenant, name) for name in names]
-        )
-        missing = [name for name, one in zip(names, found, strict=True) if isinstance(one, OjsterError)]
-        if missing:
-            raise InvalidRequest(f"There is no channel {missing[0]!r}.", field="event_reactions")
+        for check in life.of(self.database.memory).check:
+            await check(self.scope, job)
 
-    async def _completed(self, members: Members) -> Members:
+    async def complete(self, members: Members) -> Members:
         """Run the enqueue middleware on a job, then apply and check the rules of its queue."""
         members = await through_middleware(self.middleware, members)
-        rules = await self._resource_rules()
-        if rules and (queue := queue_of(members)) in rules:
-            members = rules[queue].apply(members, queue)
+        for complete in life.of(self.database.memory).complete:
+            members = await complete(self.scope, members)
         return members
 
-    async def _resource_rules(self) -> Mapping[str, Rules]:
-        """Return the rules of queues that set resource defaults or limits of jobs."""
-        known = queue_rules.known(self.database.memory)
-        if known is None:
-            known = await self.database.read(queue_config.rules, None)
-        return {queue: rules for queue, rules in known.items() if rules.are_about_resources} if known else known
+    @property
+    def changes_requests(self) -> bool:
+        """Whether ``complete`` may change a request."""
+        return bool(self.middleware) or any(life.of(self.database.memory).complete)
 
-    def _need_all_queues(self, what: str) -> None:
-        if self.access is not None:
-            self.access.need_all_queues(what)
-
-    def _check_tenant(self, tenant: str) -> None:
-        if not tenant and self.database.settings.tenants == "required":
-            raise TenantMissing(
-                "The tenant is missing. Name it with the header X-OJS-Tenant or in 'meta.tenant_id'.",
-                field="meta.tenant_id",
-            )
-
-    async def _schemas(self) -> Catalogue:
+    async def schemas(self) -> Catalogue:
         """Return the registered schemas, cached until the process hears of a configuration change."""
-        version, catalogue = self._life.catalogue
-        if catalogue is None or version != self.database.memory.version:
-            version = self.database.memory.version
-            catalogue = Catalogue(await self.database.read(schemas.list_schemas, None))
-            self._life.catalogue = (version, catalogue)
-        return catalogue
+        known, memory = _catalogue.of(self.database.memory), self.database.memory
+        if known.version != memory.version:
+            version = memory.version
+            known.catalogue = Catalogue(await self.database.read(schemas.list_schemas, None))
+            known.version = version
+        return known.catalogue
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).
@@ -224,16 +220,16 @@ class JobCalls(CollectionCalls):
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""
-        waits = wait > 0 and not self.draining
+        waits = wait > 0 and not self.database.draining
         queues = request.queues
-        if self.access is not None:
+        if self.scope.access is not None:
             for queue in queues:
-                self.access.check_queue(queue)
-        if self.tenant is not None:
-            worker_id = self.named(request.worker_id) if request.worker_id else None
-            request = msgspec.structs.replace(request, tenant=self.tenant, worker_id=worker_id)
-            queues = tuple(qualify(self.tenant or DEFAULT_TENANT, queue) for queue in queues)
-        if request.provided is not None or may_be_special(self.database.memory, request.worker_id):
+                self.scope.access.check_queue(queue)
+        if self.scope.tenant is not None:
+            worker_id = self.scope.named(request.worker_id) if request.worker_id else None
+            request = msgspec.structs.replace(request, tenant=self.scope.tenant, worker_id=worker_id)
+            queues = tuple(qualify(self.scope.tenant or DEFAULT_TENANT, queue) for queue in queues)
+        if any(selects(self.database.memory, request) for selects in life.of(self.database.memory).selects):
             queues = tuple(map(choosy, queues))
         patience = LongPoll(queues if waits else (), _should_wait if waits else _should_not_wait, self.give_back)
         call = self.database.run_or_park(claim, request, patience)
@@ -266,24 +262,9 @@ class JobCalls(CollectionCalls):
         With a file store, results of more than 64 KiB become files, unless a transaction must read them, for example
         for steps that refer to them.
         """
-        if self.store is not None and any(len(item.result or b"") > MAX_INLINE_RESULT_BYTES for item in items):
-            items = [await self._with_file(item) for item in items]
+        if self._shrink is not None:
+            items = await self._shrink(items)
         return await self._word(completion.acknowledge, items)
-
-    async def _with_file(self, item: Acknowledgement) -> Acknowledgement:
-        """Store a large result of a job as a file."""
-        if item.append:
-            return item  # appended steps may refer to the result
-        if item.result is None or not MAX_INLINE_RESULT_BYTES < len(item.result) <= self.database.settings.largest_job:
-            return item
-        if not await self.database.read(may_be_files, item.job_id):
-            return item
-        try:
-            file = await self.files.keep(item.result, NewFile(content_type=JSON, job_id=item.job_id))
-        except (BackendUnavailable, NotFound) as error:
-            log.warning("result of job %s stays in the database, storing it as a file failed: %s", item.job_id, error)
-            return item
-        return msgspec.structs.replace(item, result=None, result_file=file.id)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Fail attempts (FAIL); return each job, or the refusal of its report."""
@@ -295,16 +276,14 @@ class JobCalls(CollectionCalls):
 
     async def _word(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
         """Apply workers' reports on jobs of the caller's tenant; refuse reports on other jobs."""
-        if self.tenant is None:
+        if self.scope.tenant is None:
             return list(await self.database.run_many(operation, items))
-        refusals = await self.check_jobs([item.job_id for item in items])
-        accepted = [self._by(item) for item, refusal in zip(items, refusals, strict=True) if refusal is None]
+        refusals = await self.scope.check_jobs([item.job_id for item in items])
+        accepted = [
+            self.scope.with_worker(item) for item, refusal in zip(items, refusals, strict=True) if refusal is None
+        ]
         outcomes = iter(await self.database.run_many(operation, accepted) if accepted else ())
         return [refusal or next(outcomes) for refusal in refusals]
-
-    def _by(self, item: W) -> W:
-        """Qualify the worker's name with the tenant."""
-        return msgspec.structs.replace(item, worker_id=self.named(item.worker_id)) if item.worker_id else item
 
     async def report(self, item: Progress) -> Job:
         """Record the progress of a job.
@@ -317,23 +296,6 @@ class JobCalls(CollectionCalls):
         (found,) = await self._word(completion.report, (item,))
         return accepted(found)
 
-    async def account(self, item: Account) -> AgentState:
-        """Charge tokens, or the estimate for a call, to an agent job; return its new state.
-
-        Raises
-        ------
-        NotFound, Conflict
-            The job does not exist, or the caller does not hold its lease.
-        TokenBudgetExceeded
-            The estimate is higher than the number of tokens left.
-        ToolNotFound
-            The job does not declare the tool.
-
-        Spec: ojs-ai-agents 3
-        """
-        await self._check_job(item.job_id)
-        return accepted(await self.database.run(budgets.account, self._by(item)))
-
     async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:
         """Save the checkpoint of a job, in place of the previous one.
 
@@ -344,8 +306,8 @@ class JobCalls(CollectionCalls):
         PayloadTooLarge
             The state is larger than 1 MiB.
         """
-        await self._check_job(item.job_id)
-        return accepted(await self.database.run(checkpoints.save, self._by(item)))
+        await self.scope.check_job(item.job_id)
+        return accepted(await self.database.run(checkpoints.save, self.scope.with_worker(item)))
 
     async def find_checkpoint(self, job_id: str) -> Checkpoint:
         """Return the checkpoint of a job.
@@ -355,7 +317,7 @@ class JobCalls(CollectionCalls):
         NotFound
             The job does not exist, or has no checkpoint.
         """
-        await self._check_job(job_id)
+        await self.scope.check_job(job_id)
         return accepted(await self.database.read(checkpoints.find_checkpoints, job_id))
 
     async def clear_checkpoint(self, job_id: str) -> bool:
@@ -366,7 +328,7 @@ class JobCalls(CollectionCalls):
         NotFound
             The job does not exist.
         """
-        await self._check_job(job_id)
+        await self.scope.check_job(job_id)
         return accepted(await self.database.run(checkpoints.clear, job_id))
 
     async def find(self, job_id: str) -> Job:
@@ -378,7 +340,7 @@ class JobCalls(CollectionCalls):
             There is no such job.
         """
         job = await self.database.read(queries.find, job_id)
-        if job is None or not self.sees(job.tenant):
+        if job is None or not self.scope.sees(job.tenant):
             raise queries.no_job(job_id)
         return job
 
@@ -397,7 +359,7 @@ class JobCalls(CollectionCalls):
                 waiter.arm()
                 job = await self.find(job_id)
                 left = deadline - loop.time()
-                if job.state in FINISHED_STATES or left <= 0 or self.draining:
+                if job.state in FINISHED_STATES or left <= 0 or self.database.draining:
                     return job
                 await waiter.wait(left)
 
@@ -409,7 +371,7 @@ class JobCalls(CollectionCalls):
         NotFound
             The job does not exist.
         """
-        await self._check_job(job_id)
+        await self.scope.check_job(job_id)
         return accepted(await self.database.read(read_history, job_id))
 
     async def purge_history(self, job_id: str) -> int:
@@ -420,7 +382,7 @@ class JobCalls(CollectionCalls):
         NotFound
             The job does not exist.
         """
-        await self._check_job(job_id)
+        await self.scope.check_job(job_id)
         return accepted(await self.database.run(purge_history, job_id))
 
     async def lineage(self, job_id: str) -> Lineage:
@@ -431,7 +393,7 @@ class JobCalls(CollectionCalls):
         NotFound
             The job does not exist.
         """
-        await self._check_job(job_id)
+        await self.scope.check_job(job_id)
         return accepted(await self.database.read(trace_lineage, job_id))
 
     async def cancel(self, job_id: str) -> ChangedJob:
@@ -442,7 +404,7 @@ class JobCalls(CollectionCalls):
         NotFound, Conflict
             There is no such job, or it is finished.
         """
-        await self._check_job(job_id)
+        await self.scope.check_job(job_id)
         return accepted(await self.database.run(interventions.cancel, job_id))
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:
@@ -457,53 +419,24 @@ class JobCalls(CollectionCalls):
         Forbidden
             ``by`` is positive, and the caller is not an administrator.
         """
-        if by > 0 and self.access is not None:
-            self.access.need_admin()
-        await self._check_job(job_id)
+        if by > 0 and self.scope.access is not None:
+            self.scope.access.need_admin()
+        await self.scope.check_job(job_id)
         return accepted(await self.database.run(interventions.adjust, interventions.Adjustment(job_id, by)))
 
-    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
-        """Make a pending job available, or resume it if it is suspended.
-
-        Parameters
-        ----------
-        data:
-            Data that the suspended job waits for, as JSON.
-        failure:
-            Reason why the data will not come.
-
-        Raises
-        ------
-        NotFound, Conflict
-            The job does not exist, or is not pending.
-        """
-        await self._check_job(job_id)
-        return accepted(await self.database.run(suspensions.activate, Resumption(job_id, data, failure)))
-
-    async def job_notes(self, job_id: str) -> list[Note]:
-        """Return the notes on a job, oldest first.
-
-        Raises
-        ------
-        NotFound
-            The job does not exist.
-        """
-        await self._check_job(job_id)
-        return accepted(await self.database.read(notes.of_jobs, job_id))
-
-    async def list_jobs(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
+    async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
         """Return a page of the jobs that match, newest first unless the page says otherwise."""
         return await self.database.read(queries.list_jobs, (self._theirs(chosen), page))
 
-    async def count_jobs(self, queue: str | None = None) -> dict[str, dict[str, int]]:
+    async def count(self, queue: str | None = None) -> dict[str, dict[str, int]]:
         """Return the number of jobs by queue and state."""
-        if self.tenant:
-            counts = await self.database.read(quotas.count_jobs, self.tenant)
+        if self.scope.tenant:
+            counts = await self.database.read(queries.count_jobs_of_tenant, self.scope.tenant)
             return counts if queue is None else {name: states for name, states in counts.items() if name == queue}
         return await self.database.read(queries.count_jobs, queue)
 
     def _theirs(self, chosen: JobFilter) -> JobFilter:
-        return chosen if self.tenant is None else msgspec.structs.replace(chosen, tenant=self.tenant)
+        return chosen if self.scope.tenant is None else msgspec.structs.replace(chosen, tenant=self.scope.tenant)
 
     async def retry_dead(self, job_id: str, revival: interventions.DeadLetterRetry | None = None) -> Job:
         """Run a dead letter again as if it were new, with the changes of ``revival``.
@@ -515,9 +448,9 @@ class JobCalls(CollectionCalls):
         InvalidRequest
             The changed job is invalid.
         """
-        await self._check_job(job_id)
-        if self.access is not None and revival is not None and revival.queue is not None:
-            self.access.check_queue(revival.queue)
+        await self.scope.check_job(job_id)
+        if self.scope.access is not None and revival is not None and revival.queue is not None:
+            self.scope.access.check_queue(revival.queue)
         return accepted(
             await self.database.run(interventions.retry_dead, revival or interventions.DeadLetterRetry(job_id))
         )
@@ -530,7 +463,7 @@ class JobCalls(CollectionCalls):
         NotFound, Conflict
             The job does not exist, or is not a dead letter.
         """
-        await self._check_job(job_id)
+        await self.scope.check_job(job_id)
         return accepted(await self.database.run(interventions.delete_dead, job_id))
 
     async def perform(self, bulk: Bulk) -> Reply:
@@ -541,15 +474,15 @@ class JobCalls(CollectionCalls):
         Conflict
             The idempotency key belongs to another request.
         """
-        if self.tenant is not None:
+        if self.scope.tenant is not None:
             ids = [item for item in bulk.items if isinstance(item, str)]
-            refusals = dict(zip(ids, await self.check_jobs(ids), strict=True))
+            refusals = dict(zip(ids, await self.scope.check_jobs(ids), strict=True))
             items = [(refusals[item] or item) if isinstance(item, str) else item for item in bulk.items]
             bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key))
         return accepted(await self.database.run(bulks.perform, bulk))
 
     def _key(self, key: Key | None) -> Key | None:
-        return None if key is None else msgspec.structs.replace(key, operation=self.named(key.operation))
+        return None if key is None else msgspec.structs.replace(key, operation=self.scope.named(key.operation))
 
     async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[Reply]]) -> Reply:
         """Answer a request, or return the stored reply if its idempotency key was used before.

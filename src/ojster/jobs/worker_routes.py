@@ -50,7 +50,7 @@ async def fetch(exchange: HttpRequest) -> Answer:
         provided=None if body.capabilities is None else read_provided(body.capabilities),
     )
     if not body.wait_ms:
-        jobs = await exchange.engine.fetch(request)
+        jobs = await exchange.engine.jobs.fetch(request)
     else:
         jobs = await _fetch_until_disconnect(exchange, request, body.wait_ms / 1000)
     return Answer(b'{"jobs":[%b]}' % b",".join([to_json(job) for job in jobs]))
@@ -69,7 +69,7 @@ _DISCONNECT_LOOP_ITERATIONS: Final = 3
 
 async def _fetch_until_disconnect(exchange: HttpRequest, request: Claim, wait: float) -> list[Job]:
     """Fetch jobs with a long poll that ends when the worker disconnects; its jobs are given back."""
-    fetching = asyncio.create_task(exchange.engine.fetch(request, wait))
+    fetching = asyncio.create_task(exchange.engine.jobs.fetch(request, wait))
     gone = asyncio.create_task(exchange.gone())
     try:
         await asyncio.wait((fetching, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +79,7 @@ async def _fetch_until_disconnect(exchange: HttpRequest, request: Claim, wait: f
         for _ in range(_DISCONNECT_LOOP_ITERATIONS if jobs else 0):
             await asyncio.sleep(0)
         if gone.done():
-            exchange.engine.give_back(jobs)
+            exchange.engine.jobs.give_back(jobs)
             return []
         return jobs
     finally:
@@ -93,7 +93,7 @@ async def acknowledge(exchange: HttpRequest) -> Answer:
 
 
 async def _acknowledge(exchange: HttpRequest, body: wire.AckBody) -> Answer:
-    (outcome,) = await exchange.engine.acknowledge((_acknowledgement(body),))
+    (outcome,) = await exchange.engine.jobs.acknowledge((_acknowledgement(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(_completed(outcome))
@@ -129,7 +129,7 @@ async def acknowledge_job(exchange: HttpRequest) -> Answer:
 async def acknowledge_batch(exchange: HttpRequest) -> Answer:
     """Complete several jobs. Each acknowledgement is accepted or refused independently."""
     body = await exchange.read(wire.ACK_BATCH)
-    outcomes = await exchange.engine.acknowledge([_acknowledgement(ack) for ack in body.acks])
+    outcomes = await exchange.engine.jobs.acknowledge([_acknowledgement(ack) for ack in body.acks])
     return _batch(outcomes, _completed)
 
 
@@ -148,9 +148,9 @@ async def fail_job(exchange: HttpRequest) -> Answer:
 async def _fail(exchange: HttpRequest, body: wire.NackBody) -> Answer:
     engine = exchange.engine
     if body.requeue:
-        (outcome,) = await engine.release((_requeue(body),))
+        (outcome,) = await engine.jobs.release((_requeue(body),))
     else:
-        (outcome,) = await engine.fail((_failure_report(body),))
+        (outcome,) = await engine.jobs.fail((_failure_report(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(_failed(outcome))
@@ -162,7 +162,7 @@ async def fail_batch(exchange: HttpRequest) -> Answer:
     engine = exchange.engine
     failed = [_failure_report(one) for one in body.nacks if not one.requeue]
     released = [_requeue(one) for one in body.nacks if one.requeue]
-    failures, releases = await asyncio.gather(engine.fail(failed), engine.release(released))
+    failures, releases = await asyncio.gather(engine.jobs.fail(failed), engine.jobs.release(released))
     outcomes = [(releases if one.requeue else failures).pop(0) for one in body.nacks]
     return _batch(outcomes, _failed)
 
@@ -191,7 +191,7 @@ async def release_job(exchange: HttpRequest) -> Answer:
 
 
 async def _release(exchange: HttpRequest, body: wire.ReleaseBody) -> Answer:
-    (outcome,) = await exchange.engine.release((_as_release(body),))
+    (outcome,) = await exchange.engine.jobs.release((_as_release(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(_released(outcome))
@@ -200,7 +200,7 @@ async def _release(exchange: HttpRequest, body: wire.ReleaseBody) -> Answer:
 async def release_batch(exchange: HttpRequest) -> Answer:
     """Release several jobs. Each release is accepted or refused independently."""
     body = await exchange.read(wire.RELEASE_BATCH)
-    return _batch(await exchange.engine.release([_as_release(one) for one in body.releases]), _released)
+    return _batch(await exchange.engine.jobs.release([_as_release(one) for one in body.releases]), _released)
 
 
 def _as_release(body: wire.ReleaseBody) -> Release:
@@ -261,7 +261,7 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
     read_provided(body.capabilities)  # reject malformed capabilities
     engine = exchange.engine
     active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
-    pulse = await engine.beat(
+    pulse = await engine.fleet.beat(
         Heartbeat(
             worker_id=body.worker_id,
             active_jobs=tuple(active),
@@ -303,7 +303,7 @@ MAX_HANDLERS: Final = 1_000
 
 async def list_workers(exchange: HttpRequest) -> Answer:
     """List the workers that send heartbeats."""
-    return Answer(encode({"workers": [_worker(worker) for worker in await exchange.engine.workers()]}))
+    return Answer(encode({"workers": [_worker(worker) for worker in await exchange.engine.fleet.all()]}))
 
 
 async def check_worker(exchange: HttpRequest) -> Answer:
@@ -311,14 +311,14 @@ async def check_worker(exchange: HttpRequest) -> Answer:
 
     Spec: ojs-graceful-shutdown 8.1
     """
-    worker = await exchange.engine.find_worker(exchange.path["id"])
+    worker = await exchange.engine.fleet.find(exchange.path["id"])
     return Answer(encode(_worker(worker)), 200 if worker.state == "running" else 503)
 
 
 async def direct_worker(exchange: HttpRequest) -> Answer:
     """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
     body = await exchange.read(wire.DIRECTIVE)
-    return Answer(encode({"worker": _worker(await exchange.engine.direct(exchange.path["id"], body.directive))}))
+    return Answer(encode({"worker": _worker(await exchange.engine.fleet.direct(exchange.path["id"], body.directive))}))
 
 
 async def remove_worker(exchange: HttpRequest) -> Answer:
@@ -326,7 +326,7 @@ async def remove_worker(exchange: HttpRequest) -> Answer:
 
     ``lost=true`` means that it did not stop cleanly; the attempts of its jobs then count.
     """
-    await exchange.engine.leave(exchange.path["id"], lost=exchange.query.get("lost") == "true")
+    await exchange.engine.fleet.leave(exchange.path["id"], lost=exchange.query.get("lost") == "true")
     return Answer(encode({"removed": True, "worker_id": exchange.path["id"]}))
 
 

@@ -26,7 +26,9 @@ def list_queues(url: str, as_json: bool) -> None:
     """List all queues with their job counts by state."""
 
     async def look(client: Client) -> list[QueueStatistics]:
-        return list(await asyncio.gather(*[client.queue_statistics(queue.name) for queue in await client.queues()]))
+        return list(
+            await asyncio.gather(*[client.queues.statistics(queue.name) for queue in await client.queues.all()])
+        )
 
     found = ask(url, look)
     if as_json:
@@ -46,7 +48,7 @@ def list_queues(url: str, as_json: bool) -> None:
 @with_json
 def show_queue(name: str, url: str, as_json: bool) -> None:
     """Show a queue's job counts by state, and its jobs enqueued, completed and failed in the last hour."""
-    one = ask(url, lambda client: client.queue_statistics(name))
+    one = ask(url, lambda client: client.queues.statistics(name))
     if as_json:
         print_json(_shown(one))
         return
@@ -77,7 +79,7 @@ def _shown(one: QueueStatistics) -> dict[str, object]:
 @with_json
 def pause_queue(name: str, url: str, as_json: bool) -> None:
     """Pause a queue: workers get none of its jobs."""
-    ask(url, lambda client: client.pause(name))
+    ask(url, lambda client: client.queues.pause(name))
     done(f"The queue {name} is paused.", as_json, {"name": name, "paused": True})
 
 
@@ -87,5 +89,5 @@ def pause_queue(name: str, url: str, as_json: bool) -> None:
 @with_json
 def resume_queue(name: str, url: str, as_json: bool) -> None:
     """Resume a paused queue."""
-    ask(url, lambda client: client.resume(name))
+    ask(url, lambda client: client.queues.resume(name))
     done(f"The queue {name} is resumed.", as_json, {"name": name, "paused": False})

@@ -14,6 +14,7 @@ import msgspec
 
 from ojster.queues.limits import limit_queue
 from ojster.queues.rules import Rules, queue_rules
+from ojster.storage.database import Database
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import Transaction
 
@@ -92,3 +93,11 @@ def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict
     found = {name: _decode(config).retention for name, config in rows}
     kept = {name: retention for name, retention in found.items() if retention != QueueRetention()}
     return [kept for _ in requests]
+
+
+async def resource_rules(database: Database) -> Mapping[str, Rules]:
+    """Return the rules of queues that set resource defaults or limits of jobs."""
+    known = queue_rules.known(database.memory)
+    if known is None:
+        known = await database.read(rules, None)
+    return {queue: one for queue, one in known.items() if one.are_about_resources} if known else known

@@ -12,7 +12,8 @@ from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.extension import Extension, Group
 from ojster.jobs.failure import Failure
-from ojster.jobs.request import NewJob
+from ojster.jobs.request import Members, NewJob, queue_of
+from ojster.jobs.scope import Scope
 from ojster.queues.backpressure import make_room
 from ojster.queues.claim_policies import (
     LIMITED_JOBS_WAIT,
@@ -27,6 +28,7 @@ from ojster.queues.claim_policies import (
     QueueLimitPolicy,
     ResourceBudgetPolicy,
 )
+from ojster.queues.configuration import resource_rules
 from ojster.queues.limits import block, free_limits, limit_queue, register, unmark
 from ojster.queues.pool import pools_by_name
 from ojster.queues.rate_limit import Rate
@@ -49,6 +51,13 @@ class QueueExtension(Extension):
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
         """Refuse jobs beyond the depth bounds of their queues."""
         return make_room(tx, groups)
+
+    async def complete(self, scope: Scope, members: Members) -> Members:
+        """Apply the resource defaults and limits of the job's queue."""
+        rules = await resource_rules(scope.database)
+        if rules and (queue := queue_of(members)) in rules:
+            members = rules[queue].apply(members, queue)
+        return members
 
     def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
         """Register the limits that a job names."""

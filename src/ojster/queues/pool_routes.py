@@ -25,18 +25,18 @@ _MAX_NAME_CHARS: Final = 128
 
 async def list_pools(exchange: HttpRequest) -> Answer:
     """List the pools by name, with their numbers of active workers and jobs."""
-    found = await exchange.engine.look(pools.list_pools, None)
+    found = await exchange.engine.scope.look(pools.list_pools, None)
     return Answer(encode({"items": [_shown(one) for one in found]}))
 
 
 async def show_pool(exchange: HttpRequest) -> Answer:
     """Show a pool with its numbers of active workers and jobs."""
-    return Answer(encode({"pool": _shown(await exchange.engine.look(pools.find_pools, exchange.path["name"]))}))
+    return Answer(encode({"pool": _shown(await exchange.engine.scope.look(pools.find_pools, exchange.path["name"]))}))
 
 
 async def put_pool(exchange: HttpRequest) -> Answer:
     """Create or replace a pool. It applies at once to all workers that name it."""
-    found, is_new = await exchange.engine.do(
+    found, is_new = await exchange.engine.scope.do(
         pools.put_pools, _pool(exchange.path["name"], await exchange.read(wire.POOL))
     )
     return Answer(encode({"pool": _shown(found)}), 201 if is_new else 200)
@@ -44,7 +44,7 @@ async def put_pool(exchange: HttpRequest) -> Answer:
 
 async def delete_pool(exchange: HttpRequest) -> Answer:
     """Delete a pool. Its workers continue without a pool."""
-    await exchange.engine.do(pools.delete_pools, exchange.path["name"])
+    await exchange.engine.scope.do(pools.delete_pools, exchange.path["name"])
     return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
 
 
@@ -98,7 +98,7 @@ def _shown(one: PoolOverview) -> dict[str, Any]:
 
 async def show_dispatched(exchange: HttpRequest) -> Answer:
     """Show the jobs claimed from each queue in the last minute."""
-    found = await exchange.engine.look(pools.count_dispatched, None)
+    found = await exchange.engine.scope.look(pools.count_dispatched, None)
     queues = [
         {
             "name": one.queue,

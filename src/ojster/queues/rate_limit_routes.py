@@ -22,8 +22,8 @@ from ojster.server.route import BASE, NUMBERED_PAGE, Route
 async def list_rate_limits(exchange: HttpRequest) -> Answer:
     """List the rate limits by key, with their current usage."""
     page = numbered_page(exchange.query)
-    found, total = await exchange.engine.look(
-        limits.list_limits, (exchange.engine.tenant or "", page.size, page.offset)
+    found, total = await exchange.engine.scope.look(
+        limits.list_limits, (exchange.engine.scope.tenant or "", page.size, page.offset)
     )
     items = [state.to_wire() for state in found]
     return Answer(encode({"items": items, "pagination": numbered_pagination(page, total)}))
@@ -44,18 +44,18 @@ async def override_rate_limit(exchange: HttpRequest) -> Answer:
     until = None if body.expires_at is None else parse_timestamp(body.expires_at)
     if until is not None and until <= exchange.engine.database.clock():
         raise InvalidRequest("'expires_at' is in the past. Use a later time.", field="expires_at")
-    await exchange.engine.do(limits.override, Override(exchange.engine.named(key), given, until))
+    await exchange.engine.scope.do(limits.override, Override(exchange.engine.scope.named(key), given, until))
     return await _shown(exchange, key)
 
 
 async def restore_rate_limit(exchange: HttpRequest) -> Answer:
     """Delete the override of a key, so that the limits in its jobs apply again."""
-    await exchange.engine.do(limits.override, Override(exchange.engine.named(exchange.path["key"]), None))
+    await exchange.engine.scope.do(limits.override, Override(exchange.engine.scope.named(exchange.path["key"]), None))
     return await _shown(exchange, exchange.path["key"])
 
 
 async def _shown(exchange: HttpRequest, key: str) -> Answer:
-    state = await exchange.engine.look(limits.show_limits, exchange.engine.named(key))
+    state = await exchange.engine.scope.look(limits.show_limits, exchange.engine.scope.named(key))
     shown: dict[str, Any] = state.to_wire()
     return Answer(encode(shown))
 

@@ -20,7 +20,7 @@ from ojster.server.route import BASE, PAGE, Route
 async def list_queues(exchange: HttpRequest) -> Answer:
     """List all queues, by name."""
     limit, offset, _ = page_of(exchange.query)
-    queues = await exchange.engine.queues()
+    queues = await exchange.engine.queues.all()
     after = offset + limit
     return Answer(
         encode(
@@ -34,7 +34,7 @@ async def list_queues(exchange: HttpRequest) -> Answer:
 
 async def queue_statistics(exchange: HttpRequest) -> Answer:
     """Show a queue with its job counts by state and its statistics for the last hour."""
-    found = await exchange.engine.queue_statistics(check_queue_name(exchange.path["name"]))
+    found = await exchange.engine.queues.statistics(check_queue_name(exchange.path["name"]))
     counts = {state.value: found.counts.get(state.value, 0) for state in JobState}
     started = found.completed + found.failed
     return Answer(
@@ -61,13 +61,13 @@ async def queue_statistics(exchange: HttpRequest) -> Answer:
 
 async def pause_queue(exchange: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
-    queue = await exchange.engine.pause(exchange.path["name"])
+    queue = await exchange.engine.queues.pause(exchange.path["name"])
     return Answer(encode({"queue": _queue(queue), "status": "paused"}))
 
 
 async def resume_queue(exchange: HttpRequest) -> Answer:
     """Resume a paused queue, so that workers can claim its jobs."""
-    queue = await exchange.engine.resume(exchange.path["name"])
+    queue = await exchange.engine.queues.resume(exchange.path["name"])
     return Answer(encode({"queue": _queue(queue), "status": "active"}))
 
 

@@ -318,7 +318,7 @@ class Sandbox:
                     raise CodeFailed(
                         Failure(
                             "OutputTooLarge",
-                            f"The code sent {size} bytes at once (limits: {MAX_FRAME_BYTES}, in all "
+                            f"The code sent {size} bytes at once; at most {MAX_FRAME_BYTES} are allowed, and in all "
                             f"{MAX_TOTAL_FRAME_BYTES}).",
                         )
                     )

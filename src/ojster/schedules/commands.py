@@ -27,7 +27,7 @@ def cron() -> None:
 @with_json
 def list_crons(url: str, as_json: bool) -> None:
     """List the cron jobs."""
-    found = ask(url, lambda client: client.crons())
+    found = ask(url, lambda client: client.schedules.all())
     if as_json:
         print_json({"crons": [_shown(one) for one in found]})
         return
@@ -57,7 +57,7 @@ def list_crons(url: str, as_json: bool) -> None:
 @with_json
 def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
     """Show a cron job and its next runs."""
-    one = ask(url, lambda client: client.find_cron(name))
+    one = ask(url, lambda client: client.schedules.find(name))
     moments: list[str] = []
     at: int | None = system_clock()
     while one.enabled and len(moments) < occurrences and (at := one.schedule.next_after(at or 0)) is not None:
@@ -106,7 +106,7 @@ def add_cron(
         template=msgspec.json.encode(template),
     )
     _ = one.schedule
-    registered, is_new = ask(url, lambda client: client.register_cron(one), makes=True)
+    registered, is_new = ask(url, lambda client: client.schedules.register(one), makes=True)
     verb = "registered" if is_new else "updated"
     done(f"{name} is {verb} and runs next {ago(registered.next_run_at)}.", as_json, _shown(registered))
 
@@ -117,7 +117,7 @@ def add_cron(
 @with_json
 def enable_cron(name: str, url: str, as_json: bool) -> None:
     """Enable a cron job."""
-    one = ask(url, lambda client: client.switch_cron(name, True))
+    one = ask(url, lambda client: client.schedules.switch(name, True))
     done(f"{name} runs next {ago(one.next_run_at)}.", as_json, _shown(one))
 
 
@@ -127,7 +127,7 @@ def enable_cron(name: str, url: str, as_json: bool) -> None:
 @with_json
 def disable_cron(name: str, url: str, as_json: bool) -> None:
     """Disable a cron job without removing it."""
-    one = ask(url, lambda client: client.switch_cron(name, False))
+    one = ask(url, lambda client: client.schedules.switch(name, False))
     done(f"{name} is disabled.", as_json, _shown(one))
 
 
@@ -137,7 +137,7 @@ def disable_cron(name: str, url: str, as_json: bool) -> None:
 @with_json
 def remove_cron(name: str, url: str, as_json: bool) -> None:
     """Remove a cron job; jobs that it has enqueued stay."""
-    one = ask(url, lambda client: client.unregister_cron(name))
+    one = ask(url, lambda client: client.schedules.unregister(name))
     done(f"{name} is removed.", as_json, _shown(one))
 
 

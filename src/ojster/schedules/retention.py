@@ -2,7 +2,7 @@
 
 The period comes from the job or workflow itself (expiration delay), else from its queue, its workspace, or the server's
 settings. Jobs with a period of their own have a separate index. Jobs of queues and workspaces with a configured period
-are left out of the common scan and are found by walks instead: see ``Engine.retain_by_walks``. The common scan then
+are left out of the common scan and are found by walks instead: see ``Service.retain_by_walks``. The common scan then
 stores its position, so that it does not read the jobs that it leaves out each time.
 
 Workflows are deleted as a whole, with all their jobs.

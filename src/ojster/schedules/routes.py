@@ -21,7 +21,7 @@ from ojster.server.route import BASE, PAGE, Route
 async def list_crons(exchange: HttpRequest) -> Answer:
     """List the cron jobs by name; with ``enabled=true`` or ``enabled=false`` only the enabled or disabled ones."""
     limit, offset, _ = page_of(exchange.query)
-    crons = await exchange.engine.crons()
+    crons = await exchange.engine.schedules.all()
     if (enabled := exchange.query.get("enabled")) is not None:
         crons = [cron for cron in crons if cron.enabled == (enabled == "true")]
     after = offset + limit
@@ -38,7 +38,7 @@ async def register_cron(exchange: HttpRequest) -> Answer:
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
     CronSchedule(expression, body.timezone)
-    cron, is_new = await exchange.engine.register_cron(
+    cron, is_new = await exchange.engine.schedules.register(
         Cron(
             name=body.name,
             expression=expression,
@@ -70,18 +70,18 @@ def _template(body: wire.CronBody, members: Members) -> bytes:
 
 async def show_cron(exchange: HttpRequest) -> Answer:
     """Show a cron job."""
-    return Answer(_cron_answer(await exchange.engine.find_cron(exchange.path["name"])))
+    return Answer(_cron_answer(await exchange.engine.schedules.find(exchange.path["name"])))
 
 
 async def switch_cron(exchange: HttpRequest) -> Answer:
     """Enable or disable a cron job."""
     body = await exchange.read(wire.CRON_PATCH)
-    return Answer(_cron_answer(await exchange.engine.switch_cron(exchange.path["name"], body.enabled)))
+    return Answer(_cron_answer(await exchange.engine.schedules.switch(exchange.path["name"], body.enabled)))
 
 
 async def unregister_cron(exchange: HttpRequest) -> Answer:
     """Remove a cron job. The jobs that it has created remain."""
-    cron = await exchange.engine.unregister_cron(exchange.path["name"])
+    cron = await exchange.engine.schedules.unregister(exchange.path["name"])
     return Answer(encode({"deleted": True, "name": called(cron.name), "cron": _cron(cron)}))
 
 

@@ -36,7 +36,7 @@ from ojster.server.metrics import Metrics, Seen
 from ojster.server.request import Answer, Endpoint, HttpRequest, Services, encode, refuse
 from ojster.server.route import BASE, Route
 from ojster.server.routes import ROUTES
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.tenancy.tenants import TenantChange, introduce_tenants, list_tenants
 from ojster.worker.worker import Worker
 
@@ -100,7 +100,7 @@ class Application:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Service,
         *,
         cors_origins: Sequence[str] = (),
         trusting: bool = False,
@@ -206,10 +206,10 @@ class Application:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         for tenant in self._tenants:
-            await self.engine.do(introduce_tenants, tenant)
-        if self._services.doorkeeper is not None and not await self.engine.tokens():
+            await self.engine.scope.do(introduce_tenants, tenant)
+        if self._services.doorkeeper is not None and not await self.engine.tokens.all():
             log.warning("callers need a token, but none exists; create one: ojster tokens create NAME --role owner")
-        self.engine.start_chores()
+        self.engine.maintenance.start()
         self.deliverer.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
         try:
@@ -245,15 +245,15 @@ class Application:
     async def _show_metrics(self, exchange: HttpRequest) -> Answer:
         engine = self.engine
         counts, workers, workflows, tenants, pressures, state = await asyncio.gather(
-            engine.count_jobs(),
-            engine.workers(),
-            engine.count_workflows(),
-            engine.look(list_tenants, None),
-            engine.look(bounded_pressures, None),
-            engine.look(overview.state_of_extensions, None),
+            engine.jobs.count(),
+            engine.fleet.all(),
+            engine.workflows.count(),
+            engine.scope.look(list_tenants, None),
+            engine.scope.look(bounded_pressures, None),
+            engine.scope.look(overview.state_of_extensions, None),
         )
-        queues = await engine.queues()
-        statistics = await asyncio.gather(*(engine.queue_statistics(queue.name) for queue in queues))
+        queues = await engine.queues.all()
+        statistics = await asyncio.gather(*(engine.queues.statistics(queue.name) for queue in queues))
         by_state: dict[str, int] = {}
         for worker in workers:
             by_state[worker.state] = by_state.get(worker.state, 0) + 1

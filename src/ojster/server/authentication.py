@@ -13,12 +13,13 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.access import Access, Operation, Token, split_token
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError, TokenExpired, Unauthenticated
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
-from ojster.service import Engine
+from ojster.jobs.scope import Caller
+from ojster.service import Service
 from ojster.storage.transaction import Transaction
-from ojster.tenancy.access import Access, Operation, Token, split_token
 from ojster.tenancy.tenant import Tenant, tenants_by_id
 from ojster.tenancy.tokens import MIN_TOKEN_USE_INTERVAL_US, record_token_uses, tokens_by_id
 
@@ -41,14 +42,14 @@ class _Known(msgspec.Struct, frozen=True):
 class Authenticator:
     """Authenticates callers by their token and limits them to the operations of its roles."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Service) -> None:
         self._engine = engine
         self._known: _Known | None = None
         self._verified: dict[bytes, tuple[str, bytes, int]] = {}
         """Verified tokens, by the SHA-256 of their text: id, slow hash, and end of validity (epoch microseconds)."""
         self._use_recorded_at: dict[str, int] = {}
 
-    async def admit(self, authorization: str | None, tenant: str | None) -> tuple[Engine, Access]:
+    async def admit(self, authorization: str | None, tenant: str | None) -> tuple[Service, Access]:
         """Return the engine in the caller's tenant scope, and the caller's permissions.
 
         Parameters
@@ -81,9 +82,8 @@ class Authenticator:
                 operations = frozenset({Operation.INSPECT})
             if not operations:
                 raise NotFound(f"There is no workspace {shown_tenant(place)!r}.", resource_type="tenant")
-        engine = self._engine if place is None else self._engine.of(place)
         access = Access(token.name, operations, token.queues)
-        return engine.by(access), access
+        return self._engine.as_(Caller(place, access)), access
 
     async def _look_up(self) -> _Known:
         memory = self._engine.database.memory
@@ -145,7 +145,7 @@ def _read(tx: Transaction, requests: Sequence[None]) -> list[tuple[dict[str, Tok
 
 def audit(
     event_type: str,
-    engine: Engine,
+    engine: Service,
     *,
     address: str,
     request_id: str,
@@ -159,7 +159,7 @@ def audit(
     entry = {
         "timestamp": format_timestamp(engine.database.clock()),
         "event_type": event_type,
-        "principal": engine.access.who if engine.access is not None else "unknown",
+        "principal": engine.scope.access.who if engine.scope.access is not None else "unknown",
         "source_ip": address,
         "correlation_id": request_id,
         "outcome": "success" if refusal is None else "failure",

@@ -10,13 +10,13 @@ from __future__ import annotations
 from ojster.core.errors import InvalidPolicy
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse
 from ojster.jobs.queries import find
-from ojster.scope import Enqueue, JobRequest
-from ojster.service import Engine
+from ojster.jobs.service import Enqueue, JobRequest
+from ojster.service import Service
 
 _DIRECTIVE = "test_directive"
 
 
-def install(engine: Engine) -> None:
+def install(engine: Service) -> None:
     """Add the hooks to an engine."""
 
     async def note_directive(request: JobRequest, enqueue: Enqueue) -> JobRequest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.tenancy.access import Operation
+from ojster.core.access import Operation
 
 PUBLIC: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready", "/ojs/manifest"})
 """Paths that need no token."""

@@ -21,6 +21,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from ojster import tracing
+from ojster.core.access import Operation
 from ojster.core.errors import (
     BackendError,
     Forbidden,
@@ -36,10 +37,10 @@ from ojster.core.tenant import check_tenant
 from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender
 from ojster.jobs.request import SPEC_VERSION, Members, read_members
+from ojster.jobs.scope import Caller
 from ojster.server.authentication import Authenticator, audit
 from ojster.server.metrics import Metrics
-from ojster.service import Engine
-from ojster.tenancy.access import Operation
+from ojster.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class HttpRequest:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Service,
         max_body_bytes: int,
         headers: Sequence[Header],
         query_string: bytes,
@@ -213,7 +214,7 @@ class HttpRequest:
             tenant = check_tenant(self.tenant.decode("latin-1"))
             if not is_for_tenants:
                 raise Forbidden("This endpoint concerns all tenants. Remove the header X-OJS-Tenant.")
-            self.engine = self.engine.of(tenant)
+            self.engine = self.engine.as_(Caller(tenant))
 
     async def optional_body(self) -> bytes:
         """Return the request body, which may be missing. Raises as ``body`` does."""
@@ -341,7 +342,7 @@ class Endpoint:
     def __init__(
         self,
         handler: Handler,
-        engine: Engine,
+        engine: Service,
         metrics: Metrics,
         max_body_bytes: int,
         services: Services | None = None,
@@ -433,7 +434,7 @@ class Endpoint:
         try:
             tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
             exchange.engine, access = await doorkeeper.admit(exchange.header(b"authorization"), tenant)
-            if exchange.engine.tenant is not None and not self._is_for_tenants:
+            if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
                 raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)
             answer = await self._handler(exchange)

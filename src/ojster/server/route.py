@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.access import Operation
 from ojster.server.permissions import operations_for
 from ojster.server.request import Handler
-from ojster.tenancy.access import Operation
 
 BASE: Final = "/ojs/v1"
 

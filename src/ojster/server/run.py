@@ -22,7 +22,7 @@ from ojster.files.store import store_for
 from ojster.server import conformance_hooks
 from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.storage.database import open_database
 from ojster.tenancy.tenants import TenantChange
 from ojster.worker.worker import Worker
@@ -122,7 +122,7 @@ def serve(
     mail_server = None if smtp is None else read_smtp(smtp)
     tune_interpreter()
     store = store_for(url, files)
-    engine = Engine(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
+    engine = Service(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
     if hooks:
         conformance_hooks.install(engine)
     worker = None

@@ -63,6 +63,8 @@ class Database(ABC):
         self.wakeups = Wakeups()
         self.memory = Memory()
         self.records_events = False
+        self.draining = False
+        """Whether long polls end at once, because the process shuts down."""
         self.next_due: int | None = None
         self.on_events: Callable[[Sequence[Event]], None] | None = None
         """Callback for the events of a transaction, called after its commit, from any thread."""

@@ -88,8 +88,12 @@ class Local(Generic[T]):
         self._factory = factory
 
     def __call__(self, tx: Holder) -> T:
-        """Return the value."""
-        values = tx.memory.locals
+        """Return the value, in a transaction."""
+        return self.of(tx.memory)
+
+    def of(self, memory: Memory) -> T:
+        """Return the value, outside of transactions."""
+        values = memory.locals
         if self not in values:
             values[self] = self._factory()
         value: T = values[self]

@@ -8,9 +8,9 @@ import click
 
 from ojster.cli.options import Duration, ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
+from ojster.core.access import Grant, Role, Token, shown_grants, shown_token
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import system_clock
-from ojster.tenancy.access import Grant, Role, Token, shown_grants, shown_token
 
 
 @click.group(
@@ -72,7 +72,7 @@ def create_token(
     places: list[str | None] = [check_tenant(tenant) for tenant in tenants]
     grants = [Grant(Role(role), place) for role, place in product(roles, places or [None])]
     expires_at = None if expires is None else system_clock() + expires
-    made = ask(url, lambda client: client.create_token(name, grants, queues, expires_at), makes=True)
+    made = ask(url, lambda client: client.tokens.create(name, grants, queues, expires_at), makes=True)
     _print_secret(*made, as_json)
 
 
@@ -81,7 +81,7 @@ def create_token(
 @with_json
 def list_tokens(url: str, as_json: bool) -> None:
     """List the tokens with their time of last use, to the hour."""
-    found = ask(url, lambda client: client.tokens())
+    found = ask(url, lambda client: client.tokens.all())
     if as_json:
         print_json({"tokens": [shown_token(token) for token in found]})
         return
@@ -110,7 +110,7 @@ def list_tokens(url: str, as_json: bool) -> None:
 @with_json
 def rotate_token(token_id: str, grace: int | None, url: str, as_json: bool) -> None:
     """Give a token a new secret and print it; the old secret stays valid for --grace."""
-    _print_secret(*ask(url, lambda client: client.rotate_token(token_id, grace or 0)), as_json)
+    _print_secret(*ask(url, lambda client: client.tokens.rotate(token_id, grace or 0)), as_json)
 
 
 @tokens.command("revoke", epilog=examples("ojster tokens revoke 4f1c9a0b2d3e"))
@@ -119,7 +119,7 @@ def rotate_token(token_id: str, grace: int | None, url: str, as_json: bool) -> N
 @with_json
 def revoke_token(token_id: str, url: str, as_json: bool) -> None:
     """Revoke a token at once."""
-    token = ask(url, lambda client: client.revoke_token(token_id))
+    token = ask(url, lambda client: client.tokens.revoke(token_id))
     done(f"The token {token.id} ({token.name}) is revoked.", as_json, {"id": token.id, "revoked": True})
 
 

@@ -15,7 +15,8 @@ from typing import Final
 
 from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
-from ojster.core.tenant import called, names_of, shown_tenant
+from ojster.core.tenant import called, shown_tenant
+from ojster.jobs.queries import counts_of_tenant
 from ojster.jobs.request import NewJob
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
@@ -45,7 +46,7 @@ def tenant_capacities(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
 
 
 def _room(tx: Transaction, tenant: str, most: int) -> int:
-    return max(0, most - _count(_counts(tx, tenant), (JobState.ACTIVE.value,)))
+    return max(0, most - _count(counts_of_tenant(tx, tenant), (JobState.ACTIVE.value,)))
 
 
 def free_tenants(tx: Transaction, tenants: Set[str]) -> None:
@@ -55,35 +56,11 @@ def free_tenants(tx: Transaction, tenants: Set[str]) -> None:
 
 
 def _waiting_queues(tx: Transaction, tenant: str) -> list[str]:
-    return [called(name) for name, states in _counts(tx, tenant).items() if states.get("available", 0) > 0]
-
-
-def _counts(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
-    """Return the number of a tenant's jobs by qualified queue name and state.
-
-    The changes of this transaction are included.
-    """
-    first, end = names_of(tenant)
-    counts: dict[str, dict[str, int]] = {}
-    rows = tx.execute(
-        "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue < :end", {"first": first, "end": end}
-    )
-    for queue, state, jobs in rows:
-        counts.setdefault(queue, {})[state] = jobs
-    for (queue, state), change in tx.effects.counts.items():
-        if first <= queue < end:
-            states = counts.setdefault(queue, {})
-            states[state] = states.get(state, 0) + change
-    return counts
+    return [called(name) for name, states in counts_of_tenant(tx, tenant).items() if states.get("available", 0) > 0]
 
 
 def _count(counts: Mapping[str, Mapping[str, int]], states: Sequence[str]) -> int:
     return sum(of_queue.get(state, 0) for of_queue in counts.values() for state in states)
-
-
-def count_jobs(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[str, int]]]:
-    """Return the number of jobs of each tenant by queue and state."""
-    return [{called(name): states for name, states in _counts(tx, tenant).items()} for tenant in tenants]
 
 
 def invalidate_tenant(tx: Transaction, tenant: str) -> None:
@@ -137,7 +114,7 @@ class _Allowance:
         if rate is not None:
             started_at, used = rows[0] if rows else (0, 0)
             self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)
-        counts = _counts(tx, tenant.id)
+        counts = counts_of_tenant(tx, tenant.id)
         self._depth, self._scheduled = _count(counts, DEPTH_STATES), _count(counts, ("scheduled",))
 
     def refusal(self, jobs: int, scheduled: int) -> TenantLimitExceeded | None:

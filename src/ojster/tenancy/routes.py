@@ -19,6 +19,7 @@ from ojster.jobs.envelope import to_json
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
 from ojster.jobs.filters import filter_of
 from ojster.jobs.queries import Page
+from ojster.jobs.scope import Caller
 from ojster.queues.rate_limit import MAX_LIMIT, Rate, parse_rate
 from ojster.server import wire
 from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
@@ -33,7 +34,7 @@ _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled")
 async def list_tenants(exchange: HttpRequest) -> Answer:
     """List the tenants that are configured or have jobs, by name, with limits, job counts, throughput and noise."""
     page = numbered_page(exchange.query)
-    found = await exchange.engine.look(tenants.list_tenants, None)
+    found = await exchange.engine.scope.look(tenants.list_tenants, None)
     items = [_summary(one) for one in found[page.offset : page.offset + page.size]]
     return Answer(encode({"items": items, "tenants": items, "pagination": numbered_pagination(page, len(found))}))
 
@@ -78,7 +79,7 @@ async def list_tenant_jobs(exchange: HttpRequest) -> Answer:
     """List the jobs of a tenant, newest first, optionally by ``state``, ``queue`` and ``type``."""
     page, tenant = numbered_page(exchange.query), _id(exchange)
     chosen = filter_of({name: exchange.query.get(name) for name in ("state", "queue", "type")})
-    found = await exchange.engine.of(tenant).list_jobs(chosen, Page(page.size, page.offset))
+    found = await exchange.engine.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
     items = b",".join([to_json(job) for job in found.jobs])
     return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, found.total))))
 
@@ -86,7 +87,7 @@ async def list_tenant_jobs(exchange: HttpRequest) -> Answer:
 async def put_tenant(exchange: HttpRequest) -> Answer:
     """Create or replace the configuration of a tenant. Omitted limits do not apply."""
     change = _change(_id(exchange), await exchange.read(wire.TENANT))
-    is_new = await exchange.engine.do(tenants.put_tenants, change)
+    is_new = await exchange.engine.scope.do(tenants.put_tenants, change)
     return Answer(encode(_summary(await _find(exchange))), 201 if is_new else 200)
 
 
@@ -99,14 +100,14 @@ async def limit_tenant(exchange: HttpRequest) -> Answer:
         members["weight"] = body.fairness_weight
     if not members:
         raise InvalidRequest(f"No limit is set. Set {', '.join(map(repr, _LIMITS))} or 'max_enqueue_rate'.")
-    await exchange.engine.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
+    await exchange.engine.scope.do(tenants.put_tenants, TenantChange(tenant, members, False, body.reason))
     return Answer(encode(_summary(await _find(exchange))))
 
 
 async def delete_tenant(exchange: HttpRequest) -> Answer:
     """Delete the configuration of a tenant. Its jobs remain."""
     tenant = _id(exchange)
-    await exchange.engine.do(tenants.delete_tenants, tenant)
+    await exchange.engine.scope.do(tenants.delete_tenants, tenant)
     return Answer(encode({"deleted": True, "tenant_id": shown_tenant(tenant)}))
 
 
@@ -115,7 +116,7 @@ def _id(exchange: HttpRequest) -> str:
 
 
 async def _find(exchange: HttpRequest) -> TenantOverview:
-    return await exchange.engine.look(tenants.show_tenants, _id(exchange))
+    return await exchange.engine.scope.look(tenants.show_tenants, _id(exchange))
 
 
 def read_tenants(raw: bytes) -> list[TenantChange]:

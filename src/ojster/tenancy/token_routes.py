@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.core.access import read_grant, shown_token
 from ojster.core.durations import DAY, parse_duration
 from ojster.core.timestamps import parse_moment
 from ojster.server import wire
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
-from ojster.tenancy.access import read_grant, shown_token
 
 DEFAULT_GRACE: Final = DAY
 """Default time that a token's previous secret stays valid after a rotation, in microseconds: one day.
@@ -27,13 +27,13 @@ async def create_token(exchange: HttpRequest) -> Answer:
     engine = exchange.engine
     expires_at = None if body.expires_at is None else parse_moment(body.expires_at, engine.database.clock())
     grants = [read_grant(one.role, one.tenant) for one in body.grants]
-    token, secret = await engine.create_token(body.name, grants, body.queues, expires_at)
+    token, secret = await engine.tokens.create(body.name, grants, body.queues, expires_at)
     return Answer(encode({"token": shown_token(token) | {"secret": secret}}), 201)
 
 
 async def list_tokens(exchange: HttpRequest) -> Answer:
     """List the tokens, oldest first, with their grants and the time of last use, accurate to the hour."""
-    return Answer(encode({"tokens": [shown_token(token) for token in await exchange.engine.tokens()]}))
+    return Answer(encode({"tokens": [shown_token(token) for token in await exchange.engine.tokens.all()]}))
 
 
 async def rotate_token(exchange: HttpRequest) -> Answer:
@@ -41,14 +41,14 @@ async def rotate_token(exchange: HttpRequest) -> Answer:
     raw = await exchange.optional_body()
     body = exchange.decode(raw, wire.TOKEN_ROTATION) if raw else wire.TokenRotationBody()
     grace = DEFAULT_GRACE if body.grace is None else parse_duration(body.grace)
-    token, secret = await exchange.engine.rotate_token(exchange.path["id"], grace)
+    token, secret = await exchange.engine.tokens.rotate(exchange.path["id"], grace)
     return Answer(encode({"token": shown_token(token) | {"secret": secret}}))
 
 
 async def revoke_token(exchange: HttpRequest) -> Answer:
     """Revoke a token."""
     return Answer(
-        encode({"token": shown_token(await exchange.engine.revoke_token(exchange.path["id"])), "revoked": True})
+        encode({"token": shown_token(await exchange.engine.tokens.revoke(exchange.path["id"])), "revoked": True})
     )
 
 

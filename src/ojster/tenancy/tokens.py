@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
+from ojster.core.access import Token
 from ojster.core.durations import HOUR
 from ojster.core.errors import NotFound, OjsterError
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
-from ojster.tenancy.access import Token
 
 decode_token: Final = msgspec.json.Decoder(Token).decode
 

@@ -85,8 +85,8 @@ class CodeRunner:
         params: dict[str, Any] = {}
         target = None
         if context.workflow_id is not None:
-            known = await self._client.properties(context.workflow_id)
-            head = await self._client.show_workflow(context.workflow_id, steps=False)
+            known = await self._client.workflows.properties(context.workflow_id)
+            head = await self._client.workflows.show(context.workflow_id, steps=False)
             params = msgspec.json.decode(head.params) if head.params is not msgspec.UNSET else {}
             target = head.target
         request = Request(
@@ -105,7 +105,7 @@ class CodeRunner:
 
         async def note(note: bytes) -> None:
             try:
-                await self._client.add_note(NewNote(note, job_id=context.id))
+                await self._client.workflows.add_note(NewNote(note, job_id=context.id))
             except OjsterError as error:
                 log.warning("a note of job %s was rejected: %s", context.id, error)
 

@@ -45,7 +45,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Relea
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.schedules.cron import Cron
-from ojster.service import Engine
+from ojster.service import Service
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of
@@ -246,9 +246,9 @@ class Worker:
 
     async def _live(self, until_empty: bool) -> None:
         client = self.app.client()
-        chores = client if isinstance(client, Engine) else None
+        chores = client if isinstance(client, Service) else None
         if chores is not None:
-            chores.start_chores()
+            chores.maintenance.start()
         self._children = ChildPool()
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
@@ -269,7 +269,7 @@ class Worker:
             await self._children.close()
             self._executor.close()
         try:
-            await asyncio.wait_for(client.leave(self.id), FINAL_REPORT_SECONDS)
+            await asyncio.wait_for(client.fleet.leave(self.id), FINAL_REPORT_SECONDS)
         except (OjsterError, TimeoutError) as error:
             log.warning("cannot deregister the worker: %s", str(error) or "no answer")
 
@@ -278,7 +278,7 @@ class Worker:
         pause = 0.1
         while self.state != "terminate":
             try:
-                await client.leave(self.id, lost=True)
+                await client.fleet.leave(self.id, lost=True)
                 return
             except (BackendUnavailable, BackendError) as error:
                 log.warning("cannot hand back jobs held before, trying again in %.1f s: %s", pause, error)
@@ -303,7 +303,7 @@ class Worker:
                 continue
             wait = 0.0 if until_empty else MAX_POLL_SECONDS
             request = Claim(self.queues, room, self.id, round(self.lease * 1e6), self.sharing)
-            self._fetching = asyncio.create_task(client.fetch(request, wait))
+            self._fetching = asyncio.create_task(client.jobs.fetch(request, wait))
             try:
                 jobs = await self._fetching
                 pause = 0.1
@@ -392,7 +392,11 @@ class Worker:
         acks = [item for item in endings if isinstance(item, Acknowledgement)]
         failures = [item for item in endings if isinstance(item, FailureReport)]
         releases = [item for item in endings if isinstance(item, Release)]
-        for call, items in ((client.acknowledge, acks), (client.fail, failures), (client.release, releases)):
+        for call, items in (
+            (client.jobs.acknowledge, acks),
+            (client.jobs.fail, failures),
+            (client.jobs.release, releases),
+        ):
             if items:
                 refused = await self._call_until_answered(call, items)
                 pause = round(random.random() * 1e6)
@@ -402,14 +406,14 @@ class Worker:
                     if isinstance(error, PropertyConflict)
                 ]
                 if stale:  # based on properties that other jobs changed meanwhile: run them again
-                    await self._call_until_answered(client.release, stale)
+                    await self._call_until_answered(client.jobs.release, stale)
                 unacceptable = [
                     FailureReport(item.job_id, Failure(_KINDS[type(error)], error.message, retryable=False), self.id)
                     for item, error in refused
                     if type(error) in _KINDS
                 ]
                 if unacceptable:
-                    await self._call_until_answered(client.fail, unacceptable)
+                    await self._call_until_answered(client.jobs.fail, unacceptable)
 
     async def _call_until_answered(
         self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]
@@ -448,7 +452,7 @@ class Worker:
 
     async def _send_progress(self, client: Client, item: Progress) -> None:
         try:
-            await client.report(item)
+            await client.jobs.report(item)
         except OjsterError as error:
             log.debug("the progress of job %s was rejected: %s", item.job_id, error)
 
@@ -472,7 +476,7 @@ class Worker:
 
     async def _beat(self, client: Client) -> None:
         running = {job_id: entry for (job_id, _), entry in self._active.items()}
-        pulse = await client.beat(
+        pulse = await client.fleet.beat(
             Heartbeat(
                 worker_id=self.id,
                 active_jobs=tuple(running),
@@ -508,7 +512,7 @@ class Worker:
         for cron in self.app.crons:
             while True:
                 try:
-                    await client.register_cron(await self._with_current_state(client, cron))
+                    await client.schedules.register(await self._with_current_state(client, cron))
                     break
                 except (BackendUnavailable, BackendError) as error:
                     log.warning("cannot register the cron job %s, trying again: %s", cron.name, error)
@@ -520,7 +524,7 @@ class Worker:
     async def _with_current_state(self, client: Client, cron: Cron) -> Cron:
         """Return the cron job, disabled if an operator has disabled it."""
         try:
-            known = await client.find_cron(cron.name)
+            known = await client.schedules.find(cron.name)
         except NotFound:
             return cron
         return msgspec.structs.replace(cron, enabled=known.enabled)

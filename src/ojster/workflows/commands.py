@@ -96,7 +96,7 @@ def start(file: Path, url: str, params: tuple[str, ...], name: str | None, watch
         wire["name"] = name
     members = read_members(msgspec.json.encode(wire), str(file))
     return follow(
-        url, lambda client: client.create_workflow(members), watch=watch, as_json=as_json, whole=False, makes=True
+        url, lambda client: client.workflows.create(members), watch=watch, as_json=as_json, whole=False, makes=True
     )
 
 
@@ -138,7 +138,7 @@ def parameter(text: str) -> tuple[str, Any]:
 @with_json
 def list_workflows(url: str, as_json: bool, **chosen: Any) -> None:
     """List workflows, newest first."""
-    page = ask(url, lambda client: client.list_workflows(WorkflowFilter(**chosen)))
+    page = ask(url, lambda client: client.workflows.select(WorkflowFilter(**chosen)))
     if as_json:
         print_json({"workflows": page.workflows, "total": page.total})
         return
@@ -172,7 +172,7 @@ def list_workflows(url: str, as_json: bool, **chosen: Any) -> None:
 def show(workflow_id: str, url: str, watch: bool, whole: bool, as_json: bool) -> int:
     """Show a workflow as a tree, with the state of each step."""
     return follow(
-        url, lambda client: client.show_workflow(workflow_id), watch=watch, as_json=as_json, whole=whole, makes=False
+        url, lambda client: client.workflows.show(workflow_id), watch=watch, as_json=as_json, whole=whole, makes=False
     )
 
 
@@ -199,7 +199,7 @@ def draw_workflow(workflow_id: str | None, file: Path | None, svg: bool, url: st
         read_workflow(read_members(msgspec.json.encode(wire), str(file)), 0, largest=Settings().largest_job)
         info = preview(wire)
     else:
-        info = ask(url, lambda client: client.show_workflow(workflow_id or ""))
+        info = ask(url, lambda client: client.workflows.show(workflow_id or ""))
     click.echo(draw(info, "svg" if svg else "mermaid"), nl=False)
 
 
@@ -212,7 +212,7 @@ def _add_review_command(name: str, action: Any, verb: str, help: str) -> None:
     @click.option("--as", "author", default=getpass.getuser, help="Author; by default your user name.")
     @with_json
     def command(workflow_id: str, step: str, url: str, notes: str | None, author: str, as_json: bool) -> None:
-        info = ask(url, lambda client: client.review_step(Review(workflow_id, step, action, notes, author)))
+        info = ask(url, lambda client: client.workflows.review_step(Review(workflow_id, step, action, notes, author)))
         done(f"The step {step} of {workflow_id} is {verb}.", as_json, info)
 
 
@@ -234,13 +234,13 @@ def _add_workflow_command(
 
 
 _add_workflow_command(
-    "retry", lambda client, one: client.retry_workflow(one), "runs again", "Retry the steps that did not succeed."
+    "retry", lambda client, one: client.workflows.retry(one), "runs again", "Retry the steps that did not succeed."
 )
 _add_workflow_command(
-    "hold", lambda client, one: client.hold_workflow(one), "is held", "Start no further steps until released."
+    "hold", lambda client, one: client.workflows.hold(one), "is held", "Start no further steps until released."
 )
 _add_workflow_command(
-    "release", lambda client, one: client.release_workflow(one), "is released", "Release a held workflow."
+    "release", lambda client, one: client.workflows.release(one), "is released", "Release a held workflow."
 )
 
 
@@ -254,9 +254,9 @@ _add_workflow_command(
 def cancel(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
     """Cancel a workflow: no further step starts; active jobs may finish."""
     if step is None:
-        info = ask(url, lambda client: client.cancel_workflow(workflow_id))
+        info = ask(url, lambda client: client.workflows.cancel(workflow_id))
     else:
-        info = ask(url, lambda client: client.cancel_step(StepAddress(workflow_id, step)))
+        info = ask(url, lambda client: client.workflows.cancel_step(StepAddress(workflow_id, step)))
     done(f"{workflow_id if step is None else f'The step {step}'} is cancelled.", as_json, info)
 
 
@@ -276,7 +276,7 @@ def cancel(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
 def resume(workflow_id: str, url: str, result: str | None, error: str | None, step: str | None, as_json: bool) -> None:
     """Resume the suspended job of a workflow."""
     item = WorkflowResumption(workflow_id, step, *resumption(result, error))
-    done(f"{workflow_id} is resumed.", as_json, ask(url, lambda client: client.resume_workflow(item)))
+    done(f"{workflow_id} is resumed.", as_json, ask(url, lambda client: client.workflows.resume(item)))
 
 
 def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Failure | None]:
@@ -294,7 +294,7 @@ def resumption(result: str | None, error: str | None) -> tuple[bytes | None, Fai
 @with_json
 def status(workflow_id: str, url: str, as_json: bool) -> None:
     """Show the outcomes of ended steps, by branch and in order of completion, and the current steps."""
-    found = ask(url, lambda client: client.workflow_status(workflow_id))
+    found = ask(url, lambda client: client.workflows.status(workflow_id))
     if as_json:
         print_json(found)
         return
@@ -321,7 +321,7 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
 @with_json
 def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
     """Count workflows by state and time of creation; each is in one column."""
-    found = ask(url, lambda client: client.workflow_statistics(definition))
+    found = ask(url, lambda client: client.workflows.statistics(definition))
     if as_json:
         print_json(found)
         return
@@ -344,9 +344,9 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
     """Show the notes on a workflow and its jobs, oldest first, or add a note."""
     if add is not None:
         note = NewNote(msgspec.json.encode(parameter(f"x={add}")[1]), workflow_id=workflow_id)
-        done("Noted.", as_json, ask(url, lambda client: client.add_note(note)))
+        done("Noted.", as_json, ask(url, lambda client: client.workflows.add_note(note)))
         return
-    notes = ask(url, lambda client: client.workflow_notes(workflow_id))
+    notes = ask(url, lambda client: client.workflows.notes(workflow_id))
     if as_json:
         print_json({"notes": notes})
         return
@@ -370,9 +370,9 @@ def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: 
     given = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in map(parameter, values)}
     changes = Changes(given, names)
     if changes.is_nothing:
-        found = ask(url, lambda client: client.properties(workflow_id))
+        found = ask(url, lambda client: client.workflows.properties(workflow_id))
     else:
-        found = ask(url, lambda client: client.change_properties(PropertyChange(workflow_id, changes)))
+        found = ask(url, lambda client: client.workflows.change_properties(PropertyChange(workflow_id, changes)))
     if as_json:
         print_json({"properties": found})
         return
@@ -402,7 +402,7 @@ def follow(
             return await _until_finished(client, info)
         with Live(console=console, refresh_per_second=12, get_renderable=lambda: _render(info, whole)):
             while not info.finished:
-                info = await client.show_workflow(info.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
+                info = await client.workflows.show(info.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
         return info
 
     info = ask(url, look, makes=makes)
@@ -415,7 +415,7 @@ def follow(
 
 async def _until_finished(client: Client, info: WorkflowInfo) -> WorkflowInfo:
     while not info.finished:
-        info = await client.show_workflow(info.id, wait=30.0)
+        info = await client.workflows.show(info.id, wait=30.0)
         await asyncio.sleep(0)
     return info
 

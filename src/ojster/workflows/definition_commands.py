@@ -64,13 +64,13 @@ def apply(files: tuple[Path, ...], url: str, as_json: bool) -> None:
 
 async def _apply(client: Client, name: str, members: Members) -> tuple[str, Definition]:
     try:
-        before = await client.find_definition(Named(name))
+        before = await client.definitions.find(Named(name))
     except NotFound:
         try:
-            return "created", await client.create_definition(name, members)
+            return "created", await client.definitions.create(name, members)
         except Duplicate:  # another client has just created it
-            before = await client.find_definition(Named(name))
-    after = await client.update_definition(name, members)
+            before = await client.definitions.find(Named(name))
+    after = await client.definitions.update(name, members)
     return ("unchanged" if after.version == before.version else "changed"), after
 
 
@@ -79,7 +79,7 @@ async def _apply(client: Client, name: str, members: Members) -> tuple[str, Defi
 @with_json
 def list_definitions(url: str, as_json: bool) -> None:
     """List the latest version of every definition."""
-    found = ask(url, lambda client: client.definitions())
+    found = ask(url, lambda client: client.definitions.all())
     if as_json:
         print_json({"definitions": [one.to_wire() for one in found]})
         return
@@ -102,7 +102,7 @@ def _type(one: Definition) -> str:
 @with_url
 def show_definition(name: str, version: int | None, url: str) -> None:
     """Show a definition as JSON, with the SHA-256 of each branch."""
-    print_json(ask(url, lambda client: client.find_definition(Named(name, version))).to_wire())
+    print_json(ask(url, lambda client: client.definitions.find(Named(name, version))).to_wire())
 
 
 @definitions.command(
@@ -114,7 +114,7 @@ def show_definition(name: str, version: int | None, url: str) -> None:
 @with_json
 def delete_definition(name: str, force: bool, url: str, as_json: bool) -> None:
     """Delete a definition with all its versions."""
-    ask(url, lambda client: client.delete_definition(Deletion(name, force)))
+    ask(url, lambda client: client.definitions.delete(Deletion(name, force)))
     done(f"{name} is deleted.", as_json, {"name": name, "deleted": True})
 
 
@@ -147,5 +147,5 @@ def start(name: str, url: str, params: tuple[str, ...], properties: tuple[str, .
         name, params=dict(map(parameter, params)) or None, properties=dict(map(parameter, properties)) or None, **given
     )
     return follow(
-        url, lambda client: client.create_workflow(members), watch=watch, as_json=as_json, whole=False, makes=False
+        url, lambda client: client.workflows.create(members), watch=watch, as_json=as_json, whole=False, makes=False
     )

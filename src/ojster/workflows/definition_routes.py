@@ -23,14 +23,14 @@ async def create_definition(exchange: HttpRequest) -> Answer:
         name = msgspec.json.decode(members["name"], type=str)
     except msgspec.ValidationError:
         raise InvalidRequest("The 'name' of a definition must be a string.", field="name") from None
-    made = await exchange.engine.create_definition(name, members)
+    made = await exchange.engine.definitions.create(name, members)
     return _answer(made, 201, ((b"location", f"{BASE}/definitions/{called(made.name)}".encode()),))
 
 
 async def list_definitions(exchange: HttpRequest) -> Answer:
     """List the latest version of each definition, sorted by name, or only of the one called ``name``."""
     limit, offset, _ = page_of(exchange.query)
-    found = await exchange.engine.definitions()
+    found = await exchange.engine.definitions.all()
     if (name := exchange.query.get("name")) is not None:
         found = [one for one in found if called(one.name) == name]
     after = offset + limit
@@ -40,7 +40,7 @@ async def list_definitions(exchange: HttpRequest) -> Answer:
 
 async def show_definition(exchange: HttpRequest) -> Answer:
     """Show the latest version of a definition."""
-    return _answer(await exchange.engine.find_definition(Named(exchange.path["name"])))
+    return _answer(await exchange.engine.definitions.find(Named(exchange.path["name"])))
 
 
 async def show_version(exchange: HttpRequest) -> Answer:
@@ -48,18 +48,18 @@ async def show_version(exchange: HttpRequest) -> Answer:
     version = exchange.path["version"]
     if not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InvalidRequest("The version in the path is not a number. Use digits.", field="version")
-    return _answer(await exchange.engine.find_definition(Named(exchange.path["name"], int(version))))
+    return _answer(await exchange.engine.definitions.find(Named(exchange.path["name"], int(version))))
 
 
 async def update_definition(exchange: HttpRequest) -> Answer:
     """Add a new version to a definition, unless it equals the latest version."""
-    return _answer(await exchange.engine.update_definition(exchange.path["name"], await exchange.members()))
+    return _answer(await exchange.engine.definitions.update(exchange.path["name"], await exchange.members()))
 
 
 async def delete_definition(exchange: HttpRequest) -> Answer:
     """Delete a definition; with ``force=true`` even if it has unfinished workflows, which continue to run."""
     name = exchange.path["name"]
-    await exchange.engine.delete_definition(Deletion(name, exchange.query.get("force") == "true"))
+    await exchange.engine.definitions.delete(Deletion(name, exchange.query.get("force") == "true"))
     return Answer(encode({"deleted": True, "name": name}))
 
 

@@ -69,7 +69,7 @@ class AsyncRun:
 
     async def refresh(self) -> WorkflowInfo:
         """Read the workflow again and return it."""
-        self._info = await self._app.client().show_workflow(self.id)
+        self._info = await self._app.client().workflows.show(self.id)
         return self._info
 
     async def result(self, timeout: float | None = None) -> Any:
@@ -95,9 +95,9 @@ class AsyncRun:
         client = self._app.client()
         while True:
             left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            head = await client.show_workflow(self.id, wait=min(left, MAX_POLL_SECONDS), steps=False)
+            head = await client.workflows.show(self.id, wait=min(left, MAX_POLL_SECONDS), steps=False)
             if head.next_attempt is not None:
-                self._info = await client.show_workflow(head.next_attempt)
+                self._info = await client.workflows.show(head.next_attempt)
                 continue
             if head.finished:
                 return await restore(client, _result_of(await self.refresh()))
@@ -114,7 +114,7 @@ class AsyncRun:
                 yield info
             if info.finished:
                 return
-            info = self._info = await client.show_workflow(self.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
+            info = self._info = await client.workflows.show(self.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
         """Return a diagram of the workflow as of the last read: Mermaid text or an SVG document."""
@@ -128,7 +128,7 @@ class AsyncRun:
         Conflict
             The workflow is in a final state.
         """
-        self._info = await self._app.client().cancel_workflow(self.id)
+        self._info = await self._app.client().workflows.cancel(self.id)
 
     async def retry(self) -> None:
         """Run the steps that did not succeed again.
@@ -138,15 +138,15 @@ class AsyncRun:
         Conflict
             The workflow has not finished, or it is completed.
         """
-        self._info = await self._app.client().retry_workflow(self.id)
+        self._info = await self._app.client().workflows.retry(self.id)
 
     async def hold(self) -> None:
         """Hold the workflow: no step starts until ``release``; active jobs may finish."""
-        self._info = await self._app.client().hold_workflow(self.id)
+        self._info = await self._app.client().workflows.hold(self.id)
 
     async def release(self) -> None:
         """Release the workflow after ``hold``, so that its steps start again."""
-        self._info = await self._app.client().release_workflow(self.id)
+        self._info = await self._app.client().workflows.release(self.id)
 
     async def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
         """Approve a step, named by its path.
@@ -156,15 +156,15 @@ class AsyncRun:
         NotFound, Conflict
             The step does not exist, or it does not wait for an approval.
         """
-        self._info = await self._app.client().review_step(Review(self.id, step, "approve", notes, author))
+        self._info = await self._app.client().workflows.review_step(Review(self.id, step, "approve", notes, author))
 
     async def reject(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
         """Reject a step that waits for an approval, which cancels the step. See ``approve``."""
-        self._info = await self._app.client().review_step(Review(self.id, step, "reject", notes, author))
+        self._info = await self._app.client().workflows.review_step(Review(self.id, step, "reject", notes, author))
 
     async def note(self, step: str, notes: str, *, author: str | None = None) -> None:
         """Add a note to a step that waits for an approval, without a decision. See ``approve``."""
-        self._info = await self._app.client().review_step(Review(self.id, step, None, notes, author))
+        self._info = await self._app.client().workflows.review_step(Review(self.id, step, None, notes, author))
 
     async def cancel_step(self, step: str) -> None:
         """Cancel a step, named by its path, with all steps inside it, including active jobs.
@@ -174,7 +174,7 @@ class AsyncRun:
         NotFound, Conflict
             The step does not exist, or it has ended.
         """
-        self._info = await self._app.client().cancel_step(StepAddress(self.id, step))
+        self._info = await self._app.client().workflows.cancel_step(StepAddress(self.id, step))
 
     async def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
         """Resume the workflow's suspended job (``Wait``).
@@ -195,19 +195,19 @@ class AsyncRun:
         """
         failure = None if error is None else Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
         item = WorkflowResumption(self.id, step, None if failure else to_json(result), failure)
-        self._info = await self._app.client().resume_workflow(item)
+        self._info = await self._app.client().workflows.resume(item)
 
     async def status(self) -> WorkflowStatus:
         """Return the results of ended steps, by branch and in the order in which they ended, and the current steps."""
-        return await self._app.client().workflow_status(self.id)
+        return await self._app.client().workflows.status(self.id)
 
     async def properties(self) -> dict[str, Any]:
         """Return the workflow's shared properties, by name."""
-        return {name: one.decoded() for name, one in (await self._app.client().properties(self.id)).items()}
+        return {name: one.decoded() for name, one in (await self._app.client().workflows.properties(self.id)).items()}
 
     async def notes(self) -> list[Any]:
         """Return the notes on the workflow and its jobs, oldest first."""
-        return [msgspec.json.decode(one.note) for one in await self._app.client().workflow_notes(self.id)]
+        return [msgspec.json.decode(one.note) for one in await self._app.client().workflows.notes(self.id)]
 
 
 class Run:

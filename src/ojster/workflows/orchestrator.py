@@ -395,10 +395,10 @@ class Orchestrators(dict[str, type[Orchestrator]]):
             method = orchestrator.populate if step is None else orchestrator.method_of(step)
         except (OjsterError, ValueError) as error:
             raise OrchestratorError(CONFIGURE_FAILED, str(error)) from error
-        info = await job.client.show_workflow(shown.workflow_id)
+        info = await job.client.workflows.show(shown.workflow_id)
         if not any(step.path == shown.workflow_step and step.job_id == job.id for step in info.walk()):
             raise OrchestratorError(CONFIGURE_FAILED, "An orchestrator runs only in the workflow that it lays out.")
-        items = await job.client.items(Where(workflow_id=shown.workflow_id))
+        items = await job.client.collections.items(Where(workflow_id=shown.workflow_id))
         orchestrator.see(job, shown.workflow_step, info, items)
         try:
             done = method() if inspect.iscoroutinefunction(method) else await asyncio.to_thread(method)

@@ -25,7 +25,7 @@ from ojster.workflows.workflows import Review, StepAddress
 
 async def create_workflow(exchange: HttpRequest) -> Answer:
     """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, with arbitrary nesting."""
-    info = await exchange.engine.create_workflow(await exchange.members())
+    info = await exchange.engine.workflows.create(await exchange.members())
     return _workflow(info, 201, ((b"location", f"{BASE}/workflows/{info.id}".encode()),))
 
 
@@ -36,7 +36,7 @@ async def show_workflow(exchange: HttpRequest) -> Answer:
     as its version differs.
     """
     query = exchange.query
-    info = await exchange.engine.show_workflow(
+    info = await exchange.engine.workflows.show(
         exchange.path["id"],
         wait=wait_ms(query),
         version=whole(query, "version", 0, 0) if "version" in query else None,
@@ -54,7 +54,7 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
             f"Unknown workflow state {state[:40]!r}. Use one of {', '.join(WORKFLOW_STATES)}.", field="state"
         )
     limit, offset, before = page_of(query)
-    page = await exchange.engine.list_workflows(
+    page = await exchange.engine.workflows.select(
         WorkflowFilter(
             state,
             query.get("type"),
@@ -72,45 +72,45 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
 
 async def cancel_workflow(exchange: HttpRequest) -> Answer:
     """Cancel a workflow. Steps that have not started never start; active jobs may finish."""
-    return _workflow(await exchange.engine.cancel_workflow(exchange.path["id"]))
+    return _workflow(await exchange.engine.workflows.cancel(exchange.path["id"]))
 
 
 async def retry_workflow(exchange: HttpRequest) -> Answer:
     """Retry the unsuccessful steps of a finished workflow."""
-    return _workflow(await exchange.engine.retry_workflow(exchange.path["id"]))
+    return _workflow(await exchange.engine.workflows.retry(exchange.path["id"]))
 
 
 async def hold_workflow(exchange: HttpRequest) -> Answer:
     """Hold a workflow: none of its steps starts until it is released."""
-    return _workflow(await exchange.engine.hold_workflow(exchange.path["id"]))
+    return _workflow(await exchange.engine.workflows.hold(exchange.path["id"]))
 
 
 async def release_workflow(exchange: HttpRequest) -> Answer:
     """Release a held workflow."""
-    return _workflow(await exchange.engine.release_workflow(exchange.path["id"]))
+    return _workflow(await exchange.engine.workflows.release(exchange.path["id"]))
 
 
 async def resume_workflow(exchange: HttpRequest) -> Answer:
     """Resume the suspended job of a workflow with a ``result`` or an ``error``."""
     data, failure, step = await read_resumption(exchange)
     item = WorkflowResumption(exchange.path["id"], step, data, failure)
-    return _workflow(await exchange.engine.resume_workflow(item))
+    return _workflow(await exchange.engine.workflows.resume(item))
 
 
 async def show_status(exchange: HttpRequest) -> Answer:
     """Show the results of ended steps, by branch and in the order in which they ended, and the current steps."""
-    status = await exchange.engine.workflow_status(exchange.path["id"])
+    status = await exchange.engine.workflows.status(exchange.path["id"])
     return Answer(encode({"status": status}))
 
 
 async def show_statistics(exchange: HttpRequest) -> Answer:
     """Count workflows by state and by age, in four disjoint time ranges."""
-    return Answer(encode({"statistics": await exchange.engine.workflow_statistics(exchange.query.get("definition"))}))
+    return Answer(encode({"statistics": await exchange.engine.workflows.statistics(exchange.query.get("definition"))}))
 
 
 async def show_properties(exchange: HttpRequest) -> Answer:
     """Show the shared properties of a workflow, each with its version."""
-    return Answer(encode({"properties": await exchange.engine.properties(exchange.path["id"])}))
+    return Answer(encode({"properties": await exchange.engine.workflows.properties(exchange.path["id"])}))
 
 
 async def change_properties(exchange: HttpRequest) -> Answer:
@@ -118,18 +118,18 @@ async def change_properties(exchange: HttpRequest) -> Answer:
     body = await exchange.read(wire.PROPERTIES)
     changes = Changes(body.set, tuple(body.delete), body.expected)
     item = PropertyChange(exchange.path["id"], changes, body.job_id, body.worker_id, body.attempt)
-    return Answer(encode({"properties": await exchange.engine.change_properties(item)}))
+    return Answer(encode({"properties": await exchange.engine.workflows.change_properties(item)}))
 
 
 async def note_workflow(exchange: HttpRequest) -> Answer:
     """Add a note to a workflow: any JSON value."""
     item = NewNote(await read_note(exchange), workflow_id=exchange.path["id"])
-    return Answer(encode({"note": await exchange.engine.add_note(item)}), 201)
+    return Answer(encode({"note": await exchange.engine.workflows.add_note(item)}), 201)
 
 
 async def list_workflow_notes(exchange: HttpRequest) -> Answer:
     """List the notes of a workflow and its jobs, oldest first."""
-    return Answer(encode({"notes": await exchange.engine.workflow_notes(exchange.path["id"])}))
+    return Answer(encode({"notes": await exchange.engine.workflows.notes(exchange.path["id"])}))
 
 
 async def review_step(exchange: HttpRequest) -> Answer:
@@ -137,13 +137,17 @@ async def review_step(exchange: HttpRequest) -> Answer:
     body = await exchange.read(wire.REVIEW)
     path = exchange.path
     return _workflow(
-        await exchange.engine.review_step(Review(path["id"], path["step"], body.action, body.notes, body.author))
+        await exchange.engine.workflows.review_step(
+            Review(path["id"], path["step"], body.action, body.notes, body.author)
+        )
     )
 
 
 async def cancel_step(exchange: HttpRequest) -> Answer:
     """Cancel a step with all steps inside it, including active jobs."""
-    return _workflow(await exchange.engine.cancel_step(StepAddress(exchange.path["id"], exchange.path["step"])))
+    return _workflow(
+        await exchange.engine.workflows.cancel_step(StepAddress(exchange.path["id"], exchange.path["step"]))
+    )
 
 
 def _workflow(info: WorkflowInfo, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:

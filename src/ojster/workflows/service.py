@@ -1,24 +1,28 @@
-"""Calls about workflows and their definitions."""
+"""Calls about workflows."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from ojster.core.errors import InvalidRequest
-from ojster.core.tenant import split
+from ojster.core.errors import (
+    InvalidRequest,
+)
+from ojster.jobs.failure import Failure
 from ojster.jobs.request import Members, read_job, read_members
 from ojster.jobs.schemas import Catalogue
-from ojster.jobs.service import MAX_WAIT_SECONDS, JobCalls, check_args
-from ojster.scope import accepted, answer
+from ojster.jobs.scope import CapabilityService, Scope, accepted
+from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, check_args
+from ojster.jobs.transitions import ChangedJob
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
-from ojster.workflows import definitions, notes, properties, status, suspensions, views, workflows
-from ojster.workflows.definition import START_MEMBERS, Definition, Start, check_params, read_definition, read_start
-from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows import notes, properties, status, suspensions, views, workflows
+from ojster.workflows.definition import START_MEMBERS, Start, check_params, read_start
+from ojster.workflows.definition_service import DefinitionService
+from ojster.workflows.definitions import Named
 from ojster.workflows.graph import no_workflow
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
@@ -28,7 +32,7 @@ from ojster.workflows.plan import NewWorkflow, Problem, read_workflow, refusal_o
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.property_values import check_changes
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
-from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.views import WorkflowCounts, WorkflowFilter, WorkflowRequest
 from ojster.workflows.workflows import Review, StepAddress
 
@@ -36,14 +40,26 @@ LARGE_REQUEST: Final = 100_000
 """Size in bytes above which a workflow request is read in a thread, so that other calls need not wait."""
 
 
-class WorkflowCalls(JobCalls):
-    """Calls about workflows, their definitions, and their shared properties."""
+class WorkflowService(CapabilityService):
+    """Calls about workflows and their shared properties."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        jobs: JobService,
+        definitions: DefinitionService,
+        check_orchestrator: Callable[[str, Any], None],
+    ) -> None:
+        super().__init__(scope)
+        self._jobs = jobs
+        self._definitions = definitions
+        self._check_orchestrator = check_orchestrator
 
     async def _check_workflow(self, workflow_id: str) -> None:
-        if self.tenant is not None:
+        if self.scope.tenant is not None:
             await self._workflow(WorkflowRequest(workflow_id, steps=False))
 
-    async def prepare_workflow(self, members: Members) -> NewWorkflow:
+    async def prepare(self, members: Members) -> NewWorkflow:
         """Run the enqueue middleware on the jobs of a request; return the workflow that it describes.
 
         Raises
@@ -51,12 +67,12 @@ class WorkflowCalls(JobCalls):
         InvalidWorkflow
             The request breaks a rule.
         """
-        self._need_all_queues("A workflow")
+        self.scope.need_all_queues("A workflow")
         settings = self.database.settings
         definition, own = None, members
         if ORCHESTRATOR in members:
             members, name, params = expand(members)
-            await asyncio.to_thread(self.check_orchestrator, name, params)
+            await asyncio.to_thread(self._check_orchestrator, name, params)
         if "definition" in members:
             members, definition = await self._from_definition(members)
         elif "retry" in members:
@@ -67,102 +83,43 @@ class WorkflowCalls(JobCalls):
             members,
             self.database.clock(),
             largest=settings.largest_job,
-            tenant=self.tenant,
+            tenant=self.scope.tenant,
             otherwise=settings.default_tenant,
         )
         size = sum(map(len, members.values()))
         new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
-        self._check_tenant(new.tenant)
+        self.scope.check_tenant(new.tenant)
         if definition is not None:
             new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
-        if self.middleware or await self._resource_rules():
+        if self._jobs.changes_requests:
             await self._complete_steps(new)
-        if catalogue := await self._schemas():
+        if catalogue := await self._jobs.schemas():
             _check_steps(catalogue, new)
         for job in new.plan.jobs.values():
-            if job.notices:
-                await self._check_notices(job)
+            await self._jobs.check(job)
         return new
 
     async def _from_definition(self, members: Members) -> tuple[Members, Start]:
         """Return the members of a workflow that starts from a definition, and the start with its resolved version."""
         start = read_start(members)
-        found = await self.find_definition(Named(start.definition, start.definition_version))
+        found = await self._definitions.find(Named(start.definition, start.definition_version))
         check_params(found, bytes(members.get("params", b"{}")))
         own = {name: raw for name, raw in members.items() if name not in START_MEMBERS}
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
         return found.members | own, start
 
-    async def create_definition(self, name: str, members: Members) -> Definition:
-        """Create a workflow definition.
-
-        Raises
-        ------
-        InvalidRequest, InvalidWorkflow
-            The definition describes no valid workflow.
-        Duplicate
-            A definition with this name exists.
-        """
-        return await self.do(definitions.create_definitions, self._read_definition(name, members))
-
-    async def update_definition(self, name: str, members: Members) -> Definition:
-        """Add a version to a definition, unless the latest is the same; return the latest.
-
-        Raises
-        ------
-        InvalidRequest, InvalidWorkflow
-            The definition describes no valid workflow.
-        NotFound
-            The definition does not exist.
-        """
-        return await self.do(definitions.update_definitions, self._read_definition(name, members))
-
-    def _read_definition(self, name: str, members: Members) -> Definition:
-        found = read_definition(name, members)
-        settings = self.database.settings
-        read_workflow(found.members, self.database.clock(), largest=settings.largest_job, tenant=self.tenant)
-        return msgspec.structs.replace(found, name=self.named(found.name))
-
-    async def find_definition(self, which: Named) -> Definition:
-        """Return a version of a definition, or the latest.
-
-        Raises
-        ------
-        NotFound
-            The definition or the version does not exist.
-        """
-        which = msgspec.structs.replace(which, name=self.named(which.name))
-        return await self.look(definitions.find_definitions, which)
-
-    async def definitions(self) -> list[Definition]:
-        """Return the latest versions of all definitions, by name."""
-        found = await self.database.read(definitions.list_definitions, None)
-        return [one for one in found if self.sees(split(one.name)[0])]
-
-    async def delete_definition(self, what: Deletion) -> None:
-        """Delete a definition with all its versions.
-
-        Raises
-        ------
-        NotFound
-            The definition does not exist.
-        Conflict
-            The definition has unfinished workflows, and ``force`` is false.
-        """
-        await self.do(definitions.delete_definitions, msgspec.structs.replace(what, name=self.named(what.name)))
-
     async def _complete_steps(self, new: NewWorkflow) -> None:
         """Run the middleware and the queue rules on the jobs of a workflow, as ``prepare`` does for a job."""
         for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
             if spec.request is not msgspec.UNSET:
-                members = await self._completed(read_members(spec.request, "The step"))
+                members = await self._jobs.complete(read_members(spec.request, "The step"))
                 spec.request = msgspec.Raw(msgspec.json.encode(members))
                 largest = self.database.settings.largest_job
                 job = read_job(members, self.database.clock(), largest=largest, tenant=new.tenant)
                 if node.id in new.plan.jobs:
                     new.plan.jobs[node.id] = job
 
-    async def create_workflow(self, members: Members) -> WorkflowInfo:
+    async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow, and start it unless it is scheduled.
 
         Raises
@@ -174,10 +131,10 @@ class WorkflowCalls(JobCalls):
 
         Spec: ojs-workflows 11.1
         """
-        (workflow_id,) = await self.create_workflows([await self.prepare_workflow(members)])
-        return await self.show_workflow(workflow_id)
+        (workflow_id,) = await self.create_many([await self.prepare(members)])
+        return await self.show(workflow_id)
 
-    async def create_workflows(self, new: Sequence[NewWorkflow]) -> list[str]:
+    async def create_many(self, new: Sequence[NewWorkflow]) -> list[str]:
         """Create prepared workflows together; return their ids.
 
         Raises
@@ -187,7 +144,7 @@ class WorkflowCalls(JobCalls):
         """
         return [accepted(one) for one in await self.database.run_many(workflows.create, new)]
 
-    async def show_workflow(
+    async def show(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
     ) -> WorkflowInfo:
         """Return a workflow, if wanted after waiting for its end or a change.
@@ -214,28 +171,28 @@ class WorkflowCalls(JobCalls):
                 head = await self._workflow(WorkflowRequest(workflow_id, steps=False))
                 left = deadline - loop.time()
                 changed = version is not None and head.version != version
-                if head.finished or changed or left <= 0 or self.draining:
+                if head.finished or changed or left <= 0 or self.database.draining:
                     return await self._workflow(WorkflowRequest(workflow_id)) if steps else head
                 await waiter.wait(left)
 
     async def _workflow(self, request: WorkflowRequest) -> WorkflowInfo:
-        request = msgspec.structs.replace(request, tenant=self.tenant)
+        request = msgspec.structs.replace(request, tenant=self.scope.tenant)
         found = await self.database.read(views.show_workflows, request)
         if found is None:
             raise no_workflow(request.id)
         return found
 
-    async def list_workflows(self, chosen: WorkflowFilter) -> WorkflowPage:
+    async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows, newest first, without their steps."""
-        definition = None if chosen.definition is None else self.named(chosen.definition)
-        chosen = msgspec.structs.replace(chosen, tenant=self.tenant, definition=definition)
+        definition = None if chosen.definition is None else self.scope.named(chosen.definition)
+        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition)
         return await self.database.read(views.list_workflows, chosen)
 
-    async def count_workflows(self) -> WorkflowCounts:
+    async def count(self) -> WorkflowCounts:
         """Return how many workflows are under way, by state, and how those of the last hour have ended."""
         return await self.database.read(views.count_workflows, None)
 
-    async def cancel_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def cancel(self, workflow_id: str) -> WorkflowInfo:
         """Cancel a workflow; active jobs may finish.
 
         Raises
@@ -245,7 +202,7 @@ class WorkflowCalls(JobCalls):
         """
         return await self._steered(workflows.cancel_workflows, workflow_id)
 
-    async def retry_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Run the steps of a workflow again that did not succeed.
 
         Raises
@@ -255,7 +212,7 @@ class WorkflowCalls(JobCalls):
         """
         return await self._steered(workflows.retry_workflows, workflow_id)
 
-    async def hold_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: nothing of it starts until it is released.
 
         Raises
@@ -265,7 +222,7 @@ class WorkflowCalls(JobCalls):
         """
         return await self._steered(workflows.hold_workflows, workflow_id)
 
-    async def release_workflow(self, workflow_id: str) -> WorkflowInfo:
+    async def release(self, workflow_id: str) -> WorkflowInfo:
         """Release a held workflow.
 
         Raises
@@ -275,7 +232,7 @@ class WorkflowCalls(JobCalls):
         """
         return await self._steered(workflows.release_workflows, workflow_id)
 
-    async def resume_workflow(self, item: WorkflowResumption) -> WorkflowInfo:
+    async def resume(self, item: WorkflowResumption) -> WorkflowInfo:
         """Resume the suspended job of a workflow.
 
         Raises
@@ -311,7 +268,7 @@ class WorkflowCalls(JobCalls):
         check_changes(item.changes)
         await self._check_workflow(item.workflow_id)
         if item.worker_id is not None:
-            item = msgspec.structs.replace(item, worker_id=self.named(item.worker_id))
+            item = msgspec.structs.replace(item, worker_id=self.scope.named(item.worker_id))
         return accepted(await self.database.run(properties.change, item))
 
     async def add_note(self, item: NewNote) -> Note:
@@ -325,12 +282,12 @@ class WorkflowCalls(JobCalls):
             The note is too large, or there are too many.
         """
         if item.job_id is not None:
-            await self._check_job(item.job_id)
+            await self.scope.check_job(item.job_id)
         else:
             await self._check_workflow(item.workflow_id or "")
         return accepted(await self.database.run(notes.add, item))
 
-    async def workflow_notes(self, workflow_id: str) -> list[Note]:
+    async def notes(self, workflow_id: str) -> list[Note]:
         """Return the notes on a workflow and its jobs, oldest first.
 
         Raises
@@ -341,7 +298,7 @@ class WorkflowCalls(JobCalls):
         await self._check_workflow(workflow_id)
         return accepted(await self.database.read(notes.of_workflows, workflow_id))
 
-    async def workflow_status(self, workflow_id: str) -> WorkflowStatus:
+    async def status(self, workflow_id: str) -> WorkflowStatus:
         """Return the results of a workflow's ended steps, by branch and in order, and the steps under way.
 
         Raises
@@ -352,7 +309,7 @@ class WorkflowCalls(JobCalls):
         await self._check_workflow(workflow_id)
         return accepted(await self.database.read(status.read_status, workflow_id))
 
-    async def workflow_statistics(self, definition: str | None = None) -> WorkflowStatistics:
+    async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
         """Return the number of workflows by state: current, of the past hour, of the past 24 hours, and all.
 
         Parameters
@@ -360,20 +317,8 @@ class WorkflowCalls(JobCalls):
         definition:
             Count only workflows of this definition.
         """
-        name = None if definition is None else self.named(definition)
-        return await self.database.read(status.count, (self.tenant, name))
-
-    async def ping(self) -> float:
-        """Return the response time of the database, in seconds.
-
-        Raises
-        ------
-        BackendUnavailable
-            The database does not answer.
-        """
-        started = asyncio.get_running_loop().time()
-        await self.database.run(answer, None)
-        return asyncio.get_running_loop().time() - started
+        name = None if definition is None else self.scope.named(definition)
+        return await self.database.read(status.count, (self.scope.tenant, name))
 
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step that waits for approval, or add notes to it.
@@ -385,8 +330,8 @@ class WorkflowCalls(JobCalls):
         InvalidRequest
             The review is empty.
         """
-        if self.access is not None:
-            review = msgspec.structs.replace(review, author=self.access.who)
+        if self.scope.access is not None:
+            review = msgspec.structs.replace(review, author=self.scope.access.who)
         return await self._steered(workflows.review_steps, review, review.workflow_id)
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
@@ -403,6 +348,35 @@ class WorkflowCalls(JobCalls):
         await self._check_workflow(workflow_id or argument)
         accepted(await self.database.run(operation, argument))
         return await self._workflow(WorkflowRequest(workflow_id or argument))
+
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
+        """Make a pending job available, or resume it if it is suspended.
+
+        Parameters
+        ----------
+        data:
+            Data that the suspended job waits for, as JSON.
+        failure:
+            Reason why the data will not come.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The job does not exist, or is not pending.
+        """
+        await self.scope.check_job(job_id)
+        return accepted(await self.database.run(suspensions.activate, Resumption(job_id, data, failure)))
+
+    async def notes_of_job(self, job_id: str) -> list[Note]:
+        """Return the notes on a job, oldest first.
+
+        Raises
+        ------
+        NotFound
+            The job does not exist.
+        """
+        await self.scope.check_job(job_id)
+        return accepted(await self.database.read(notes.of_jobs, job_id))
 
 
 def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:

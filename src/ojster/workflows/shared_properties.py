@@ -109,11 +109,11 @@ class SharedProperties:
         return self._wait(self.aupdate(name, change, default))
 
     async def _read(self) -> Properties:
-        return await self._client.properties(self._id)
+        return await self._client.workflows.properties(self._id)
 
     async def _change(self, changes: Changes) -> None:
         change = PropertyChange(self._id, changes, self._job.id, self._worker_id, self._job.attempt)
-        await self._client.change_properties(change)
+        await self._client.workflows.change_properties(change)
 
     @property
     def _id(self) -> str:

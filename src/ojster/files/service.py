@@ -12,17 +12,16 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, OjsterError
+from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, OjsterError, Unsupported
 from ojster.core.ids import new_id
 from ojster.files import records
 from ojster.files.file import CHUNK_BYTES, LARGEST_FILE, File, HashMismatch, NewFile
 from ojster.files.store import FileStore
 from ojster.jobs.queries import find_owners
-
-if TYPE_CHECKING:
-    from ojster.scope import View
+from ojster.jobs.scope import CapabilityService, Scope
+from ojster.storage.memory import Local
 
 log = logging.getLogger("ojster")
 
@@ -41,20 +40,31 @@ class UploadInterruptedError(Exception):
     """The sender disconnected before the end of the file."""
 
 
-class Archive:
+class FileService(CapabilityService):
     """The files in the tenant scope of a caller.
 
     Parameters
     ----------
-    engine:
-        The engine, with the tenant and the caller.
     store:
-        File store that holds the bytes.
+        File store that holds the bytes; ``None``: every call raises ``Unsupported``.
     """
 
-    def __init__(self, engine: View, store: FileStore) -> None:
-        self._engine = engine
-        self._store = store
+    def __init__(self, scope: Scope, store: FileStore | None) -> None:
+        super().__init__(scope)
+        self._known_store = store
+
+    @property
+    def has_store(self) -> bool:
+        """Whether a file store is configured."""
+        return self._known_store is not None
+
+    @property
+    def _store(self) -> FileStore:
+        if self._known_store is None:
+            raise Unsupported(
+                "No file store is configured. Start the server with --files DIRECTORY or --files s3://BUCKET."
+            )
+        return self._known_store
 
     async def create(self, new: NewFile) -> File:
         """Begin an upload, or return the tenant's complete file with the same hash and size.
@@ -66,8 +76,8 @@ class Archive:
         NotFound
             The job does not exist.
         """
-        creation = records.Creation(new.check(), self._engine.tenant, self._engine.who)
-        return await self._engine.do(records.create_files, creation)
+        creation = records.Creation(new.check(), self.scope.tenant, self.scope.who)
+        return await self.scope.do(records.create_files, creation)
 
     async def find(self, file_id: str, job_id: str | None = None) -> File:
         """Return a file, complete or partly uploaded.
@@ -82,16 +92,16 @@ class Archive:
         NotFound
             The file does not exist in this tenant, or the job is not of the file's tenant.
         """
-        known = await self._engine.look(records.find_files, file_id)
-        if not self._engine.sees(known.tenant):
+        known = await self.scope.look(records.find_files, file_id)
+        if not self.scope.sees(known.tenant):
             raise records.no_file(file_id)
         if job_id is not None:
-            owners = await self._engine.database.read(find_owners, (job_id,))
+            owners = await self.database.read(find_owners, (job_id,))
             if owners.get(job_id) != known.tenant:
                 raise records.no_file(file_id)
         return known.file
 
-    async def list(self, limit: int = 50, before: str | None = None) -> list[File]:
+    async def select(self, limit: int = 50, before: str | None = None) -> list[File]:
         """Return a page of the tenant's files, newest first.
 
         Parameters
@@ -101,8 +111,8 @@ class Archive:
         before:
             Id of a file; only files begun before it are returned.
         """
-        page = records.FilePage(self._engine.tenant, min(limit, MAX_FILES_PER_PAGE), before)
-        return await self._engine.look(records.list_files, page)
+        page = records.FilePage(self.scope.tenant, min(limit, MAX_FILES_PER_PAGE), before)
+        return await self.scope.look(records.list_files, page)
 
     async def write(self, file_id: str, offset: int, source: AsyncIterator[bytes]) -> File:
         """Append bytes to an upload, and complete the file if they are its last.
@@ -133,7 +143,7 @@ class Archive:
         if offset != file.offset:
             message = f"Offset {offset} is wrong for file {file_id}. Continue at offset {file.offset}."
             raise Conflict(message, offset=file.offset)
-        whole = self._engine.hashes.take(file_id, offset)
+        whole = _hashes.of(self.database.memory).take(file_id, offset)
         most = LARGEST_FILE if file.size is None else file.size
         buffer = bytearray()
         is_cut = False
@@ -152,7 +162,7 @@ class Archive:
         is_all = not is_cut if file.size is None else file.offset == file.size
         if is_all:
             return await self._finish(file, whole)
-        self._engine.hashes.keep(file_id, file.offset, whole)
+        _hashes.of(self.database.memory).keep(file_id, file.offset, whole)
         return file
 
     async def keep(self, content: bytes, new: NewFile) -> File:
@@ -195,7 +205,7 @@ class Archive:
         Conflict
             A collection item refers to it.
         """
-        await self._engine.do(records.delete_files, records.Deletion(file_id, self._engine.tenant))
+        await self.scope.do(records.delete_files, records.Deletion(file_id, self.scope.tenant))
         await self._erase(file_id)
 
     async def prune(self) -> int:
@@ -207,7 +217,7 @@ class Archive:
             The file store is unavailable.
         """
         deleted = 0
-        while doomed := await self._engine.do(records.forget_files, None):
+        while doomed := await self.scope.do(records.forget_files, None):
             erased = 0
             for file_id in doomed:
                 try:
@@ -224,7 +234,7 @@ class Archive:
 
     async def _erase(self, file_id: str) -> None:
         await self._store.delete_file(file_id)
-        await self._engine.do(records.erase_files, file_id)
+        await self.scope.do(records.erase_files, file_id)
 
     async def _append(self, file: File, content: bytes, whole: Any) -> File:
         """Write a piece to the file store, then record it in the database."""
@@ -234,7 +244,7 @@ class Archive:
         )
         piece = records.Piece(file.id, file.offset, len(content), digest, name)
         try:
-            return await self._engine.do(records.add_pieces, piece)
+            return await self.scope.do(records.add_pieces, piece)
         except OjsterError as refusal:
             if not refusal.retryable:  # the piece is certainly not recorded
                 await self._store.delete(f"{file.id}/{piece.name}")
@@ -249,18 +259,18 @@ class Archive:
         sha256: str = whole.hexdigest()
         finish = records.Finish(file.id, file.offset, sha256)
         if file.sha256 not in (None, sha256):
-            for piece in await self._engine.do(records.reset_uploads, finish):
+            for piece in await self.scope.do(records.reset_uploads, finish):
                 await self._store.delete(f"{file.id}/{piece}")
             message = f"File {file.id} has the SHA-256 {sha256}, not the declared {file.sha256}. Upload it again."
             raise HashMismatch(message, expected=file.sha256, found=sha256)
-        finished = await self._engine.do(records.finish_files, finish)
+        finished = await self.scope.do(records.finish_files, finish)
         if finished.id != file.id:
             with contextlib.suppress(BackendUnavailable):  # it is marked as doomed, so `prune` deletes it later
                 await self._erase(file.id)
         return finished
 
     async def _read(self, file: File, start: int, end: int) -> AsyncIterator[bytes]:
-        for piece in await self._engine.look(records.list_pieces, file.id):
+        for piece in await self.scope.look(records.list_pieces, file.id):
             if piece.start + piece.size <= start:
                 continue
             if piece.start >= end:
@@ -283,7 +293,7 @@ class Archive:
         except BackendError as missing:
             damage = missing
         log.error("piece %s of file %s cannot be read: %s", piece.name, file.id, damage)
-        await self._engine.do(records.distrust, file.id)
+        await self.scope.do(records.distrust, file.id)
         raise damage
 
 
@@ -356,3 +366,7 @@ def range_of(text: str | None, size: int) -> tuple[int, int] | None:
             f"The range {text!r:.80} is outside the file, which has {size} bytes. Request a range within it.", size=size
         )
     return first, last
+
+
+_hashes: Final = Local[Hashes](Hashes)
+"""Running hashes of uploads in this process."""

@@ -1,0 +1,165 @@
+"""The connection of a client to a server: requests, retries, and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from ojster.core import errors
+from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
+from ojster.core.job import Job
+from ojster.core.timestamps import parse_timestamp
+from ojster.jobs.envelope import from_json
+from ojster.jobs.queries import Page
+from ojster.jobs.request import Members, read_members
+from ojster.workflows.views import WorkflowFilter
+
+log = logging.getLogger(__name__)
+
+DEFAULT_RETRY_SECONDS: Final = 10.0
+"""Default time for which a call is retried while the server is unreachable, in seconds."""
+
+_HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _error_classes(root: type[OjsterError]) -> Iterator[type[OjsterError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _error_classes(child)
+
+
+_BY_CODE_AND_STATUS: Final = {(kind.code, kind.status): kind for kind in _error_classes(OjsterError)}
+
+
+class Connection:
+    """The HTTP connections of a client, for one event loop; parameters as of ``ojster.client.client.HttpClient``."""
+
+    def __init__(
+        self, url: str, *, patience: float = DEFAULT_RETRY_SECONDS, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = url.rstrip("/").removesuffix("/ojs/v1")
+        self.patience = patience
+        self.http = httpx.AsyncClient(
+            base_url=self.url,
+            headers=_HEADERS | dict(headers or {}),
+            timeout=httpx.Timeout(30.0, connect=5.0),
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.http.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        wait: float = 0.0,
+        patience: float | None = None,
+        also: int | None = None,
+    ) -> Members:
+        """Make a request. While the server is unreachable or answers 503, retry it for ``patience`` seconds.
+
+        An answer with the status ``also`` is returned, not raised as an error.
+        """
+        content = None if body is None else _encode(body)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.patience if patience is None else patience)
+        pause = 0.05
+        while True:
+            try:
+                response = await self.http.request(
+                    method, "/ojs/v1" + path, content=content, timeout=httpx.Timeout(30.0 + wait, connect=5.0)
+                )
+            except httpx.TransportError as error:
+                problem = self.unreachable(error)
+            else:
+                if response.status_code != 503:
+                    return members_of(response, also)
+                problem = BackendUnavailable(f"The server {self.url} is unavailable (503). Retry later.")
+            if loop.time() + pause > deadline:
+                raise problem
+            log.debug("%s Retrying in %.2f s.", problem, pause)
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(pause * 2, 1.0)
+
+    async def batch(self, path: str, name: str, items: Sequence[Any]) -> list[Job | OjsterError]:
+        """Send a batch, and return the outcome of each item."""
+        if not items:
+            return []
+        answer = await self.call("POST", path, {name: items})
+        return [outcome_of(raw) for raw in list_of(answer["results"])]
+
+    async def list_page(self, path: str, query: Mapping[str, Any]) -> tuple[dict[str, msgspec.Raw], int, int | None]:
+        """Return a page of a list, the length of the list, and the cursor of the next page."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        answer = await self.call("GET", f"{path}?{httpx.QueryParams(given)}")
+        page = msgspec.json.decode(answer["pagination"])
+        cursor = page.get("next_cursor")
+        return answer, page["total"], int(cursor) if cursor else None
+
+    def unreachable(self, error: Exception) -> BackendUnavailable:
+        """Return the error for a failed connection."""
+        return BackendUnavailable(f"The server {self.url} cannot be reached: {error or type(error).__name__}.")
+
+
+class RemoteCapability:
+    """The calls of one capability, made to a server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+
+def members_of(response: httpx.Response, also: int | None = None) -> Members:
+    """Return the members of an answer, or raise the error that it describes. ``also``: a status that is no error."""
+    try:
+        members = read_members(response.content, "The answer")
+    except OjsterError as error:
+        raise BackendError(f"{response.request.url} answered {response.status_code} without JSON: {error}") from None
+    if response.is_success or response.status_code == also:
+        return members
+    raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status_code)
+
+
+def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
+    """Return the error that JSON describes."""
+    code = shown.get("code", "backend_error")
+    statuses = [status] if status is not None else [known for name, known in _BY_CODE_AND_STATUS if name == code]
+    kind = next((_BY_CODE_AND_STATUS[code, each] for each in statuses if (code, each) in _BY_CODE_AND_STATUS), None)
+    details = shown.get("details") or {}
+    return (kind or errors.OjsterError)(shown.get("message", f"The server answered {status}."), **details)
+
+
+def outcome_of(raw: msgspec.Raw) -> Job | OjsterError:
+    """Return the job, or the error, of one item of a batch."""
+    shown = read_members(raw, "The result")
+    return error_of(msgspec.json.decode(shown["error"])) if "error" in shown else from_json(bytes(raw))
+
+
+def job_of(raw: msgspec.Raw) -> Job:
+    """Return the job that JSON describes."""
+    return from_json(bytes(raw))
+
+
+def list_of(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    """Return the elements of a JSON array."""
+    return msgspec.json.decode(raw, type=list[msgspec.Raw])
+
+
+def paging(page: Page | WorkflowFilter) -> dict[str, Any]:
+    """Return the query parameters of a page."""
+    return {"limit": page.limit, "offset": page.offset, "cursor": page.before}
+
+
+def read_timestamp(text: str | None) -> int | None:
+    """Return a time stamp in microseconds since the epoch; ``None`` for ``None``."""
+    return None if text is None else parse_timestamp(text)

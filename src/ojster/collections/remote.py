@@ -1,0 +1,81 @@
+"""Calls about collections, made to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from ojster.client.connection import (
+    RemoteCapability,
+)
+from ojster.collections.contents import Collection
+from ojster.collections.items import ITEM_QUERY, Item, Lookup, NewItem, Where
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RemoteCollections(RemoteCapability):
+    """Calls about collections."""
+
+    async def create(self, name: str, description: str | None = None) -> Collection:
+        """Create a named collection."""
+        answer = await self._connection.call("POST", "/collections", {"name": name, "description": description})
+        return msgspec.json.decode(answer["collection"], type=Collection)
+
+    async def all(self) -> list[Collection]:
+        """Return all named collections."""
+        return msgspec.json.decode(
+            (await self._connection.call("GET", "/collections"))["collections"], type=list[Collection]
+        )
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a named collection."""
+        await self._connection.call("DELETE", f"/collections/{quote(name, safe='')}{'?force=true' * force}")
+
+    async def add(self, where: Where, item: NewItem) -> Item:
+        """Add an item to a collection."""
+        body = {
+            "name": item.name,
+            "data": msgspec.Raw(item.data),
+            "category": item.category,
+            "replace": item.replace,
+            "file": item.file_id,
+            "filename": item.filename,
+            "content_type": item.content_type,
+        }
+        return msgspec.json.decode((await self._connection.call("POST", _items_path(where), body))["item"], type=Item)
+
+    async def remove(self, where: Where, name: str) -> Item:
+        """Remove an item from a collection."""
+        answer = await self._connection.call("DELETE", _items_path(where, name))
+        return msgspec.json.decode(answer["item"], type=Item)
+
+    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
+        """Return the items of a collection that match ``lookup``; with ``history``, removed and replaced ones too."""
+        wanted = msgspec.structs.asdict(lookup) if lookup is not None else {}
+        query: dict[str, Any] = {name: wanted.get(name) for name in ITEM_QUERY}
+        query["data"] = _encode(wanted["data"]).decode() if wanted.get("data") else None
+        query["history"] = "true" if history else None
+        given = {name: value for name, value in query.items() if value is not None}
+        answer = await self._connection.call("GET", _items_path(where, query=given))
+        return msgspec.json.decode(answer["items"], type=list[Item])
+
+
+def _items_path(where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the path and query of a collection's items, or of one item."""
+    query = dict(query)
+    if where.name is not None:
+        path = f"/collections/{quote(where.name, safe='')}/items"
+        if where.job_id is not None:
+            query["job_id"] = where.job_id
+    elif where.job_id is not None:
+        path = f"/jobs/{quote(where.job_id, safe='')}/items"
+    else:
+        path = f"/workflows/{quote(where.workflow_id or '', safe='')}/items"
+    if name is not None:
+        path += f"/{quote(name, safe='')}"
+    return f"{path}?{urlencode(query)}" if query else path

@@ -1,0 +1,81 @@
+"""Calls about events and notification channels."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ojster.core.events import EventFilter, EventPage
+from ojster.core.tenant import called, split
+from ojster.events import log as event_log
+from ojster.events import notifications
+from ojster.events.channel import Channel, check_channel
+from ojster.jobs.scope import CapabilityService
+from ojster.storage.memory import Local
+
+
+class _Following:
+    """When this process last asked for the recording of events, in microseconds since the epoch."""
+
+    def __init__(self) -> None:
+        self.asked_at = 0
+
+
+_following: Final = Local[_Following](_Following)
+
+
+class EventService(CapabilityService):
+    """Calls about events and notification channels."""
+
+    async def put_channel(self, channel: Channel) -> bool:
+        """Create or change a notification channel; return whether it is new.
+
+        Raises
+        ------
+        InvalidRequest
+            The channel is invalid.
+        """
+        check_channel(channel)
+        kept = msgspec.structs.replace(channel, name=self.scope.named(channel.name))
+        return await self.scope.do(notifications.put_channels, kept)
+
+    async def channels(self) -> list[Channel]:
+        """Return the channels, by name."""
+        found = await self.database.read(notifications.list_channels, None)
+        mine = [one for one in found if self.scope.sees(split(one.name)[0])]
+        return [msgspec.structs.replace(one, name=called(one.name)) for one in mine]
+
+    async def delete_channel(self, name: str) -> None:
+        """Delete a channel.
+
+        Raises
+        ------
+        NotFound
+            The channel does not exist.
+        """
+        await self.scope.do(notifications.delete_channels, self.scope.named(name))
+
+    async def select(self, chosen: EventFilter) -> EventPage:
+        """Return a page of recent events, oldest first."""
+        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant)
+        await self._follow()
+        return await self.database.read(event_log.select_events, chosen)
+
+    async def read_on(self, number: int) -> event_log.Stretch:
+        """Return the events of all tenants after the event with a number."""
+        await self._follow()
+        return await self.database.read(event_log.read_on, number)
+
+    async def last(self) -> int:
+        """Return the number from which to follow the events: all later events have a higher one."""
+        await self._follow()
+        return await self.database.read(event_log.last_event, None)
+
+    async def _follow(self) -> None:
+        """Keep the recording of events switched on, and number the visible events."""
+        now = self.database.clock()
+        if now >= _following.of(self.database.memory).asked_at + event_log.FOLLOW_PERIOD_US // 2:
+            _following.of(self.database.memory).asked_at = now
+            await self.database.run(event_log.record_follower, None)
+        await self.database.order_events()

@@ -1,0 +1,137 @@
+"""The scope of a call: a database, and the tenant and access of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from ojster.core.access import Access
+from ojster.core.errors import Forbidden, OjsterError, TenantMissing
+from ojster.core.tenant import NOBODY, qualify
+from ojster.jobs import queries
+from ojster.storage.database import Database
+from ojster.storage.dispatcher import Operation
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who calls.
+
+    Parameters
+    ----------
+    tenant:
+        The tenant whose jobs the caller can read and create; the empty string: only those without a tenant; ``None``:
+        all, and what it creates belongs to the tenant that a request names.
+    access:
+        What the caller may do; ``None``: everything.
+    """
+
+    tenant: str | None = None
+    access: Access | None = None
+
+
+ANYONE: Final = Caller()
+"""A caller without limits: the process itself."""
+
+
+class Scope:
+    """A database as one caller can use it.
+
+    Attributes
+    ----------
+    database:
+        The database.
+    caller:
+        Who calls.
+    """
+
+    def __init__(self, database: Database, caller: Caller = ANYONE) -> None:
+        self.database = database
+        self.caller = caller
+        self.tenant = caller.tenant
+        self.access = caller.access
+
+    @property
+    def who(self) -> str | None:
+        """The name of the caller, if it is known."""
+        return None if self.access is None else self.access.who
+
+    def named(self, name: str) -> str:
+        """Return the stored name of what the tenant calls ``name``."""
+        return qualify(self.tenant or NOBODY, name)
+
+    def sees(self, tenant: str) -> bool:
+        """Return whether the caller can read what belongs to a tenant."""
+        return self.tenant is None or self.tenant == tenant
+
+    def for_all(self, what: str) -> None:
+        """Raise ``Forbidden`` if the caller is limited to one tenant.
+
+        Parameters
+        ----------
+        what:
+            The operation, for the error message.
+        """
+        if self.tenant is not None:
+            raise Forbidden(f"{what} concerns all tenants. Send the request without a tenant.")
+
+    def need_all_queues(self, what: str) -> None:
+        """Raise ``Forbidden`` if the caller is limited to some queues."""
+        if self.access is not None:
+            self.access.need_all_queues(what)
+
+    def check_tenant(self, tenant: str) -> None:
+        """Raise ``TenantMissing`` if new jobs need a tenant, and this is none."""
+        if not tenant and self.database.settings.tenants == "required":
+            raise TenantMissing(
+                "The tenant is missing. Name it with the header X-OJS-Tenant or in 'meta.tenant_id'.",
+                field="meta.tenant_id",
+            )
+
+    def with_worker(self, message: M) -> M:
+        """Return a worker's message with the worker's stored name."""
+        worker_id: str | None = getattr(message, "worker_id", None)
+        return msgspec.structs.replace(message, worker_id=self.named(worker_id)) if worker_id else message
+
+    async def check_jobs(self, ids: Sequence[str]) -> list[OjsterError | None]:
+        """Return for each id ``None``, or ``NotFound`` if the caller's tenant has no such job."""
+        if self.tenant is None or not ids:
+            return [None for _ in ids]
+        owners = await self.database.read(queries.find_owners, tuple(ids))
+        return [None if owners.get(id) == self.tenant else queries.no_job(id) for id in ids]
+
+    async def check_job(self, job_id: str) -> None:
+        """Raise ``NotFound`` if the caller's tenant has no such job."""
+        for refusal in await self.check_jobs((job_id,)):
+            if refusal is not None:
+                raise refusal
+
+    async def do(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+        """Run a transaction function that may write; return its result, or raise its refusal."""
+        return accepted(await self.database.run(operation, argument))
+
+    async def look(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
+        """Run a transaction function that only reads, as ``do`` does."""
+        return accepted(await self.database.read(operation, argument))
+
+
+class CapabilityService:
+    """The calls of one capability, in one scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.database = scope.database
+
+
+def accepted(result: R | OjsterError) -> R:
+    """Return a result, or raise it if it is a refusal."""
+    if isinstance(result, OjsterError):
+        raise result
+    return result

@@ -1,0 +1,181 @@
+"""Maintenance: due work and retention, in the background of any number of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from ojster.core.errors import (
+    BackendUnavailable,
+    OjsterError,
+)
+from ojster.files import records
+from ojster.files.service import FileService
+from ojster.jobs.bulk import Action
+from ojster.jobs.scope import CapabilityService, Scope
+from ojster.jobs.selection import JobFilter, Step, walk
+from ojster.jobs.service import JobService
+from ojster.schedules import retention
+from ojster.schedules.due import upkeep
+from ojster.storage.transaction import Transaction
+from ojster.storage.wakeups import DUE
+
+log = logging.getLogger(__name__)
+
+MAX_MAINTENANCE_PAUSE_SECONDS: Final = 30.0
+"""Maximum time between runs of maintenance, in seconds, if nothing is known to be due."""
+
+MAX_RECONNECT_PAUSE_SECONDS: Final = 2.0
+"""Maximum time between attempts to reach an unavailable database, in seconds."""
+
+OUTAGE_GRACE_SECONDS: Final = 5.0
+"""Grace period after a database outage, in seconds, in which no lease expires, so that workers can report first."""
+
+WALK_INTERVAL_SECONDS: Final = 600.0
+"""Interval of walks over all jobs, for queues and tenants with their own retention, and over files, in seconds."""
+
+RETENTION_INTERVAL_SECONDS: Final = 60.0
+"""Interval of searches for finished jobs past their retention, in seconds."""
+
+
+class Maintenance(CapabilityService):
+    """Maintenance tasks of a database."""
+
+    def __init__(self, scope: Scope, jobs: JobService, files: FileService) -> None:
+        super().__init__(scope)
+        self._jobs = jobs
+        self._files = files
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the maintenance tasks. Any number of processes may run them for one database, until ``close``."""
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._keep_up(), name="ojster-upkeep"),
+                asyncio.create_task(self._retain(), name="ojster-retention"),
+            ]
+
+    async def stop(self) -> None:
+        """Stop the maintenance tasks."""
+        chores, self._tasks = self._tasks, []
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+
+    async def _keep_up(self) -> None:
+        database = self.database
+        with database.wakeups.waiter(DUE) as waiter:
+            while True:
+                waiter.arm()
+                database.next_due = None
+                delay = MAX_MAINTENANCE_PAUSE_SECONDS
+                try:
+                    due = await database.run(upkeep, None)
+                    database.next_due = due
+                    if due is not None:
+                        delay = min(MAX_MAINTENANCE_PAUSE_SECONDS, max(0.0, (due - database.clock()) / 1e6))
+                except BackendUnavailable as error:
+                    await self._until_it_answers(error)
+                    continue
+                except OjsterError as error:
+                    log.error("maintenance failed, retrying in 1 s: %s", error)
+                    delay = 1.0
+                await waiter.wait(delay)
+
+    async def _until_it_answers(self, error: BackendUnavailable) -> None:
+        """Wait until the database answers, and then ``OUTAGE_GRACE_SECONDS`` more, so that workers can report first.
+
+        Otherwise leases that ran out during the outage would expire, and completed jobs would run again.
+        """
+        started = asyncio.get_running_loop().time()
+        log.warning("the database is unavailable, retrying until it answers: %s", error)
+        pause = 0.2
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, MAX_RECONNECT_PAUSE_SECONDS)
+            try:
+                await self.database.run(answer, None)
+                break
+            except BackendUnavailable:
+                continue
+        log.warning("the database is available again after %.1f s", asyncio.get_running_loop().time() - started)
+        await asyncio.sleep(OUTAGE_GRACE_SECONDS)
+
+    async def _retain(self) -> None:
+        loop = asyncio.get_running_loop()
+        walked_at = loop.time() - WALK_INTERVAL_SECONDS
+        while True:
+            deleted = 0
+            try:
+                deleted = (await self.database.run(retention.forget, None))["rows"]
+                if deleted < retention.BATCH and loop.time() >= walked_at + WALK_INTERVAL_SECONDS:
+                    walked_at = loop.time()
+                    await self.retain_by_walks()
+                    if self._files.has_store:
+                        await self._files.prune()
+            except OjsterError as error:
+                log.error("retention failed, retrying later: %s", error)
+            await asyncio.sleep(0.02 if deleted >= retention.BATCH else RETENTION_INTERVAL_SECONDS)
+
+    async def retain_by_walks(self) -> int:
+        """Delete finished jobs of queues and tenants with their own retention; return the number of deleted jobs.
+
+        Spec: ojs-admin-api 6.6
+        """
+        settings = self.database.settings
+        own, deleted = await self.database.read(retention.own_retention, None), 0
+        for chosen in retention.walks(own, settings.retention, self.database.clock()):
+            deleted += (await self._jobs.sweep(Action.DELETE, chosen, quietly=True)).succeeded
+        for queue, kept in own.queues.items():
+            most = kept.most_dead_letters
+            while most is not None and (pruned := await self.database.run(retention.prune_own, (queue, most))):
+                deleted += pruned
+        return deleted
+
+    async def prune(self, *, dry_run: bool = False) -> dict[str, int]:
+        """Delete everything past its retention now, in small transactions.
+
+        The servers do so continuously. Use it to wait for the deletion, or with ``dry_run`` to preview it.
+
+        Parameters
+        ----------
+        dry_run:
+            Count without deleting.
+
+        Returns
+        -------
+        dict[str, int]
+            Number of ``jobs``, including those of workflows, of ``workflows``, and of ``files``.
+        """
+        self.scope.for_all("Pruning")
+        found: Counter[str] = Counter()
+        if dry_run:
+            found += await self.database.read(retention.count_forgettable, None)
+            own = await self.database.read(retention.own_retention, None)
+            for chosen in retention.walks(own, self.database.settings.retention, self.database.clock()):
+                found["jobs"] += await self._count_matching(chosen)
+            found["files"] = await self.database.read(records.count_forgettable_files, None)
+        else:
+            while (done := await self.database.run(retention.forget, None))["rows"]:
+                found += done
+            found["jobs"] += await self.retain_by_walks()
+            found["files"] = 0 if not self._files.has_store else await self._files.prune()
+        return {name: found[name] for name in ("jobs", "workflows", "files")}
+
+    async def _count_matching(self, chosen: JobFilter) -> int:
+        count, step = 0, Step(chosen)
+        while True:
+            stretch = await self.database.read(walk, step)
+            count += len(stretch.ids)
+            if stretch.next is None:
+                return count
+            step = stretch.next
+
+
+def answer(tx: Transaction, requests: Sequence[None]) -> list[None]:
+    """Run an empty query, to test whether the database answers."""
+    tx.execute("SELECT 1")
+    return list(requests)

@@ -1,0 +1,69 @@
+"""Calls about cron jobs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.core.tenant import split
+from ojster.jobs.extension import life
+from ojster.jobs.request import read_job, read_members
+from ojster.jobs.scope import CapabilityService, accepted
+from ojster.schedules import cron
+
+
+class ScheduleService(CapabilityService):
+    """Calls about cron jobs."""
+
+    async def register(self, item: cron.Cron) -> tuple[cron.Cron, bool]:
+        """Register or update a cron job; return it, and whether it is new.
+
+        Raises
+        ------
+        InvalidRequest
+            The template describes no valid job, or its queue refuses the job.
+        Forbidden
+            The caller is limited to certain queues.
+        """
+        self.scope.need_all_queues("A cron job")
+        members = read_members(item.template, "The cron job's template")
+        for complete in life.of(self.database.memory).complete:
+            await complete(self.scope, dict(members))
+        largest = self.database.settings.largest_job
+        read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant)
+        item = msgspec.structs.replace(item, name=self.scope.named(item.name))
+        return await self.database.run(cron.register, item)
+
+    async def switch(self, name: str, enabled: bool) -> cron.Cron:
+        """Enable or disable a cron job.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        """
+        return accepted(await self.database.run(cron.switch, (self.scope.named(name), enabled)))
+
+    async def unregister(self, name: str) -> cron.Cron:
+        """Remove a cron job.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        """
+        return accepted(await self.database.run(cron.unregister, self.scope.named(name)))
+
+    async def find(self, name: str) -> cron.Cron:
+        """Return a cron job.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        """
+        return accepted(await self.database.read(cron.find_cron, self.scope.named(name)))
+
+    async def all(self) -> list[cron.Cron]:
+        """Return all cron jobs by name."""
+        found = await self.database.read(cron.list_crons, None)
+        return [item for item in found if self.scope.sees(split(item.name)[0])]

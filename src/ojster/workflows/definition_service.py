@@ -1,0 +1,77 @@
+"""Calls about workflow definitions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.core.tenant import split
+from ojster.jobs.request import Members
+from ojster.jobs.scope import CapabilityService
+from ojster.workflows import definitions
+from ojster.workflows.definition import Definition, read_definition
+from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.plan import read_workflow
+
+
+class DefinitionService(CapabilityService):
+    """Calls about workflow definitions."""
+
+    async def create(self, name: str, members: Members) -> Definition:
+        """Create a workflow definition.
+
+        Raises
+        ------
+        InvalidRequest, InvalidWorkflow
+            The definition describes no valid workflow.
+        Duplicate
+            A definition with this name exists.
+        """
+        return await self.scope.do(definitions.create_definitions, self._read_definition(name, members))
+
+    async def update(self, name: str, members: Members) -> Definition:
+        """Add a version to a definition, unless the latest is the same; return the latest.
+
+        Raises
+        ------
+        InvalidRequest, InvalidWorkflow
+            The definition describes no valid workflow.
+        NotFound
+            The definition does not exist.
+        """
+        return await self.scope.do(definitions.update_definitions, self._read_definition(name, members))
+
+    def _read_definition(self, name: str, members: Members) -> Definition:
+        found = read_definition(name, members)
+        settings = self.database.settings
+        read_workflow(found.members, self.database.clock(), largest=settings.largest_job, tenant=self.scope.tenant)
+        return msgspec.structs.replace(found, name=self.scope.named(found.name))
+
+    async def find(self, which: Named) -> Definition:
+        """Return a version of a definition, or the latest.
+
+        Raises
+        ------
+        NotFound
+            The definition or the version does not exist.
+        """
+        which = msgspec.structs.replace(which, name=self.scope.named(which.name))
+        return await self.scope.look(definitions.find_definitions, which)
+
+    async def all(self) -> list[Definition]:
+        """Return the latest versions of all definitions, by name."""
+        found = await self.database.read(definitions.list_definitions, None)
+        return [one for one in found if self.scope.sees(split(one.name)[0])]
+
+    async def delete(self, what: Deletion) -> None:
+        """Delete a definition with all its versions.
+
+        Raises
+        ------
+        NotFound
+            The definition does not exist.
+        Conflict
+            The definition has unfinished workflows, and ``force`` is false.
+        """
+        await self.scope.do(
+            definitions.delete_definitions, msgspec.structs.replace(what, name=self.scope.named(what.name))
+        )

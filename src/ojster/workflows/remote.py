@@ -1,0 +1,157 @@
+"""Calls about workflows, made to a server."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from ojster.client.connection import (
+    RemoteCapability,
+    job_of,
+    list_of,
+    paging,
+)
+from ojster.core.errors import Duplicate
+from ojster.core.ids import new_id
+from ojster.jobs.failure import Failure
+from ojster.jobs.request import Members
+from ojster.jobs.transitions import ChangedJob
+from ojster.workflows.info import WorkflowInfo, WorkflowPage
+from ojster.workflows.notes import NewNote, Note
+from ojster.workflows.properties import Properties, PropertyChange
+from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.suspensions import WorkflowResumption
+from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.workflows import Review, StepAddress
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RemoteWorkflows(RemoteCapability):
+    """Calls about workflows."""
+
+    async def activate(self, job_id: str, data: bytes | None = None, failure: Failure | None = None) -> ChangedJob:
+        """Make a pending job available, or resume a suspended job with a result or a failure."""
+        path = f"/jobs/{quote(job_id, safe='')}/activate"
+        return _steered((await self._connection.call("POST", path, _resumption(data, failure)))["job"])
+
+    async def add_note(self, item: NewNote) -> Note:
+        """Add a note to a job or a workflow."""
+        of = f"/jobs/{item.job_id}" if item.job_id is not None else f"/workflows/{item.workflow_id}"
+        answer = await self._connection.call("POST", quote(of) + "/info", {"note": msgspec.Raw(item.note)})
+        return msgspec.json.decode(answer["note"], type=Note)
+
+    async def notes_of_job(self, job_id: str) -> list[Note]:
+        """Return the notes on a job."""
+        answer = await self._connection.call("GET", f"/jobs/{quote(job_id, safe='')}/info")
+        return msgspec.json.decode(answer["notes"], type=list[Note])
+
+    async def create(self, members: Members) -> WorkflowInfo:
+        """Create a workflow."""
+        given = "id" in members
+        id = msgspec.json.decode(members.setdefault("id", msgspec.Raw(_encode(new_id()))))
+        try:
+            return _workflow(await self._connection.call("POST", "/workflows", members))
+        except Duplicate as refusal:
+            if given or refusal.details.get("existing_workflow_id") != id:
+                raise
+            return await self.show(id)  # the answer to an earlier try was lost
+
+    async def show(
+        self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
+    ) -> WorkflowInfo:
+        """Return a workflow; wait up to ``wait`` seconds (at most 60) until it finishes or differs from ``version``."""
+        query: dict[str, Any] = {"wait_ms": int(min(wait, 60) * 1000), "steps": "true" if steps else "false"}
+        if version is not None:
+            query["version"] = version
+        path = f"/workflows/{quote(workflow_id, safe='')}?{httpx.QueryParams(query)}"
+        return _workflow(await self._connection.call("GET", path, wait=wait))
+
+    async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
+        """Return a page of workflows."""
+        given = {name: getattr(chosen, name) for name in ("state", "type", "name", "definition", "target")}
+        query = paging(chosen) | given
+        answer, total, before = await self._connection.list_page("/workflows", query)
+        found = [WorkflowInfo.from_json(raw) for raw in list_of(answer["workflows"])]
+        return WorkflowPage(found, total, before)
+
+    async def cancel(self, workflow_id: str) -> WorkflowInfo:
+        """Cancel a workflow."""
+        return _workflow(await self._connection.call("DELETE", f"/workflows/{quote(workflow_id, safe='')}"))
+
+    async def retry(self, workflow_id: str) -> WorkflowInfo:
+        """Retry the steps of a workflow that did not succeed."""
+        return await self._post_to_workflow(workflow_id, "retry")
+
+    async def hold(self, workflow_id: str) -> WorkflowInfo:
+        """Hold a workflow: no further step starts."""
+        return await self._post_to_workflow(workflow_id, "hold")
+
+    async def release(self, workflow_id: str) -> WorkflowInfo:
+        """Release a held workflow."""
+        return await self._post_to_workflow(workflow_id, "release")
+
+    async def resume(self, item: WorkflowResumption) -> WorkflowInfo:
+        """Resume the suspended job of a workflow."""
+        body = _resumption(item.data, item.failure) | ({} if item.step is None else {"step": item.step})
+        return await self._post_to_workflow(item.workflow_id, "resume", body)
+
+    async def properties(self, workflow_id: str) -> Properties:
+        """Return the properties that the tasks of a workflow share."""
+        answer = await self._connection.call("GET", f"/workflows/{quote(workflow_id, safe='')}/properties")
+        return msgspec.json.decode(answer["properties"], type=Properties)
+
+    async def change_properties(self, item: PropertyChange) -> Properties:
+        """Change the properties that the tasks of a workflow share."""
+        body = msgspec.structs.asdict(item.changes) | {
+            "job_id": item.job_id,
+            "worker_id": item.worker_id,
+            "attempt": item.attempt,
+        }
+        answer = await self._connection.call("POST", f"/workflows/{quote(item.workflow_id, safe='')}/properties", body)
+        return msgspec.json.decode(answer["properties"], type=Properties)
+
+    async def notes(self, workflow_id: str) -> list[Note]:
+        """Return the notes on a workflow and its jobs."""
+        answer = await self._connection.call("GET", f"/workflows/{quote(workflow_id, safe='')}/info")
+        return msgspec.json.decode(answer["notes"], type=list[Note])
+
+    async def status(self, workflow_id: str) -> WorkflowStatus:
+        """Return the outcomes of a workflow's ended steps, and its current steps."""
+        answer = await self._connection.call("GET", f"/workflows/{quote(workflow_id, safe='')}/status")
+        return msgspec.json.decode(answer["status"], type=WorkflowStatus)
+
+    async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
+        """Return the number of workflows by state and time of creation."""
+        query = "" if definition is None else f"?{httpx.QueryParams({'definition': definition})}"
+        answer = await self._connection.call("GET", f"/workflows/statistics{query}")
+        return msgspec.json.decode(answer["statistics"], type=WorkflowStatistics)
+
+    async def review_step(self, review: Review) -> WorkflowInfo:
+        """Approve or reject a step, or add a note to it."""
+        body = {"action": review.action, "notes": review.notes, "author": review.author}
+        return await self._post_to_workflow(review.workflow_id, f"steps/{quote(review.step, safe='')}/review", body)
+
+    async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
+        """Cancel a step and all steps inside it."""
+        return await self._post_to_workflow(address.workflow_id, f"steps/{quote(address.step, safe='')}/cancel")
+
+    async def _post_to_workflow(self, workflow_id: str, what: str, body: Any = None) -> WorkflowInfo:
+        return _workflow(await self._connection.call("POST", f"/workflows/{quote(workflow_id, safe='')}/{what}", body))
+
+
+def _workflow(answer: Members) -> WorkflowInfo:
+    return WorkflowInfo.from_json(answer["workflow"])
+
+
+def _resumption(data: bytes | None, failure: Failure | None) -> dict[str, Any]:
+    if failure is not None:
+        return {"error": failure}
+    return {} if data is None else {"result": msgspec.Raw(data)}
+
+
+def _steered(raw: msgspec.Raw) -> ChangedJob:
+    return ChangedJob(job_of(raw), msgspec.json.decode(raw).get("previous_state", ""))
