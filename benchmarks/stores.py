@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 from tests.postgres import PostgresServer
 
-from ojster.storage.database import migrate_database
+from ojster.storage.open import migrate_database
 from ojster.storage.postgres.url import parse_postgres_url
 
 

@@ -21,7 +21,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.request import read_members
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 
 R = TypeVar("R")
 

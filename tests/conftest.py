@@ -27,8 +27,9 @@ from ojster.jobs.request import Members
 from ojster.schedules.due import upkeep
 from ojster.server.application import Application
 from ojster.service import Service
-from ojster.storage.database import Database, open_database
-from ojster.storage.dispatcher import Operation
+from ojster.storage.call import Operation
+from ojster.storage.database import Database
+from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.postgres import PostgresServer
 

@@ -36,7 +36,7 @@ from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
 from ojster.events.reaction_rules import ATTRIBUTE
-from ojster.files.store import store_for
+from ojster.files.open import store_for
 from ojster.files.transfer import restore
 from ojster.fleet import ml_resources
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
@@ -49,7 +49,8 @@ from ojster.jobs.versions import ANY, Handled, parse_handled
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
-from ojster.storage.database import POSTGRES, names_a_database, open_database, without_password
+from ojster.storage.database import POSTGRES, names_a_database, without_password
+from ojster.storage.open import open_database
 from ojster.storage.transaction import Later, Transaction
 from ojster.workflow import Step, Workflow, chain, start_request
 from ojster.workflows.definition import Definition

@@ -12,7 +12,7 @@ import pytest
 
 from ojster.app import App, JobOptions, request_of
 from ojster.client.client import HttpClient
-from ojster.storage.database import migrate_database
+from ojster.storage.open import migrate_database
 from tests.chaos.fleet import Fleet, Load, settle
 from tests.postgres import PostgresServer
 

@@ -20,7 +20,7 @@ from django.conf import settings as django_settings
 from ojster import App, Duplicate, InvalidRequest, JobHandle, JobType, NotFound, NotInTransaction, Unique
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import SERVER_VARIABLE
 

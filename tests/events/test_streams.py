@@ -20,7 +20,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, Release
 from ojster.jobs.request import read_members
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, request
 from tests.server.test_connections import serving
 

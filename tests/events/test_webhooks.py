@@ -349,7 +349,7 @@ async def test_a_lookup_that_hangs_holds_nobody_up(http: Http, bench: Bench, mon
 
 
 async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) -> None:
-    from ojster.storage.database import open_database
+    from ojster.storage.open import open_database
 
     engine = Service(open_database(shared_url))
     config = uvicorn.Config(Application(engine, trusting=True), port=0, log_level="error")

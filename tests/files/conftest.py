@@ -11,7 +11,8 @@ from moto.server import ThreadedMotoServer
 
 from ojster.core.ids import new_id
 from ojster.files import service as streams
-from ojster.files.store import FileStore, open_store
+from ojster.files.open import open_store
+from ojster.files.store import FileStore
 from ojster.service import Service
 from ojster.storage.database import Database
 

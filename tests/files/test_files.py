@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, NotFound, Unsupported
 from ojster.files.file import HashMismatch, NewFile
+from ojster.files.open import open_store, store_for
 from ojster.files.records import Finish, finish_files, reset_uploads
 from ojster.files.service import UploadInterruptedError, range_of
-from ojster.files.store import DirectoryStore, FileStore, MemoryStore, open_store, store_for
+from ojster.files.store import DirectoryStore, FileStore, MemoryStore
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from tests.conftest import Bench
@@ -371,7 +372,7 @@ PARTS = st.lists(st.binary(max_size=2500), max_size=5)
 
 @given(PARTS, st.integers(0, 5))
 async def test_whatever_the_parts_and_wherever_it_is_cut_the_whole_is_the_same(parts: list[bytes], cut: int) -> None:
-    from ojster.storage.database import open_database
+    from ojster.storage.open import open_database
 
     whole = b"".join(parts)
     database = open_database("sqlite:///:memory:")

@@ -20,8 +20,9 @@ from ojster.core.errors import BackendError, BackendUnavailable, NotFound
 from ojster.files import service as streams
 from ojster.files import transfer
 from ojster.files.file import FileRef, HashMismatch, NewFile
+from ojster.files.open import open_store
 from ojster.files.records import list_pieces
-from ojster.files.store import FileStore, open_store
+from ojster.files.store import FileStore
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller

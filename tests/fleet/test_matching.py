@@ -28,7 +28,7 @@ from ojster.jobs.selection import JobFilter
 from ojster.queues import configuration
 from ojster.queues.configuration import Configuration
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Clock, empty
 

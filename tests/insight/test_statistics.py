@@ -9,7 +9,7 @@ import pytest
 from ojster.insight.statistics import Span, Work, history
 from ojster.schedules.retention import forget
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock
 
 pytestmark = pytest.mark.anyio

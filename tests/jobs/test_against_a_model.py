@@ -28,7 +28,8 @@ from ojster.jobs.push import push
 from ojster.jobs.request import read_job
 from ojster.queues.queues import pause, resume
 from ojster.schedules.due import upkeep
-from ojster.storage.database import Database, open_database
+from ojster.storage.database import Database
+from ojster.storage.open import open_database
 from ojster.workflows import suspensions
 from tests.conftest import Clock, empty, request
 

@@ -21,8 +21,9 @@ from ojster.jobs.request import read_job
 from ojster.jobs.selection import JobFilter
 from ojster.schedules.cron import Cron, register
 from ojster.service import Service
-from ojster.storage.database import Database, open_database
-from ojster.storage.dispatcher import LongPoll
+from ojster.storage.call import LongPoll
+from ojster.storage.database import Database
+from ojster.storage.open import open_database
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request, shown
 

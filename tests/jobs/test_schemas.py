@@ -13,7 +13,7 @@ from ojster.core.errors import InvalidRequest, SchemaViolation
 from ojster.core.json_schema import breaking_changes, compile_schema, parse_version
 from ojster.jobs.schemas import Mode, Schema, register_schemas
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.conftest import Clock, Http, request
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from ojster.core.errors import QueueFull
 from ojster.queues.rules import may_be_bounded
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, Http, request
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from ojster.queues import pools
 from ojster.queues.fairness import STRICT, FairnessState, Sharing, Strategy
 from ojster.queues.pool import Pool
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock
 
 pytestmark = pytest.mark.anyio

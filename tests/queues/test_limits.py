@@ -21,7 +21,7 @@ from ojster.queues import claim_policies, limits
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits, Rate
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import Bench, Clock, request
 

@@ -11,7 +11,7 @@ import pytest
 from ojster.core.errors import NotFound
 from ojster.schedules.cron import Cron
 from ojster.schedules.due import upkeep
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.conftest import START, Bench, Clock, shown
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ import pytest
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.storage.sqlite.database import MAX_LOG_PAGES, migrate
 from ojster.storage.sqlite.notifier import SocketNotifier
 from tests.conftest import request

@@ -22,7 +22,8 @@ from ojster.schedules.cron import Cron
 from ojster.schedules.due import upkeep
 from ojster.schedules.retention import forget
 from ojster.service import Service
-from ojster.storage.database import migrate_database, open_database, without_password
+from ojster.storage.database import without_password
+from ojster.storage.open import migrate_database, open_database
 from ojster.storage.postgres import database as postgres
 from ojster.storage.postgres import notifier
 from ojster.storage.postgres.database import PostgresDatabase

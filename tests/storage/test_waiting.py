@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ojster.storage.dispatcher import Call, Dispatcher, LongPoll, _LoopCalls
+from ojster.storage.call import Call, LongPoll
+from ojster.storage.dispatcher import Dispatcher, _LoopCalls
 from ojster.storage.parked import ParkedCalls
 
 pytestmark = pytest.mark.anyio

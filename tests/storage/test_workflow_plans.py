@@ -15,7 +15,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.jobs.request import read_members
 from ojster.schedules.due import upkeep
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.storage.postgres.database import PLANNER_SETTINGS, PostgresTransaction
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url

@@ -20,7 +20,7 @@ from ojster.jobs.selection import JobFilter
 from ojster.queues.configuration import Configuration, configure
 from ojster.queues.rate_limit import Rate
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.tenancy import tenants
 from ojster.tenancy.tenants import TenantChange
 from tests.conftest import Bench, Clock, request

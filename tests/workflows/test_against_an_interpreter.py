@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.conftest import Clock, empty
 from tests.workflows.driver import Crowd, every_step, leftovers
 from tests.workflows.interpreter import Maker

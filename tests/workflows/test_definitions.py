@@ -12,7 +12,7 @@ from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkf
 from ojster.jobs.request import Members, read_members
 from ojster.jobs.scope import Caller
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.workflows.definitions import Deletion, Named
 from tests.conftest import Bench, Clock
 

@@ -30,7 +30,7 @@ from ojster.jobs.request import read_members
 from ojster.jobs.scope import accepted
 from ojster.sandbox.sandbox import CodeFailed, Request, Sandbox
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Executor

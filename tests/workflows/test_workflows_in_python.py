@@ -39,7 +39,7 @@ from ojster import (
 )
 from ojster.server.application import Application
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from tests.postgres import free_port
 
 pytestmark = pytest.mark.anyio

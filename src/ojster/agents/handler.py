@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -23,10 +23,23 @@ from ojster.agents.budgets import Account
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 
-if TYPE_CHECKING:
-    from ojster.app import JobHandle, JobType
-
 T = TypeVar("T")
+H = TypeVar("H", covariant=True)
+
+
+class Delegate(Protocol[H]):
+    """A job type that an agent can delegate to: ``ojster.JobType``."""
+
+    @property
+    def options(self) -> Any:
+        """The options of the type; ``agent`` among them."""
+
+    def using(self, **options: Any) -> Delegate[H]:
+        """Return the type with other options."""
+
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> H:
+        """Enqueue a job."""
+
 
 DEFAULT_TOOL_TIMEOUT_MS: Final = 30_000
 """Default timeout of a tool call, in milliseconds."""
@@ -170,7 +183,7 @@ class AgentTask:
         await self._record_tool_call(name, started, result if isinstance(result, dict) else {"value": result})
         return result
 
-    async def delegate(self, to: JobType[..., Any], *args: Any, **kwargs: Any) -> JobHandle:
+    async def delegate(self, to: Delegate[H], *args: Any, **kwargs: Any) -> H:
         """Enqueue a job that does part of this job's work. It shares this job's token budget and is one level deeper.
 
         Raises

@@ -23,7 +23,8 @@ from ojster.core.errors import OjsterError
 from ojster.core.settings import Retention, Settings
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
-from ojster.storage.database import migrate_database, without_password
+from ojster.storage.database import without_password
+from ojster.storage.open import migrate_database
 
 
 @click.command(

@@ -25,17 +25,16 @@ from ojster.collections.items import (
     key_of_workflow,
 )
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
-from ojster.core.job import Job
+from ojster.core.ids import is_job_id
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import JobState
 from ojster.core.tenant import called, qualify, split
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import refer, renew_grace
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction
-from ojster.workflows.graph import find_workflow, no_workflow
-from ojster.workflows.node import NUMBER_BITS
 
 MAX_ITEMS: Final = 10_000
 """Maximum number of items in the own collection of a workflow or a job."""
@@ -226,12 +225,25 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
             return need_collection(tx, qualify(job.tenant, called(place.name))), job.tenant
         return key_of_job(job.seq), job.tenant
     if place.workflow_id is not None:
-        workflow = find_workflow(tx, place.workflow_id, lock=lock)
-        if workflow is None or place.tenant not in (None, workflow.tenant):
+        seq, tenant = _find_workflow(tx, place.workflow_id, lock=lock)
+        if place.tenant not in (None, tenant):
             raise no_workflow(place.workflow_id)
-        return key_of_workflow(workflow.seq), workflow.tenant
+        return key_of_workflow(seq), tenant
     name = place.name or ""
     return need_collection(tx, name), split(name)[0]
+
+
+def _find_workflow(tx: Transaction, id: str, *, lock: bool) -> tuple[int, str]:
+    """Return the ``seq`` and the tenant of a workflow, or raise ``NotFound``."""
+    if not is_job_id(id):
+        raise no_workflow(id)
+    rows = tx.execute(
+        "SELECT seq, tenant FROM workflows WHERE id = :id AND state <> 'forgotten'" + (tx.for_update if lock else ""),
+        {"id": id},
+    )
+    if not rows:
+        raise no_workflow(id)
+    return rows[0][0], rows[0][1]
 
 
 def _check_runs(tx: Transaction, place: Place) -> None:
@@ -346,7 +358,7 @@ def _row(
 ) -> tuple[Any, ...]:
     kind: Kind = "data" if file is None else "artifact"
     is_elsewhere = job is not None and job.node is not None and not is_internal(key)
-    workflow = (job.node or 0) >> NUMBER_BITS if job is not None and is_elsewhere else None
+    workflow = (job.node or 0) >> NODE_BITS if job is not None and is_elsewhere else None
     who = by if job is None else f"job {job.id}"
     job_id = None if job is None or is_of_job(key) else job.id  # a job's own items do not delay its deletion
     described = None if file is None else msgspec.json.encode(file)

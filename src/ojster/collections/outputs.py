@@ -25,7 +25,6 @@ from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction, TryAgain
-from ojster.workflows.node import NUMBER_BITS
 
 _ENVELOPE_ATTRIBUTES: Final = frozenset({"id", "type", "args"})
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -91,7 +90,7 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
 
 def workflow_of(job: Job) -> int | None:
     """Return the number of a job's workflow; ``None``: the job has none."""
-    return None if job.node is None else job.node >> NUMBER_BITS
+    return job.workflow
 
 
 def run_reaction(tx: Transaction, job: Job, event: Event, act: Callable[[], object]) -> None:

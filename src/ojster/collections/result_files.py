@@ -12,7 +12,7 @@ import msgspec
 from ojster.collections.contents import put
 from ojster.collections.items import NewItem, key_of_job
 from ojster.core.errors import BackendUnavailable, NotFound, PayloadTooLarge
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.reacts import COLLECTS_BIT
 from ojster.events.reaction_rules import Collect, reactions_of
 from ojster.files.file import JSON, MAX_INLINE_RESULT_BYTES, RESULT, NewFile, reference_to
@@ -20,7 +20,6 @@ from ojster.files.service import FileService
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import NUMBER_BITS
 
 log = logging.getLogger("ojster")
 
@@ -68,10 +67,10 @@ def _is_looked_into(tx: Transaction, job: Job) -> bool:
         return True
     if job.node is None:
         return False
-    low = job.node >> NUMBER_BITS << NUMBER_BITS
+    low = job.node >> NODE_BITS << NODE_BITS
     specs = tx.execute(
         "SELECT spec FROM node_specs WHERE id BETWEEN :low AND :high",
-        {"low": low, "high": low + (1 << NUMBER_BITS) - 1},
+        {"low": low, "high": low + (1 << NODE_BITS) - 1},
     )
     return any(_LOOKS_INTO_RESULTS.search(spec) for (spec,) in specs)
 

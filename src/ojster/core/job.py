@@ -9,6 +9,9 @@ import msgspec
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.states import FINISHED, JobState
 
+NODE_BITS: Final = 20
+"""Number of bits of a node's id that number it within its workflow; the others are the workflow's ``seq``."""
+
 
 class Job(msgspec.Struct, gc=False):
     """A job as it is stored. Times are microseconds since the epoch, durations microseconds.
@@ -71,6 +74,11 @@ class Job(msgspec.Struct, gc=False):
             return None
         last: dict[str, Any] = msgspec.json.decode(_raw_list(self.errors)[-1])
         return last
+
+    @property
+    def workflow(self) -> int | None:
+        """The ``seq`` of the workflow of a step; ``None``: the job is no step."""
+        return None if self.node is None else self.node >> NODE_BITS
 
     @property
     def outcome(self) -> Outcome | None:

@@ -12,13 +12,9 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import Any, Protocol
 
-from ojster.core.errors import BackendError, BackendUnavailable, InvalidRequest
-
-SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-"""URL schemes of object stores."""
+from ojster.core.errors import BackendError, BackendUnavailable
 
 
 class FileStore(Protocol):
@@ -54,32 +50,6 @@ class FileStore(Protocol):
 def missing(name: str) -> BackendError:
     """Return the error for a missing piece."""
     return BackendError(f"The piece {name} of a file is missing in the file store. Restore the file store.")
-
-
-def open_store(where: str) -> FileStore:
-    """Return the store at a path or URL: ``file:///srv/files``, ``s3://bucket/prefix``, ``gs://…``, ``az://…``.
-
-    Credentials and endpoints come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …).
-
-    Raises
-    ------
-    InvalidRequest
-        The URL is unsupported or invalid, or the extra ``files`` is not installed.
-    """
-    scheme, separator, _ = where.partition("://")
-    if not separator:
-        return DirectoryStore(Path(where))
-    if scheme == "file":
-        return DirectoryStore(Path(unquote(urlsplit(where).path)))
-    if scheme == "memory":
-        return MemoryStore()
-    if scheme not in SCHEMES:
-        raise InvalidRequest(f"Unknown file store scheme {scheme!r}. Use a directory or one of {', '.join(SCHEMES)}.")
-    try:
-        from ojster.files.object_store import ObjectStore
-    except ModuleNotFoundError:
-        raise InvalidRequest(f"File stores at {scheme}:// need an extra. Run: pip install 'ojster[files]'.") from None
-    return ObjectStore(where)
 
 
 class DirectoryStore:
@@ -174,32 +144,3 @@ class MemoryStore:
         """Delete all pieces of a file."""
         for name in [name for name in self._pieces if name.startswith(f"{file_id}/")]:
             del self._pieces[name]
-
-
-FILES_VARIABLE: Final = "OJSTER_FILES"
-"""Environment variable with the default path or URL of the file store."""
-
-_SQLITE: Final = "sqlite:///"
-
-
-def store_for(database_url: str, where: str | None = None) -> FileStore | None:
-    """Return the file store of a database, or ``None`` if it has none.
-
-    Parameters
-    ----------
-    where:
-        Path or URL of the store. The default is ``OJSTER_FILES``; without that, a SQLite database uses a directory
-        beside its file, or memory if it is in memory, and other databases have no store.
-
-    Raises
-    ------
-    InvalidRequest
-        ``where`` is not the path or URL of a store.
-    """
-    where = where or os.environ.get(FILES_VARIABLE)
-    if where:
-        return open_store(where)
-    if not database_url.startswith(_SQLITE):
-        return None
-    path = unquote(database_url.removeprefix(_SQLITE))
-    return MemoryStore() if path == ":memory:" else DirectoryStore(Path(f"{path}-files"))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.collections.outputs import resolve_lookups
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.reacts import LOOKUP_BIT, SKIPS
 from ojster.insight.task_history import adoption_of, skip
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline
 from ojster.jobs.extension import settle
 from ojster.workflows.beginning import begin_workflows
-from ojster.workflows.node import NUMBER_BITS
 from ojster.workflows.stopping import stopped_nodes
 
 MAX_SKIPPED: Final = 100
@@ -63,6 +62,6 @@ class SkipPolicy(ClaimPolicy):
         if job.node is None:
             return True
         rows = self.tx.execute(
-            f"SELECT held_at FROM workflows WHERE seq = :seq{self.tx.skip_locked}", {"seq": job.node >> NUMBER_BITS}
+            f"SELECT held_at FROM workflows WHERE seq = :seq{self.tx.skip_locked}", {"seq": job.node >> NODE_BITS}
         )
         return bool(rows) and rows[0][0] is None and not stopped_nodes(self.tx, [job.node])

@@ -16,14 +16,13 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import OjsterError
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.outcome import SKIPPED
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs.queries import no_job
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import NUMBER_BITS
 
 MAX_HISTORY_ENTRIES: Final = 1_000
 """Maximum number of entries returned for a job: the newest ones. Spec: ojs-execution-history 6"""
@@ -242,8 +241,8 @@ def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Any], st
     """
     if job.node is None:
         return [], {}, None
-    base = job.node >> NUMBER_BITS << NUMBER_BITS
-    numbers = {"low": base, "high": base + (1 << NUMBER_BITS) - 1}
+    base = job.node >> NODE_BITS << NODE_BITS
+    numbers = {"low": base, "high": base + (1 << NODE_BITS) - 1}
     names: dict[int, str] = dict(
         tx.execute(
             "SELECT id, job_id FROM nodes WHERE id BETWEEN :low AND :high AND job_id IS NOT NULL ORDER BY id", numbers

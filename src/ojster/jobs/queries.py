@@ -149,3 +149,8 @@ def counts_of_tenant(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
 def count_jobs_of_tenant(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[str, int]]]:
     """Return the number of jobs of each tenant by queue and state."""
     return [{called(name): states for name, states in counts_of_tenant(tx, tenant).items()} for tenant in tenants]
+
+
+def no_workflow(id: str) -> NotFound:
+    """Return the refusal for a missing workflow."""
+    return NotFound(f"Workflow {id} not found.", resource_type="workflow", resource_id=id)

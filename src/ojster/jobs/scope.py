@@ -11,8 +11,8 @@ from ojster.core.access import Access
 from ojster.core.errors import Forbidden, OjsterError, TenantMissing
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
+from ojster.storage.call import Operation
 from ojster.storage.database import Database
-from ojster.storage.dispatcher import Operation
 
 A = TypeVar("A")
 R = TypeVar("R")

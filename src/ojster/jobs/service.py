@@ -41,7 +41,7 @@ from ojster.jobs.schemas import Catalogue, Mode
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.selection import JobFilter, Step, walk
 from ojster.jobs.transitions import ChangedJob
-from ojster.storage.dispatcher import LongPoll, Operation
+from ojster.storage.call import LongPoll, Operation
 from ojster.storage.memory import Local
 from ojster.storage.parked import choosy
 from ojster.storage.wakeups import FINISHED, job_topic

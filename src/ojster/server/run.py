@@ -18,12 +18,12 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.settings import Settings
 from ojster.core.tuning import tune_interpreter
 from ojster.events.mail import read_smtp
-from ojster.files.store import store_for
+from ojster.files.open import store_for
 from ojster.server import conformance_hooks
 from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.service import Service
-from ojster.storage.database import open_database
+from ojster.storage.open import open_database
 from ojster.tenancy.tenants import TenantChange
 from ojster.worker.worker import Worker
 from ojster.workflows.orchestrator_request import queue_of

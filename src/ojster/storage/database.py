@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
-from ojster.core.errors import InvalidRequest
 from ojster.core.events import Event
 from ojster.core.settings import Settings
 from ojster.core.timestamps import system_clock
-from ojster.storage.dispatcher import LongPoll, Operation
+from ojster.storage.call import LongPoll, Operation
 from ojster.storage.memory import Memory
 from ojster.storage.transaction import Effects
 from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
@@ -174,74 +173,6 @@ def topics_of(effects: Effects) -> list[str]:
     if effects.configured:
         topics.append(_CONFIGURED)
     return topics
-
-
-def open_database(
-    url: str,
-    settings: Settings = Settings(),  # noqa: B008  (it is frozen)
-    clock: Callable[[], int] | None = None,
-    synchronous: str = "FULL",
-    *,
-    migrate: bool = False,
-) -> Database:
-    """Open the database at ``url``.
-
-    Parameters
-    ----------
-    url:
-        ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or
-        ``postgresql://user@host/database``, as libpq understands it.
-    clock:
-        Function that returns the time in microseconds since the epoch. Default: the machine's clock with SQLite, the
-        server's clock with PostgreSQL.
-    synchronous:
-        ``FULL`` survives a power loss. ``NORMAL`` is faster, but survives only a crash of the process (SQLite), or may
-        lose the last commits (PostgreSQL).
-    migrate:
-        Whether to migrate the schema of a PostgreSQL database; default false. A SQLite schema is always migrated.
-
-    Raises
-    ------
-    InvalidRequest
-        The URL is not of a supported database.
-    BackendUnavailable
-        The database cannot be opened.
-    """
-    database: Database
-    if url.startswith(POSTGRES):
-        try:
-            from ojster.storage.postgres.database import PostgresDatabase
-        except ImportError as error:
-            raise InvalidRequest(
-                f"PostgreSQL needs psycopg, which cannot be imported ({error}). Run: pip install 'ojster[postgres]'"
-            ) from error
-        database = PostgresDatabase(url, settings, clock, synchronous, migrate=migrate)
-    elif url.startswith(SQLITE):
-        from ojster.storage.sqlite.database import SqliteDatabase
-
-        database = SqliteDatabase(url.removeprefix(SQLITE), settings, clock or system_clock, synchronous)
-    else:
-        raise InvalidRequest(
-            f"The database URL {without_password(url)!r} must be like 'sqlite:///jobs.db' or "
-            "'postgresql://user@host/database'."
-        )
-    database.open()
-    return database
-
-
-def migrate_database(url: str) -> int:
-    """Migrate the schema of a database to the current version; return that version.
-
-    Raises
-    ------
-    InvalidRequest
-        The URL is not of a supported database.
-    BackendUnavailable
-        The database cannot be reached, or its schema is newer than this version of Ojster.
-    """
-    database = open_database(url, migrate=True)
-    database.close()
-    return database.schema_version
 
 
 def names_a_database(url: str) -> bool:

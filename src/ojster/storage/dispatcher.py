@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
+from ojster.storage.call import Call, LongPoll, Operation, Port
 from ojster.storage.inbox import Inbox
 from ojster.storage.parked import ParkedCalls
 from ojster.storage.transaction import UNKNOWN_COUNT, Later, Transaction, TryAgain
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 R = TypeVar("R")
-Operation = Callable[[Transaction, Sequence[A]], Sequence[R]]
-"""A transaction function that serves many calls at once: a list of arguments in, a list of results out."""
 
 OpenTransaction = Callable[[], AbstractContextManager[Transaction]]
 """Opens a transaction: commits at the end of the block, rolls back if the block raises. Used by one thread alone."""
@@ -54,84 +53,6 @@ MAX_POSTPONED_SECONDS: Final = 30.0
 
 MAX_POSTPONE_PAUSE_SECONDS: Final = 0.1
 """Maximum pause between these retries, in seconds."""
-
-
-class LongPoll:
-    """Conditions under which a call is parked, for a long poll.
-
-    Parameters
-    ----------
-    queues:
-        The call runs again when jobs become available in one of these queues.
-    found_nothing:
-        Returns whether a result is empty, so that the call waits for a better one.
-    unwanted:
-        Called in the caller's event loop with a non-empty result that arrives after the caller has gone.
-    """
-
-    __slots__ = ("found_nothing", "is_over", "queues", "unwanted")
-
-    def __init__(
-        self, queues: Sequence[str], found_nothing: Callable[[Any], bool], unwanted: Callable[[Any], object]
-    ) -> None:
-        self.queues = queues
-        self.found_nothing = found_nothing
-        self.unwanted = unwanted
-        self.is_over = False
-        """Whether the call must be answered now, with any result: see ``Dispatcher.hurry``."""
-
-
-class Call:
-    """A call and its results, one for each argument. A long-poll call has one argument."""
-
-    __slots__ = (
-        "arguments",
-        "empty_results",
-        "error",
-        "future",
-        "has_waited",
-        "operation",
-        "patience",
-        "port",
-        "postponed_at",
-        "results",
-    )
-
-    def __init__(
-        self, port: _LoopCalls, operation: Operation[Any, Any], arguments: Sequence[Any], patience: LongPoll | None
-    ) -> None:
-        self.port = port
-        self.operation = operation
-        self.arguments = arguments
-        self.patience = patience
-        self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
-        self.results: Sequence[Any] = ()
-        self.empty_results: Sequence[Any] = ()
-        """The empty results with which the call was parked."""
-        self.error: OjsterError | None = None
-        self.postponed_at: float | None = None
-        self.has_waited = False
-
-    @property
-    def found_nothing(self) -> bool:
-        """Whether the call has an empty result and should wait for a better one."""
-        patience = self.patience
-        return (
-            patience is not None
-            and not patience.is_over
-            and self.error is None
-            and patience.found_nothing(self.results[0])
-        )
-
-    def deliver(self) -> None:
-        """Pass the results or the error to the caller; pass late results to ``LongPoll.unwanted``."""
-        if self.future.done():
-            if self.patience is not None and self.error is None and not self.patience.found_nothing(self.results[0]):
-                self.patience.unwanted(self.results[0])
-        elif self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.results)
 
 
 class _LoopCalls:
@@ -393,7 +314,7 @@ def _queues_of(call: Call) -> Sequence[str]:
 
 def _deliver(done: Iterable[Call]) -> None:
     """Deliver results to the callers, each in its own event loop."""
-    by_port: dict[_LoopCalls, list[Call]] = {}
+    by_port: dict[Port, list[Call]] = {}
     for call in done:
         by_port.setdefault(call.port, []).append(call)
     for port, calls in by_port.items():

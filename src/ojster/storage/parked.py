@@ -20,7 +20,7 @@ from ojster.core.tenant import ALL_TENANTS, DEFAULT_TENANT, NOBODY, qualify, spl
 from ojster.storage.transaction import UNKNOWN_COUNT
 
 if TYPE_CHECKING:
-    from ojster.storage.dispatcher import Call, LongPoll
+    from ojster.storage.call import Call, LongPoll
 
 
 _SELECTIVE: Final = "/choosy/"

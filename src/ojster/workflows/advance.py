@@ -17,7 +17,7 @@ from msgspec import UNSET
 from ojster.collections.contents import promise
 from ojster.collections.outputs import collect_outputs, finder
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.references import INDEX, Reference, Unresolvable, follow, resolve
 from ojster.core.states import JobState
 from ojster.jobs.admission import admit
@@ -28,7 +28,6 @@ from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
 from ojster.workflows.node import (
     ENDED,
-    NUMBER_BITS,
     TWO_PART,
     Decision,
     Kind,
@@ -61,7 +60,7 @@ def advance(tx: Transaction) -> None:
         ended, tx.effects.ended = tx.effects.ended, []
         nodes = {job.node: job for job in ended if job.node is not None}
         graph = Graph(tx)
-        graph.lock({id >> NUMBER_BITS for id in nodes})
+        graph.lock({id >> NODE_BITS for id in nodes})
         graph.load(nodes)
         run = Advance(graph)
         for id, job in nodes.items():
@@ -287,7 +286,7 @@ class Advance:
         wanted: set[int] = set()
         for node in nodes:
             spec = self.graph.specs[node.id]
-            base = node.workflow << NUMBER_BITS
+            base = node.workflow << NODE_BITS
             wanted.update(base | number for number in spec.names.values())
             if spec.compensates is not None:
                 wanted.add(base | spec.compensates)
@@ -298,7 +297,7 @@ class Advance:
 
     def _is_wanted(self, node: Node, spec: Spec, values: _Values) -> bool:
         if spec.compensates is not None:
-            step = values.known[node.workflow << NUMBER_BITS | spec.compensates]
+            step = values.known[node.workflow << NODE_BITS | spec.compensates]
             if step.state != NodeState.COMPLETED:
                 return False
         return spec.condition is None or evaluate(spec.condition, values.for_condition())

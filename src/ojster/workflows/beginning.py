@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import emit
 from ojster.workflows.graph import WORKFLOW_COLUMNS, Workflow
-from ojster.workflows.node import NUMBER_BITS
 
 
 def begin_workflows(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Set the start time of workflows that have their first active job."""
-    seqs = {job.node >> NUMBER_BITS for job in jobs if job.node is not None}
+    seqs = {job.node >> NODE_BITS for job in jobs if job.node is not None}
     if not seqs:
         return
     # Skip locked workflows, because a claim must not wait: the end of the job records their start.

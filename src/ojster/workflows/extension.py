@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 
 from ojster.core.errors import OjsterError
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.extension import Extension
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
@@ -15,7 +15,6 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance
 from ojster.workflows.beginning import begin_workflows
 from ojster.workflows.claim_policy import StoppedWorkflowPolicy
-from ojster.workflows.node import NUMBER_BITS
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.results import add_parent_results
@@ -31,7 +30,7 @@ class WorkflowExtension(Extension):
     def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
         """Let one orchestrator at a time run in each workflow."""
         if new.node is not None and new.type == ORCHESTRATE_TYPE:
-            job.exclusive_key = f"orchestrate:{new.node >> NUMBER_BITS}"
+            job.exclusive_key = f"orchestrate:{new.node >> NODE_BITS}"
 
     def stop(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
         """Suspend steps of suspended workflows; cancel those that their workflow has given up."""

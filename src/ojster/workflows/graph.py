@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.errors import NotFound
 from ojster.core.ids import is_job_id
+from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
 from ojster.jobs.request import NewJob
 from ojster.storage.transaction import ColumnType, Transaction
-from ojster.workflows.node import NUMBER_BITS, Kind, Node, NodeState, place_of
+from ojster.workflows.node import Kind, Node, NodeState, place_of
 from ojster.workflows.plan import Plan, Spec, read_spec
 
 
@@ -86,12 +86,12 @@ class Workflow(msgspec.Struct, gc=False):
     @property
     def root(self) -> int:
         """The id of its root node."""
-        return self.seq << NUMBER_BITS
+        return self.seq << NODE_BITS
 
     @property
     def numbers(self) -> tuple[int, int]:
         """The first and the last id that its nodes can have."""
-        return self.root, ((self.seq + 1) << NUMBER_BITS) - 1
+        return self.root, ((self.seq + 1) << NODE_BITS) - 1
 
 
 WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)
@@ -416,8 +416,3 @@ def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow |
         {"id": id},
     )
     return Workflow(*rows[0]) if rows else None
-
-
-def no_workflow(id: str) -> NotFound:
-    """Return the refusal for a missing workflow."""
-    return NotFound(f"Workflow {id} not found.", resource_type="workflow", resource_id=id)

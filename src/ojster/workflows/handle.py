@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from ojster.client.event_loop_thread import EventLoopThread
+from ojster.client.interface import Client
 from ojster.core.values import to_json
 from ojster.files.transfer import restore
 from ojster.jobs.failure import Failure
@@ -18,9 +20,6 @@ from ojster.workflows.status import WorkflowStatus
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.workflows import Review, StepAddress
 
-if TYPE_CHECKING:
-    from ojster.app import App
-
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""
 MAX_WATCH_POLL_SECONDS: Final = 1.0
@@ -28,6 +27,15 @@ MAX_WATCH_POLL_SECONDS: Final = 1.0
 
 It is short because a step that becomes active does not always change the workflow's version.
 """
+
+
+class Connected(Protocol):
+    """An application, as far as a handle needs it."""
+
+    _event_loop_thread: EventLoopThread
+
+    def client(self) -> Client:
+        """Return the client for the running event loop."""
 
 
 class WorkflowFailed(Exception):
@@ -45,7 +53,7 @@ class WorkflowCancelled(Exception):
 class AsyncRun:
     """A started workflow, for asynchronous code. ``Run`` is the same for synchronous code."""
 
-    def __init__(self, app: App, info: WorkflowInfo) -> None:
+    def __init__(self, app: Connected, info: WorkflowInfo) -> None:
         self._app = app
         self._info = info
 
@@ -213,7 +221,7 @@ class AsyncRun:
 class Run:
     """A started workflow, for synchronous code. See ``AsyncRun``."""
 
-    def __init__(self, app: App, info: WorkflowInfo) -> None:
+    def __init__(self, app: Connected, info: WorkflowInfo) -> None:
         self._app = app
         self._run = AsyncRun(app, info)
 

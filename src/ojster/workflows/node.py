@@ -13,10 +13,9 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-NUMBER_BITS: Final = 20
-"""Bits of a node's id that hold its number in the workflow; the higher bits are the workflow's ``seq``."""
+from ojster.core.job import NODE_BITS
 
-MAX_NODES: Final = 1 << NUMBER_BITS
+MAX_NODES: Final = 1 << NODE_BITS
 """Maximum number of nodes of a workflow, including those added while it runs."""
 
 
@@ -108,7 +107,7 @@ class Node(msgspec.Struct, gc=False):
     Parameters
     ----------
     id, parent:
-        Ids of the node and its container (see ``NUMBER_BITS``); the root has no parent.
+        Ids of the node and its container (see ``NODE_BITS``); the root has no parent.
     position:
         Position among the children of its container, from 0.
     tolerated:
@@ -168,7 +167,7 @@ class Node(msgspec.Struct, gc=False):
     @property
     def workflow(self) -> int:
         """The ``seq`` of its workflow."""
-        return self.id >> NUMBER_BITS
+        return self.id >> NODE_BITS
 
     @property
     def number(self) -> int:

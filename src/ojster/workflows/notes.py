@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
+from ojster.core.job import NODE_BITS
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import find_workflow, no_workflow
-from ojster.workflows.node import NUMBER_BITS
+from ojster.workflows.graph import find_workflow
 from ojster.workflows.property_values import MAX_NOTE_BYTES
 
 MAX_NOTES: Final = 1_000
@@ -75,7 +75,7 @@ def _subject(tx: Transaction, item: NewNote) -> tuple[int | None, int | None]:
         if job is None:
             raise no_job(item.job_id)
         tx.emit("job.noted", job)
-        return None if job.node is None else job.node >> NUMBER_BITS, job.seq
+        return None if job.node is None else job.node >> NODE_BITS, job.seq
     workflow = find_workflow(tx, item.workflow_id or "", lock=True)
     if workflow is None:
         raise no_workflow(item.workflow_id or "")

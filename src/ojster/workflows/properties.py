@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.leases import refusal_of
+from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import find_workflow, no_workflow
-from ojster.workflows.node import NUMBER_BITS
+from ojster.workflows.graph import find_workflow
 from ojster.workflows.property_values import MAX_PROPERTIES, Changes, Property, PropertyConflict, check_changes
 
 Properties = dict[str, Property]
@@ -70,7 +70,7 @@ def _change(tx: Transaction, item: PropertyChange) -> Properties:
     workflow = find_workflow(tx, item.workflow_id, lock=True)
     if workflow is None:
         raise no_workflow(item.workflow_id)
-    if item.job_id is not None and (job is None or (job.node or 0) >> NUMBER_BITS != workflow.seq):
+    if item.job_id is not None and (job is None or (job.node or 0) >> NODE_BITS != workflow.seq):
         raise Conflict(f"The job {item.job_id} does not belong to the workflow {workflow.id}.", job_id=item.job_id)
     if workflow.finished_at is not None:
         raise Conflict(
@@ -90,7 +90,7 @@ def refusal_of_changes(tx: Transaction, job: Job, changes: Changes | None) -> Oj
         return Conflict(f"The job {job.id} does not belong to a workflow with properties.", job_id=job.id)
     try:
         check_changes(changes)
-        apply(tx, job.node >> NUMBER_BITS, changes)
+        apply(tx, job.node >> NODE_BITS, changes)
     except OjsterError as refusal:
         return refusal
     return None

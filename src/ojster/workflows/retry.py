@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.failure import Failure
 from ojster.jobs.request import Members, read_job, read_members
 from ojster.jobs.transitions import cancel_job, fail_attempt
@@ -17,7 +17,7 @@ from ojster.workflows.advance import Advance, emit
 from ojster.workflows.definition import Definition, read_workflow_retry_policy
 from ojster.workflows.definitions import find
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
-from ojster.workflows.node import NUMBER_BITS, NodeState
+from ojster.workflows.node import NodeState
 from ojster.workflows.plan import NewWorkflow, read_spec, read_workflow
 from ojster.workflows.stopping import stopped_nodes
 from ojster.workflows.workflows import abort, create
@@ -48,8 +48,8 @@ def _rerun(tx: Transaction, job: Job) -> None:
     if job.node is None:
         raise Conflict(f"The job {job.id} does not belong to a workflow to retry.", reason="no_workflow")
     graph = Graph(tx)
-    graph.lock([job.node >> NUMBER_BITS])
-    workflow = graph.workflows[job.node >> NUMBER_BITS]
+    graph.lock([job.node >> NODE_BITS])
+    workflow = graph.workflows[job.node >> NODE_BITS]
     graph.load([workflow.root])
     main = graph.children(graph.nodes[workflow.root])[0]
     if workflow.state != WorkflowState.RUNNING or main.has_ended:

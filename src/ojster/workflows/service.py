@@ -13,6 +13,7 @@ from ojster.core.errors import (
     InvalidRequest,
 )
 from ojster.jobs.failure import Failure
+from ojster.jobs.queries import no_workflow
 from ojster.jobs.request import Members, read_job, read_members
 from ojster.jobs.schemas import Catalogue
 from ojster.jobs.scope import CapabilityService, Scope, accepted
@@ -23,7 +24,6 @@ from ojster.workflows import notes, properties, status, suspensions, views, work
 from ojster.workflows.definition import START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
-from ojster.workflows.graph import no_workflow
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR

@@ -13,8 +13,9 @@ from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
-from ojster.workflows.graph import WORKFLOW_STATES, Workflow, find_workflow, no_workflow
+from ojster.workflows.graph import WORKFLOW_STATES, Workflow, find_workflow
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
 from ojster.workflows.views import summary_of

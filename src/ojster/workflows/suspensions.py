@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import JobState
 from ojster.jobs.failure import Failure
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import no_job, no_workflow
 from ojster.jobs.request import read_members
 from ojster.jobs.transitions import (
     ChangedJob,
@@ -31,8 +31,8 @@ from ojster.jobs.transitions import (
 )
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance
-from ojster.workflows.graph import Graph, Workflow, find_workflow, no_workflow
-from ojster.workflows.node import NUMBER_BITS, Kind
+from ojster.workflows.graph import Graph, Workflow, find_workflow
+from ojster.workflows.node import Kind
 from ojster.workflows.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.wait import ATTRIBUTE, WAIT_TYPE, decode_wait, read_wait
 from ojster.workflows.workflows import find_step
@@ -123,7 +123,7 @@ def _note_change(tx: Transaction, job: Job) -> None:
     """Notify the followers of the job's workflow of a change."""
     if job.node is not None:
         rows = tx.execute(
-            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.node >> NUMBER_BITS}
+            "UPDATE workflows SET version = version + 1 WHERE seq = :seq RETURNING id", {"seq": job.node >> NODE_BITS}
         )
         tx.effects.workflows |= {str(id): None for (id,) in rows}
 

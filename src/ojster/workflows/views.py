@@ -10,6 +10,7 @@ import msgspec
 
 from ojster.core.durations import HOUR
 from ojster.core.ids import is_job_id
+from ojster.core.job import NODE_BITS
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
@@ -17,7 +18,7 @@ from ojster.jobs.expiration import shown_expiration_delay
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, WorkflowPage
-from ojster.workflows.node import ENDED, MAX_NODES, NUMBER_BITS, TWO_PART, Kind, Node, NodeState
+from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState
 from ojster.workflows.plan import read_spec
 from ojster.workflows.results import outcomes
 
@@ -407,4 +408,4 @@ def _shown_state(node: Node, above: str | None) -> str:
     return _DISPLAY_STATES.get(node.state, node.state)
 
 
-assert MAX_NODES == 1 << NUMBER_BITS
+assert MAX_NODES == 1 << NODE_BITS

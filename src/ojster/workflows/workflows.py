@@ -18,10 +18,11 @@ from ojster.collections.items import key_of_workflow
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import is_job_id
-from ojster.core.job import Job
+from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.interventions import delete_jobs
+from ojster.jobs.queries import no_workflow
 from ojster.jobs.transitions import cancel_job, make_available
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 from ojster.tenancy.quotas import check_tenant_limits
@@ -36,17 +37,8 @@ from ojster.workflows.graph import (
     WorkflowState,
     delete_nodes,
     live_nodes,
-    no_workflow,
 )
-from ojster.workflows.node import (
-    NUMBER_BITS,
-    TWO_PART,
-    Kind,
-    Node,
-    NodeState,
-    count_ended_child,
-    count_ended_predecessor,
-)
+from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, count_ended_child, count_ended_predecessor
 from ojster.workflows.plan import NewWorkflow, Planner
 from ojster.workflows.stopping import put_off
 from ojster.workflows.targets import refuse_target
@@ -342,8 +334,8 @@ def skip_rest(tx: Transaction, job: Job) -> None:
     if job.node is None:
         return
     graph = Graph(tx)
-    graph.lock([job.node >> NUMBER_BITS])
-    workflow = graph.workflows[job.node >> NUMBER_BITS]
+    graph.lock([job.node >> NODE_BITS])
+    workflow = graph.workflows[job.node >> NODE_BITS]
     graph.load([workflow.root])
     main = graph.children(graph.nodes[workflow.root])[0]
     if main.has_ended or workflow.state != WorkflowState.RUNNING:
@@ -363,7 +355,7 @@ def cancel_with_worker(tx: Transaction, job: Job) -> None:
         return
     rows = tx.execute(
         "SELECT id FROM workflows WHERE seq = :seq AND on_lost_worker = 'cancel' AND state = 'running'",
-        {"seq": job.node >> NUMBER_BITS},
+        {"seq": job.node >> NODE_BITS},
     )
     for (id,) in rows:
         if not _cleans_up(tx, job.node):
@@ -623,7 +615,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     if job.node is None:
         raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
     graph = Graph(tx)
-    graph.lock([job.node >> NUMBER_BITS])
+    graph.lock([job.node >> NODE_BITS])
     graph.load([job.node])
     node = graph.nodes[job.node]
     container = graph.container_of(node)
@@ -675,7 +667,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
 
 def _by_number(node: Node) -> Node:
     """Return a copy of a node for the planner, which identifies nodes by number, not by id."""
-    number = (1 << NUMBER_BITS) - 1
+    number = (1 << NODE_BITS) - 1
     source = None if node.source is None else node.source & number
     return msgspec.structs.replace(node, id=node.number, source=source)
 

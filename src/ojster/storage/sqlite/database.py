@@ -16,8 +16,9 @@ import apsw
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.core.settings import Settings
+from ojster.storage.call import LongPoll, Operation
 from ojster.storage.database import Database, topics_of
-from ojster.storage.dispatcher import Dispatcher, LongPoll, Operation
+from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.memory import Memory
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.notifier import SocketNotifier

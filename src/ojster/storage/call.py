@@ -1,0 +1,102 @@
+"""Calls that wait for their results, and long polls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ojster.core.errors import OjsterError
+from ojster.storage.transaction import Transaction
+
+A = TypeVar("A")
+R = TypeVar("R")
+Operation = Callable[[Transaction, Sequence[A]], Sequence[R]]
+"""A transaction function that serves many calls at once: a list of arguments in, a list of results out."""
+
+
+class Port(Protocol):
+    """The side of a dispatcher that one event loop sees."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def put(self, call: Call) -> None:
+        """Hand over a call."""
+
+
+class LongPoll:
+    """Conditions under which a call is parked, for a long poll.
+
+    Parameters
+    ----------
+    queues:
+        The call runs again when jobs become available in one of these queues.
+    found_nothing:
+        Returns whether a result is empty, so that the call waits for a better one.
+    unwanted:
+        Called in the caller's event loop with a non-empty result that arrives after the caller has gone.
+    """
+
+    __slots__ = ("found_nothing", "is_over", "queues", "unwanted")
+
+    def __init__(
+        self, queues: Sequence[str], found_nothing: Callable[[Any], bool], unwanted: Callable[[Any], object]
+    ) -> None:
+        self.queues = queues
+        self.found_nothing = found_nothing
+        self.unwanted = unwanted
+        self.is_over = False
+        """Whether the call must be answered now, with any result: see ``Dispatcher.hurry``."""
+
+
+class Call:
+    """A call and its results, one for each argument. A long-poll call has one argument."""
+
+    __slots__ = (
+        "arguments",
+        "empty_results",
+        "error",
+        "future",
+        "has_waited",
+        "operation",
+        "patience",
+        "port",
+        "postponed_at",
+        "results",
+    )
+
+    def __init__(
+        self, port: Port, operation: Operation[Any, Any], arguments: Sequence[Any], patience: LongPoll | None
+    ) -> None:
+        self.port = port
+        self.operation = operation
+        self.arguments = arguments
+        self.patience = patience
+        self.future: asyncio.Future[Sequence[Any]] = port.loop.create_future()
+        self.results: Sequence[Any] = ()
+        self.empty_results: Sequence[Any] = ()
+        """The empty results with which the call was parked."""
+        self.error: OjsterError | None = None
+        self.postponed_at: float | None = None
+        self.has_waited = False
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether the call has an empty result and should wait for a better one."""
+        patience = self.patience
+        return (
+            patience is not None
+            and not patience.is_over
+            and self.error is None
+            and patience.found_nothing(self.results[0])
+        )
+
+    def deliver(self) -> None:
+        """Pass the results or the error to the caller; pass late results to ``LongPoll.unwanted``."""
+        if self.future.done():
+            if self.patience is not None and self.error is None and not self.patience.found_nothing(self.results[0]):
+                self.patience.unwanted(self.results[0])
+        elif self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.results)
