@@ -1,1 +1,1 @@
-"""How fast is Ojster, beside what the raw parts can do on the same machine in the same run?"""
+"""Ojster benchmarks, each compared with a floor (the raw parts) from the same run on the same machine."""

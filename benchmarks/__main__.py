@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure everything, print a table, write ``benchmarks/results.json``."""
+"""Run all benchmarks (``python -m benchmarks``), print a table and write ``benchmarks/results.json``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ RESULTS = Path(__file__).with_name("results.json")
 def main() -> int:
     """Run the chosen benchmarks; return the exit status: 1 if a figure misses its goal."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", metavar="WORD", help="only figures whose name contains this")
-    parser.add_argument("--backlog", type=int, default=1_000_000, help="waiting and finished jobs (default 1000000)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long each figure is measured (default 3)")
-    parser.add_argument("--store", choices=["sqlite", "postgres"], help="only figures of this database")
-    parser.add_argument("--folder", help="where the databases are made (default: the current folder)")
+    parser.add_argument("--only", metavar="WORD", help="Run only groups with WORD in a keyword (always runs floors)")
+    parser.add_argument(
+        "--backlog",
+        type=int,
+        default=1_000_000,
+        help="Waiting jobs, and as many finished ones, in the backlog benchmark (default 1000000; 0 skips it)",
+    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="Duration of each HTTP load, in seconds (default 3)")
+    parser.add_argument("--store", choices=["sqlite", "postgres"], help="Measure only this database (default: both)")
+    parser.add_argument("--folder", help="Parent directory of the temporary databases (default: the current directory)")
     chosen = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     started = time.monotonic()
@@ -53,7 +58,7 @@ def main() -> int:
         folder.rmdir()
     show(console, figures)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
-    console.print(f"{machine}; {time.monotonic() - started:.0f} s in all")
+    console.print(f"{machine}; total {time.monotonic() - started:.0f} s")
     RESULTS.write_text(
         json.dumps(
             {
@@ -66,7 +71,7 @@ def main() -> int:
         )
         + "\n"
     )
-    console.print(f"for machines: {RESULTS}")
+    console.print(f"JSON results: {RESULTS}")
     return int(any(figure.misses for figure in figures))
 
 
@@ -83,8 +88,8 @@ def _measure(stores: list[Store], folder: Path, chosen: argparse.Namespace) -> I
 
 def show(console: Console, figures: list[Figure]) -> None:
     """Print the table."""
-    table = Table(title="Ojster, beside its floors", title_justify="left", header_style="bold")
-    for column in ("figure", "measured", "goal", "floor", "of the floor"):
+    table = Table(title="Ojster compared with its floors", title_justify="left", header_style="bold")
+    for column in ("figure", "measured", "goal", "floor", "share of floor"):
         table.add_column(column, justify="left" if column == "figure" else "right", no_wrap=True)
     for figure in figures:
         style = "red" if figure.misses else ""

@@ -1,4 +1,4 @@
-"""Does it stay fast with a million waiting and a million finished jobs in the database?"""
+"""Benchmarks with a backlog: by default a million waiting and a million finished jobs in the database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENVELOPE = (
 
 
 def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
-    """Measure with an empty database and with a full one."""
+    """Measure a server on an empty database and on one with the backlog."""
     if (chosen.only and chosen.only not in "backlog memory") or not chosen.backlog:
         return
     with ojster(store.fresh()) as server:
@@ -54,7 +54,7 @@ def _measure(server: Server, seconds: float) -> dict[str, float]:
 
 
 def _fill(url: str, count: int) -> None:
-    """Put in ``count`` finished and ``count`` waiting jobs."""
+    """Insert ``count`` finished and ``count`` waiting jobs."""
     if url.startswith("sqlite"):
         _fill_file(url.removeprefix("sqlite:///"), count)
     else:
@@ -62,7 +62,7 @@ def _fill(url: str, count: int) -> None:
 
 
 def _jobs(count: int) -> Iterator[tuple[tuple[Any, ...], bytes]]:
-    """The rows of the jobs: what stands in ``jobs``, and the envelope."""
+    """Yield each job as its row in ``jobs`` and its envelope."""
     now = 1_700_000_000_000_000
     for seq in range(1, 2 * count + 1):
         id, finished, at = new_id(), seq <= count, now + seq

@@ -1,4 +1,4 @@
-"""What do bulk operations cost, and whom do they hold up? Over HTTP, on a server of its own."""
+"""Bulk operations over HTTP: their rates, and how much a bulk cancel delays single enqueues."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from benchmarks.stores import Store
 
 BATCH = 1_000
 ROUNDS = 20
-SWEPT = 100_000
+CANCELLED_JOBS = 100_000
 CLIENTS = 8
-"""How many connections enqueue single jobs while others are cancelled."""
+"""Number of connections that enqueue single jobs during the bulk cancel."""
 
-PAUSE = 0.025
-"""How long each of them rests between two jobs, in seconds: a load that leaves the machine some room."""
+PAUSE_SECONDS = 0.025
+"""Pause of each connection between two enqueues, in seconds, so that the machine is not saturated."""
 
 JOB = {"type": "email.send", "args": ["user@example.com", "welcome", {"locale": "en"}]}
 
 
 def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
-    """Measure the figures of bulk operations."""
+    """Measure bulk enqueues and a bulk cancel under load."""
     if chosen.only and chosen.only not in "bulk batch cancel sweep":
         return
     with ojster(store.fresh()) as server:
@@ -39,13 +39,13 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     yield Figure(name, partial, floor=atomic, floor_name="atomic", least_share=1 / 1.2)
     with ojster(store.fresh()) as server:
         alone, slowest, rate = uvloop.run(_sweep(f"http://127.0.0.1:{server.port}"))
-    yield Figure(f"{store.name}: bulk, {SWEPT:,} jobs cancelled by a filter, under load", rate)
-    name = f"{store.name}: bulk, single enqueues meanwhile, p99"
+    yield Figure(f"{store.name}: bulk, {CANCELLED_JOBS:,} jobs cancelled by a filter, under load", rate)
+    name = f"{store.name}: bulk, single enqueues during the cancel, p99"
     yield Figure(name, slowest * 1000, "ms", 50, floor=alone * 1000, floor_name="before")
 
 
 async def _batches(url: str) -> tuple[float, float]:
-    """Return how many jobs a second are enqueued by atomic and by partial requests, one after another."""
+    """Return the jobs enqueued per second by atomic and by partial requests, sent one after another."""
     seconds: dict[str, list[float]] = {"atomic": [], "partial": []}
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         for _ in range(ROUNDS):
@@ -58,26 +58,27 @@ async def _batches(url: str) -> tuple[float, float]:
 
 
 async def _sweep(url: str) -> tuple[float, float, float]:
-    """Cancel many jobs by a filter while others enqueue.
+    """Cancel many jobs by a filter while other connections enqueue.
 
-    Return the 99th percentile of single enqueues, in seconds, before and meanwhile; and the jobs cancelled a second.
+    Returns the 99th percentile of single enqueues, in seconds, before and during the cancel, and the jobs cancelled
+    per second.
     """
     doomed = JOB | {"options": {"queue": "doomed"}}
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
-        for _ in range(SWEPT // BATCH):
+        for _ in range(CANCELLED_JOBS // BATCH):
             (await client.post("/ojs/v1/jobs/batch", json={"jobs": [doomed] * BATCH})).raise_for_status()
-        await _enqueue_until(client, asyncio.create_task(asyncio.sleep(1)))  # connections are made, and caches warm
+        await _enqueue_until(client, asyncio.create_task(asyncio.sleep(1)))  # open connections and warm caches
         before = await _enqueue_until(client, asyncio.create_task(asyncio.sleep(3)))
         started = time.perf_counter()
         sweep = asyncio.create_task(client.post("/ojs/v1/jobs/batch/cancel", json={"filter": {"queue": "doomed"}}))
         meanwhile = await _enqueue_until(client, sweep)
         took = time.perf_counter() - started
-        assert sweep.result().json()["summary"]["succeeded"] == SWEPT
-    return percentile(before, 0.99), percentile(meanwhile, 0.99), SWEPT / took
+        assert sweep.result().json()["summary"]["succeeded"] == CANCELLED_JOBS
+    return percentile(before, 0.99), percentile(meanwhile, 0.99), CANCELLED_JOBS / took
 
 
 async def _enqueue_until(client: httpx.AsyncClient, end: asyncio.Task[Any]) -> list[float]:
-    """Enqueue single jobs from several connections until something is done; return how long each took."""
+    """Enqueue single jobs on several connections until ``end`` is done; return the duration of each, in seconds."""
     times: list[float] = []
 
     async def enqueue() -> None:
@@ -85,7 +86,7 @@ async def _enqueue_until(client: httpx.AsyncClient, end: asyncio.Task[Any]) -> l
             started = time.perf_counter()
             (await client.post("/ojs/v1/jobs", json=JOB)).raise_for_status()
             times.append(time.perf_counter() - started)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     await asyncio.gather(*[enqueue() for _ in range(CLIENTS)])
     await end

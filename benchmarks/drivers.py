@@ -1,8 +1,8 @@
-"""``python -m benchmarks.drivers``: which way to PostgreSQL is the fastest for transactions like ours?
+"""Comparison of PostgreSQL drivers for Ojster's transactions (``python -m benchmarks.drivers``).
 
-Each way runs the same three transactions (push, claim, complete) with the same statements on the same tables: asyncpg
-in an event loop, psycopg 3 in threads with its pipeline mode, and libpq as psycopg wraps it, in threads, with the
-pipelines of ``ojster.storage.postgres.pipeline``. It prints jobs a second, and the client's processor time.
+Each driver runs the same three transactions (push, claim, complete) with the same statements on the same tables:
+asyncpg in an event loop, psycopg 3 in threads with its pipeline mode, and libpq as psycopg wraps it, in threads, with
+the pipelines of ``ojster.storage.postgres.pipeline``. Prints jobs per second and the client's CPU time per job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ojster.storage.postgres.pipeline import Connection, blobs, ints, texts, unn
 from ojster.storage.transaction import JOB_COLUMNS, JOB_COLUMNS_OF_J
 
 TOTALS = {1: 1_000, 20: 8_000, 100: 20_000, 1_000: 40_000}
-"""How many jobs are pushed, claimed and completed with so many in a transaction."""
+"""Number of jobs to push, claim and complete, by the number of jobs in a transaction."""
 
 NAMES = "id, type, queue, state, priority, max_attempts, created_at, enqueued_at"
 GATES = "SELECT name FROM queues WHERE paused_at IS NOT NULL OR max_per_second IS NOT NULL"
@@ -47,8 +47,8 @@ COUNT = (
 )
 
 
-def insert_of(schema: str) -> str:
-    """The statement that inserts jobs given as arrays."""
+def insert_statement(schema: str) -> str:
+    """Return the statement that inserts jobs from array parameters."""
     rows = unnest("uuid", "text", "text", "text", "bigint", "bigint", "bigint", "bigint", "bytea")
     return (
         f"WITH given AS MATERIALIZED (SELECT nextval('{schema}.jobs_seq_seq') AS seq, job.* "
@@ -59,14 +59,14 @@ def insert_of(schema: str) -> str:
 
 
 def columns_of(ids: Sequence[str]) -> list[list[Any]]:
-    """The columns of new jobs."""
+    """Return the array parameters of ``insert_statement``, one array per column."""
     count = len(ids)
     plain: list[Any] = ["email.send", "default", "available", 0, 3, 0, 0, ENVELOPE]
     return [list(ids), *([value] * count for value in plain)]
 
 
-class Way(ABC):
-    """A connection, by one way. ``slot`` tells it apart from the others of a run."""
+class Driver(ABC):
+    """A connection through one driver. ``slot`` identifies it among the connections of a run."""
 
     def __init__(self, url: str, slot: int) -> None:
         self.conninfo, self.schema = schema_of(url)
@@ -85,12 +85,12 @@ class Way(ABC):
         """Complete jobs."""
 
     def counts(self, *changes: tuple[str, int]) -> list[tuple[str, int, int]]:
-        """The parameters of the counts."""
+        """Return the parameters of ``COUNT``: state, slot and change."""
         return [(state, self.slot, change) for state, change in changes]
 
 
-class Libpq(Way):
-    """libpq, as the product uses it."""
+class Libpq(Driver):
+    """libpq, as Ojster uses it."""
 
     def __init__(self, url: str, slot: int) -> None:
         super().__init__(url, slot)
@@ -100,7 +100,7 @@ class Libpq(Way):
         connection, columns = self.connection, columns_of(ids)
         connection.execute("BEGIN")
         arrays = [uuids(columns[0]), *map(texts, columns[1:4]), *map(ints, columns[4:8]), blobs(columns[8])]
-        connection.execute(insert_of(self.schema), arrays)
+        connection.execute(insert_statement(self.schema), arrays)
         connection.execute_many(COUNT, self.counts(("available", len(ids))))
         connection.execute("COMMIT")
         connection.answer()
@@ -126,7 +126,7 @@ class Libpq(Way):
         connection.answer()
 
 
-class Psycopg(Way):
+class Psycopg(Driver):
     """psycopg 3 with its own pipeline mode and binary parameters."""
 
     def __init__(self, url: str, slot: int) -> None:
@@ -143,7 +143,7 @@ class Psycopg(Way):
 
     def push(self, ids: Sequence[str]) -> None:
         def work(cursor: Any) -> None:
-            cursor.execute(insert_of(self.schema).replace("?", "%s"), columns_of(ids))
+            cursor.execute(insert_statement(self.schema).replace("?", "%s"), columns_of(ids))
             self.count(cursor, ("available", len(ids)))
 
         self.run(work)
@@ -171,8 +171,8 @@ class Psycopg(Way):
             cursor.execute(COUNT.replace("?", "%s"), values)
 
 
-class Asyncpg(Way):
-    """asyncpg, whose methods are awaited."""
+class Asyncpg(Driver):
+    """asyncpg, with coroutines for the three transactions."""
 
     connection: Any
 
@@ -190,7 +190,7 @@ class Asyncpg(Way):
 
     async def push(self, ids: Sequence[str]) -> None:
         async with self.connection.transaction():
-            await self.connection.execute(numbered(insert_of(self.schema)), *columns_of(ids))
+            await self.connection.execute(numbered(insert_statement(self.schema)), *columns_of(ids))
             await self.count(("available", len(ids)))
 
     async def claim(self, count: int) -> list[Any]:
@@ -213,13 +213,13 @@ class Asyncpg(Way):
 
 
 def numbered(sql: str) -> str:
-    """A statement with ``$1``, ``$2``, … for its parameters."""
+    """Replace the ``?`` placeholders with ``$1``, ``$2``, …."""
     parts = iter(range(1, 100))
     return re.sub(r"\?", lambda _: f"${next(parts)}", sql)
 
 
-def in_threads(store: PostgresStore, kind: type[Libpq | Psycopg], size: int, lanes: int) -> None:
-    """Measure a way that blocks, one thread a connection."""
+def measure_blocking(store: PostgresStore, kind: type[Libpq | Psycopg], size: int, lanes: int) -> None:
+    """Measure a blocking driver with one thread per connection."""
     url = store.fresh()
     ways = [kind(url, number) for number in range(lanes)]
     rounds = TOTALS[size] // size // lanes
@@ -240,8 +240,8 @@ def in_threads(store: PostgresStore, kind: type[Libpq | Psycopg], size: int, lan
     measure("complete", lambda n: ways[n].complete(claimed[n].pop()))
 
 
-async def in_a_loop(store: PostgresStore, size: int, lanes: int) -> None:
-    """Measure asyncpg, all connections in one event loop."""
+async def measure_asyncpg(store: PostgresStore, size: int, lanes: int) -> None:
+    """Measure asyncpg with all connections in one event loop."""
     url = store.fresh()
     ways = [await Asyncpg(url, number).open() for number in range(lanes)]
     rounds = TOTALS[size] // size // lanes
@@ -269,29 +269,29 @@ async def in_a_loop(store: PostgresStore, size: int, lanes: int) -> None:
 
 
 def processor() -> float:
-    """How many seconds of the processor this process has had."""
+    """Return the CPU time of this process, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def report(way: str, what: str, size: int, lanes: int, jobs: int, started: float, before: float) -> None:
-    """Print a line of the table."""
+    """Print one row of the table."""
     rate = jobs / (time.perf_counter() - started)
     own = (processor() - before) / jobs * 1e6
     print(f"| {what:8} | {size:5,} | {lanes} | {way:8} | {rate:9,.0f}/s | {own:6.1f} µs |", flush=True)
 
 
 def main() -> int:
-    """Measure all ways; return the exit status."""
+    """Measure all drivers; return the exit status."""
     argparse.ArgumentParser(prog="python -m benchmarks.drivers", description=__doc__).parse_args()
     store = PostgresStore()
-    print("|          | at once | connections | way | jobs | the client's own |\n|---|--:|--:|---|--:|--:|")
+    print("|          | batch size | connections | driver | jobs | client CPU per job |\n|---|--:|--:|---|--:|--:|")
     try:
         for size in TOTALS:
             for lanes in (1, 4):
-                in_threads(store, Libpq, size, lanes)
-                in_threads(store, Psycopg, size, lanes)
-                uvloop.run(in_a_loop(store, size, lanes))
+                measure_blocking(store, Libpq, size, lanes)
+                measure_blocking(store, Psycopg, size, lanes)
+                uvloop.run(measure_asyncpg(store, size, lanes))
     finally:
         store.close()
     return 0

@@ -1,4 +1,4 @@
-"""What is a figure? A name, what was measured, the goal, and the floor: what the raw parts do in the same run."""
+"""Figures: measured values with their goals and floors (the raw parts measured in the same run)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 @dataclass
 class Figure:
-    """Something that was measured.
+    """A measured value with its goal and floor.
 
-    ``value`` is in ``unit``; more is better for rates, less for the others. ``floor`` is what the raw parts reach, and
-    ``floor_name`` says which.
+    ``value``, ``goal`` and ``floor`` are in ``unit``. Larger is better for rates (units that end with ``/s``),
+    smaller for all others. ``floor`` is the value of the comparison named by ``floor_name``. ``least_share`` is the
+    minimum of ``value / floor``.
     """
 
     name: str
@@ -27,12 +28,12 @@ class Figure:
 
     @property
     def more_is_better(self) -> bool:
-        """Whether a larger value is better."""
+        """Whether a larger value is better: true for rates."""
         return self.unit.endswith("/s")
 
     @property
     def misses(self) -> bool:
-        """Whether the figure misses its goal."""
+        """Whether the figure misses its goal or its minimum share of the floor."""
         if self.least_share is not None and self.floor and self.value / self.floor < self.least_share:
             return True
         if self.goal is None:
@@ -41,31 +42,31 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        """The value, for people."""
+        """The value as text."""
         return _number(self.value, self.unit)
 
     @property
     def shown_goal(self) -> str:
-        """The goal, for people."""
+        """The goal as text."""
         if self.goal is None:
             return ""
         return ("≥ " if self.more_is_better else "≤ ") + _number(self.goal, self.unit)
 
     @property
     def shown_floor(self) -> str:
-        """The floor, for people."""
+        """The floor as text."""
         return f"{self.floor_name} {_number(self.floor, self.unit)}" if self.floor is not None else ""
 
     @property
     def shown_share(self) -> str:
-        """How much of the floor is reached, for people."""
+        """The ratio of value to floor, and its minimum, as text."""
         if not self.floor:
             return ""
         least = f" (≥ {self.least_share:.2f})" if self.least_share is not None else ""
         return f"{self.value / self.floor:.2f}{least}"
 
     def to_json(self) -> dict[str, Any]:
-        """The figure, for machines."""
+        """Return the figure as a JSON object."""
         return asdict(self) | {"misses": self.misses}
 
 
@@ -74,18 +75,18 @@ def _number(value: float, unit: str) -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which a share of the values lies."""
+    """Return the percentile of the values at ``share``, from 0 to 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def median_rate(measure: Callable[[], float], rounds: int = 3) -> float:
-    """The median of several measurements of a rate."""
+    """Return the median of ``rounds`` measurements of a rate (default 3)."""
     return statistics.median(measure() for _ in range(rounds))
 
 
 def timed(work: Callable[[], int]) -> float:
-    """How many a second: ``work`` does something and returns how many."""
+    """Return the rate of ``work`` per second; ``work`` returns the number of operations that it did."""
     started = time.perf_counter()
     done = work()
     return done / (time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""How fast do files come in and go out? Beside what the disk and one hash of each byte take."""
+"""File uploads and downloads, compared with reading, hashing once and writing the same bytes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ojster.client.interface import Client
 from ojster.files.file import CHUNK_BYTES, File
 from ojster.files.transfer import download, upload
 
-SIZE = 256
-"""How many MiB the file has."""
+FILE_MEBIBYTES = 256
+"""Size of the file, in MiB."""
 
 
 def run(folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
-    """Measure uploads and downloads, kept in a directory."""
+    """Measure uploads to and downloads from a directory store."""
     if chosen.only and chosen.only not in "files upload download":
         return
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)
         source = place / "source"
         with source.open("wb") as file:
-            for _ in range(SIZE * 2**20 // CHUNK_BYTES):
+            for _ in range(FILE_MEBIBYTES * 2**20 // CHUNK_BYTES):
                 file.write(os.urandom(CHUNK_BYTES))
         up = _rate(lambda: _copy(source, place / "raw", durably=True))
         down = _rate(lambda: _copy(source, place / "raw", durably=False))
-        yield Figure("floor: read, hash and write a file durably, in pieces of 8 MiB", up, "MiB/s")
+        yield Figure("floor: read, hash and durably write a file in pieces of 8 MiB", up, "MiB/s")
         yield Figure("floor: read, hash and write a file", down, "MiB/s")
         url = f"sqlite:///{place}/jobs.db"
         yield from _both("in process", url, source, place, up, down)
@@ -54,9 +54,9 @@ def _both(how: str, url: str, source: Path, place: Path, up: float, down: float)
         await download(client, file[0].ref, place / "target")
 
     rate = _rate(lambda: uvloop.run(_with(url, send)))
-    yield Figure(f"files: upload of {SIZE} MiB {how}", rate, "MiB/s", floor=up, floor_name="raw")
+    yield Figure(f"files: upload of {FILE_MEBIBYTES} MiB {how}", rate, "MiB/s", floor=up, floor_name="raw")
     rate = _rate(lambda: uvloop.run(_with(url, fetch)))
-    yield Figure(f"files: download of {SIZE} MiB {how}", rate, "MiB/s", floor=down, floor_name="raw")
+    yield Figure(f"files: download of {FILE_MEBIBYTES} MiB {how}", rate, "MiB/s", floor=down, floor_name="raw")
 
 
 async def _with(url: str, act: Callable[[Client], Awaitable[None]]) -> None:
@@ -82,7 +82,7 @@ def _copy(source: Path, target: Path, *, durably: bool) -> None:
 
 
 def _rate(act: Callable[[], object]) -> float:
-    """MiB in a second."""
+    """Return the MiB per second of one call that transfers the file."""
     started = time.perf_counter()
     act()
-    return SIZE / (time.perf_counter() - started)
+    return FILE_MEBIBYTES / (time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""What can the raw parts do here? The disk, the statements of each database, and an ASGI application that echoes."""
+"""Floors: the disk, the bare statements of each database, and an ASGI application that echoes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ojster.core.ids import new_id
 from ojster.storage.postgres.pipeline import Connection, blobs, ints, texts, unnest, uuids
 from ojster.storage.sqlite.database import migrate
 
-FOUND: dict[str, float] = {}
-"""The floors, by name, for the figures that stand beside them."""
+MEASURED_FLOORS: dict[str, float] = {}
+"""Measured floors by name, for the figures that are compared with them."""
 
 ENVELOPE = b"x" * 330
 
@@ -31,16 +31,16 @@ def run(stores: Sequence[Store], folder: Path, chosen: argparse.Namespace) -> It
         raw_of = {"SQLite": RawSqlite, "PostgreSQL": RawPostgres}[store.name]
         for size in (1, 100, 1000):
             rate = median_rate(lambda store=store, raw_of=raw_of, size=size: _inserts(raw_of(store.fresh()), size))  # type: ignore[misc]
-            FOUND[f"{store.name} insert {size}"] = rate
+            MEASURED_FLOORS[f"{store.name} insert {size}"] = rate
             yield Figure(f"floor: {store.name}, raw inserts of {size} a transaction", rate)
         rate = median_rate(lambda store=store, raw_of=raw_of: _cycles(store, raw_of(store.fresh()), 100))  # type: ignore[misc]
-        FOUND[f"{store.name} cycle 100"] = rate
+        MEASURED_FLOORS[f"{store.name} cycle 100"] = rate
         yield Figure(f"floor: {store.name}, raw claims and completions of 100", rate)
     from benchmarks.servers import raw
 
     with raw() as server:
-        FOUND["asgi"] = server.load("echo", 64, chosen.seconds)["rate"]
-    yield Figure("floor: raw ASGI echo, 64 connections", FOUND["asgi"])
+        MEASURED_FLOORS["asgi"] = server.load("echo", 64, chosen.seconds)["rate"]
+    yield Figure("floor: raw ASGI echo, 64 connections", MEASURED_FLOORS["asgi"])
 
 
 def _forced_writes(folder: Path) -> list[float]:
@@ -55,7 +55,7 @@ def _forced_writes(folder: Path) -> list[float]:
 
 
 class Raw(ABC):
-    """The statements that matter, by themselves, in transactions of their own."""
+    """The bare SQL statements of insert, claim and complete, one transaction per call."""
 
     @abstractmethod
     def insert(self, ids: Sequence[str]) -> None:
@@ -63,7 +63,7 @@ class Raw(ABC):
 
     @abstractmethod
     def claim(self, count: int) -> list[int]:
-        """Claim jobs, and return their ``seq``."""
+        """Claim up to ``count`` jobs and return their ``seq``."""
 
     @abstractmethod
     def complete(self, seqs: Sequence[int]) -> None:
@@ -71,11 +71,11 @@ class Raw(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connection."""
 
 
 class RawSqlite(Raw):
-    """apsw, with statements for many rows."""
+    """apsw with ``executemany``."""
 
     def __init__(self, url: str) -> None:
         self._connection = apsw.Connection(url.removeprefix("sqlite:///"))
@@ -127,7 +127,7 @@ class RawSqlite(Raw):
 
 
 class RawPostgres(Raw):
-    """libpq through psycopg, in pipelines, with arrays as parameters: the best of what benchmarks.drivers compares."""
+    """libpq through psycopg, in pipelines, with arrays as parameters: the fastest driver in benchmarks.drivers."""
 
     def __init__(self, url: str) -> None:
         conninfo, schema = schema_of(url)

@@ -1,4 +1,4 @@
-"""How fast is it in one process? Enqueue, process, and the time from one to the other."""
+"""Benchmarks within one process: enqueuing, processing, and the latency from enqueue to start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from benchmarks.figure import Figure, percentile
-from benchmarks.floors import FOUND
+from benchmarks.floors import MEASURED_FLOORS
 from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
 from ojster.app import JobType
@@ -31,7 +31,7 @@ GOALS = {
 
 
 def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
-    """Measure the figures of one process."""
+    """Measure enqueuing, processing, reactions and latency in this process."""
     tune_interpreter()
     goals = GOALS[store.name]
 
@@ -43,7 +43,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
             f"{store.name}: bulk enqueue of 1,000, in process",
             _median(store, _bulk),
             goal=goals["bulk"],
-            floor=FOUND.get(f"{store.name} insert 1000"),
+            floor=MEASURED_FLOORS.get(f"{store.name} insert 1000"),
             floor_name="raw",
             least_share=0.5 if store.name == "PostgreSQL" else None,
         )
@@ -52,7 +52,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
             f"{store.name}: single enqueue from 50 coroutines, in process",
             _median(store, _single),
             goal=goals.get("single"),
-            floor=FOUND.get(f"{store.name} insert 100"),
+            floor=MEASURED_FLOORS.get(f"{store.name} insert 100"),
             floor_name="raw by 100",
         )
     if wanted("processed"):
@@ -61,12 +61,12 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
             f"{store.name}: no-op jobs processed, one worker, in process",
             alone,
             goal=goals["process"],
-            floor=FOUND.get(f"{store.name} cycle 100"),
+            floor=MEASURED_FLOORS.get(f"{store.name} cycle 100"),
             floor_name="raw by 100",
         )
         yield Figure(
-            f"{store.name}: the same beside 10,000 that need what no worker has",
-            _median(store, _process_beside_impossible),
+            f"{store.name}: the same, beside 10,000 jobs that no worker can run",
+            _median(store, _process_beside_unrunnable),
             floor=alone,
             floor_name="alone",
             least_share=0.9,
@@ -130,7 +130,7 @@ async def _single(app: App) -> float:
     return 30_000 / (time.perf_counter() - started)
 
 
-async def _process_beside_impossible(app: App) -> float:
+async def _process_beside_unrunnable(app: App) -> float:
     @app.job("impossible", resources={"gpu_type": "nvidia-a100"})
     async def impossible(a: int, b: int) -> None: ...
 
@@ -183,7 +183,7 @@ async def _reacting(app: App) -> float:
 
 
 async def _push_and_process(app: App, job: JobType[[int], Any], count: int, each: int = 1) -> float:
-    """Jobs a second, from the push of the first to the end of the last; each brings so many about."""
+    """Return the jobs per second from the first push to the last completion; each push results in ``each`` jobs."""
     worker = Worker(app, concurrency=500)
     started = time.perf_counter()
     for first in range(0, count, 1000):

@@ -1,6 +1,6 @@
-"""A load generator in one process: keep-alive connections that each send a prepared request and wait for its answer.
+"""A load generator in one process: keep-alive connections that each send a prepared request and wait for its response.
 
-It parses no more of an answer than it must, so that it takes little of the machine from what is measured.
+It parses as little of each response as possible, to leave the CPU to the measured server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JOB = (
 
 
 def post(path: str, body: bytes) -> bytes:
-    """The bytes of a request."""
+    """Return the bytes of a POST request."""
     return (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/openjobspec+json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
@@ -28,7 +28,7 @@ def post(path: str, body: bytes) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. ``next`` is given each answer's body and returns the next request."""
+    """One connection. ``next`` receives the body of each response (first ``None``) and returns the next request."""
 
     def __init__(self, next: Callable[[bytes | None], bytes], bad: list[bytes]) -> None:
         self._next = next
@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         self._send(None)
 
     def data_received(self, data: bytes) -> None:
-        """Take an answer; send the next request."""
+        """Record a response and send the next request, or close the connection when stopping."""
         buffer = self._buffer + data if self._buffer else data
         head = buffer.find(b"\r\n\r\n")
         if head < 0:
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._send(buffer[head + 4 :])
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Say that it is over."""
+        """Resolve ``closed``."""
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -78,13 +78,13 @@ class Connection(asyncio.Protocol):
 
 
 def echo(path: str) -> Callable[[], Callable[[bytes | None], bytes]]:
-    """Send one and the same request, again and again."""
+    """Send the same request repeatedly."""
     request = post(path, JOB)
     return lambda: lambda answer: request
 
 
 def batches(size: int) -> Callable[[], Callable[[bytes | None], bytes]]:
-    """Enqueue ``size`` jobs at a time."""
+    """Enqueue ``size`` jobs per request."""
     request = post("/ojs/v1/jobs/batch", b'{"jobs":[' + b",".join([JOB] * size) + b"]}")
     return lambda: lambda answer: request
 
@@ -109,7 +109,7 @@ def whole_jobs(size: int) -> Callable[[], Callable[[bytes | None], bytes]]:
                 return fetch
             assert answer is not None
             ids = [part[:36].decode() for part in answer.split(b'"id":"')[1:]]
-            if not ids:  # others were faster; ask again
+            if not ids:  # other connections took the jobs; fetch again
                 step = 1
                 return fetch
             if size == 1:
@@ -132,7 +132,7 @@ SCENARIOS: dict[str, Callable[[], Callable[[], Callable[[bytes | None], bytes]]]
 
 
 async def run(port: int, scenario: str, connections: int, seconds: float) -> dict[str, Any]:
-    """Load the server for so long; return how many answers there were a second, and how long they took."""
+    """Load the server for ``seconds``; return the responses per second and their p50 and p99 latency, in seconds."""
     loop = asyncio.get_running_loop()
     make = SCENARIOS[scenario]()
     bad: list[bytes] = []
@@ -151,7 +151,7 @@ async def run(port: int, scenario: str, connections: int, seconds: float) -> dic
         one.stopping = True
     await asyncio.wait_for(asyncio.gather(*(one.closed for one in protocols)), 30)
     if bad:
-        raise RuntimeError(f"{len(bad)} bad answers, such as {bad[0]!r}")
+        raise RuntimeError(f"{len(bad)} error responses, such as {bad[0]!r}")
     return {
         "rate": answers / elapsed,
         "p50": latencies[len(latencies) // 2],

@@ -1,4 +1,4 @@
-"""How fast is it over HTTP, and across processes?"""
+"""Benchmarks over HTTP and across processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import psutil
 import uvloop
 
 from benchmarks.figure import Figure, percentile
-from benchmarks.floors import FOUND
+from benchmarks.floors import MEASURED_FLOORS
 from benchmarks.servers import ojster
 from benchmarks.stores import Store
 from ojster import App
@@ -32,11 +32,11 @@ async def noop(n): return n
 
 GOALS = {"SQLite": {"whole1": 4_000, "whole100": 18_000}, "PostgreSQL": {"whole1": 3_000, "whole100": 15_000}}
 CLIENTS = {"SQLite": {"whole1": 64, "whole100": 4}, "PostgreSQL": {"whole1": 128, "whole100": 16}}
-"""How many connections load the server: as many as keep it busy, and the database behind it."""
+"""Number of connections that saturate the server and its database, by store and scenario."""
 
 
 def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figure]:
-    """Measure the figures of a server."""
+    """Measure enqueues, whole jobs, memory and latency of a server."""
     if chosen.only and chosen.only not in "http enqueue whole jobs latency memory":
         return
     with ojster(store.fresh()) as server:
@@ -45,7 +45,7 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
             f"{store.name}: single enqueue over HTTP, 64 connections",
             single["rate"],
             goal=11_000 if store.name == "SQLite" else None,
-            floor=FOUND.get("asgi"),
+            floor=MEASURED_FLOORS.get("asgi"),
             floor_name="raw ASGI",
             least_share=0.30,
         )
@@ -65,7 +65,7 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
 
 
 def _two_servers(store: Store, seconds: float) -> Iterator[Figure]:
-    """One server and two on the same database, loaded alike, and how busy the machine's processors are meanwhile."""
+    """Measure one and two servers on one database under the same total load, with the CPU usage of the machine."""
     url = store.fresh()
     rates = {}
     for count in (1, 2):
@@ -86,7 +86,7 @@ def _two_servers(store: Store, seconds: float) -> Iterator[Figure]:
 
 
 def _across_processes(store: Store, folder: Path) -> Iterator[Figure]:
-    """From an enqueue in one process to the start in another: through a server, and through the file alone."""
+    """Measure the latency from enqueue to start in another process, through a server and through the database."""
     (folder / "bench_handlers.py").write_text(HANDLERS)
     database = store.fresh()
     with ojster(database) as server:

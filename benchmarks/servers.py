@@ -1,4 +1,4 @@
-"""Servers for the load generator: a raw ASGI application that echoes, and Ojster's own."""
+"""Servers for the load generator: a raw ASGI application that echoes, and Ojster."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False, lif
 
 @dataclass
 class Server:
-    """A server that runs in a process of its own."""
+    """A server in its own process."""
 
     port: int
     process: subprocess.Popen[bytes]
 
     def load(self, scenario: str, connections: int, seconds: float) -> dict[str, Any]:
-        """Load it from another process."""
+        """Run the load generator against the server in another process; return its figures."""
         command = [sys.executable, "-m", "benchmarks.load", str(self.port), scenario, str(connections), str(seconds)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -46,20 +46,20 @@ class Server:
 
     @property
     def megabytes(self) -> float:
-        """How much memory it has resident, in MiB."""
+        """Resident memory of the server, in MiB."""
         return float(psutil.Process(self.process.pid).memory_info().rss) / 2**20
 
 
 @contextlib.contextmanager
 def raw() -> Iterator[Server]:
-    """A raw ASGI application that echoes its request, on the same uvicorn."""
+    """Run a raw ASGI application that echoes its request, on the installed uvicorn."""
     with _serving([sys.executable, "-c", RAW, "{port}"]) as server:
         yield server
 
 
 @contextlib.contextmanager
 def ojster(database: str) -> Iterator[Server]:
-    """Ojster's server on a database."""
+    """Run an Ojster server on a database, with its tables migrated."""
     command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--migrate", "--port", "{port}"]
     with _serving([*command, "--log-level", "warning"]) as server:
         yield server
@@ -79,7 +79,7 @@ def _serving(command: list[str]) -> Iterator[Server]:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
             if time.monotonic() > deadline or process.poll() is not None:
-                raise RuntimeError("the server did not start")
+                raise RuntimeError(f"the server on port {port} exited or did not start within 30 s")
             time.sleep(0.02)
         yield Server(port, process)
     finally:

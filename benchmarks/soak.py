@@ -1,4 +1,4 @@
-"""``python -m benchmarks.soak``: does the server's memory stay where it is under a long, steady load?"""
+"""Soak test of the memory of a server under a long, steady load (``python -m benchmarks.soak``)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import time
 
 from benchmarks.servers import ojster
 
-MOST_MEBIBYTES = 120
-MOST_GROWTH = 0.1
-"""How much more memory than after the first fifth of the time is growth."""
+MAX_MEBIBYTES = 120
+MAX_GROWTH = 0.1
+"""Maximum memory growth after the first fifth of the rounds, as a share of the maximum within that fifth."""
 
 
 def main() -> int:
-    """Load a server with whole jobs and print its memory; return the exit status: 1 if it is too much or grows."""
+    """Load a server and print its memory; return the exit status: 1 if the memory exceeds its limit or grows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="for how long (default 10)")
-    parser.add_argument("--folder", help="where the database is made (default: a temporary folder)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="Duration, in minutes (default 10)")
+    parser.add_argument("--folder", help="Parent directory of the temporary database (default: the system's)")
     chosen = parser.parse_args()
     rounds = 20
     jobs, memory = 0.0, []
@@ -26,13 +26,13 @@ def main() -> int:
         started = time.monotonic()
         for index in range(rounds):
             until = started + (index + 1) * chosen.minutes * 60 / rounds
-            seconds = max(1.0, until - time.monotonic() - 1.5)  # a round starts with a second that is not counted
+            seconds = max(1.0, until - time.monotonic() - 1.5)  # each round has an uncounted warm-up of up to a second
             jobs += server.load("whole1", 64, seconds)["rate"] / 3 * seconds
             memory.append(server.megabytes)
             print(f"{time.monotonic() - started:6.0f} s {jobs:12,.0f} jobs {memory[-1]:8.1f} MiB", flush=True)
     early, late = max(memory[: rounds // 5]), max(memory[rounds // 5 :])
-    print(f"{early:.1f} MiB at first, {late:.1f} MiB later: {late / early - 1:+.1%}")
-    return int(late > MOST_MEBIBYTES or late > early * (1 + MOST_GROWTH))
+    print(f"{early:.1f} MiB in the first fifth, {late:.1f} MiB later: {late / early - 1:+.1%}")
+    return int(late > MAX_MEBIBYTES or late > early * (1 + MAX_GROWTH))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where are the jobs of a benchmark kept? In a SQLite file, or in a PostgreSQL server that is started for it."""
+"""Databases for the benchmarks: SQLite files, or a PostgreSQL server that is started for the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ojster.storage.postgres.url import parse_postgres_url
 
 
 class Store(ABC):
-    """A kind of database, durable: what it has acknowledged survives a power loss."""
+    """A kind of durable database: committed transactions survive a power loss."""
 
     name: str
 
@@ -23,10 +23,10 @@ class Store(ABC):
         """Return the URL of an empty database."""
 
     def settle(self) -> None:
-        """Let it finish what it does in the background."""
+        """Finish background work of the database; does nothing by default."""
 
     def close(self) -> None:
-        """Remove what was made."""
+        """Remove the databases; does nothing by default."""
 
 
 class SqliteStore(Store):
@@ -46,7 +46,7 @@ class SqliteStore(Store):
 
 
 class PostgresStore(Store):
-    """Schemas of a server of its own with the settings that PostgreSQL comes with, ``fsync`` among them."""
+    """Schemas on a PostgreSQL server that it starts, with default settings, including ``fsync``."""
 
     name = "PostgreSQL"
 
@@ -66,7 +66,7 @@ class PostgresStore(Store):
         return url
 
     def settle(self) -> None:
-        """Vacuum, as autovacuum would within a minute, and write what is due."""
+        """Vacuum the tables, as autovacuum would within a minute, and force a checkpoint."""
         with psycopg.connect(self.server.url, autocommit=True) as connection:
             for table in ("jobs", "payloads"):
                 name = sql.Identifier(f"bench_{self._made}", table)
@@ -78,6 +78,6 @@ class PostgresStore(Store):
 
 
 def schema_of(url: str) -> tuple[str, str]:
-    """Return what libpq is to connect to, and the schema, of a PostgreSQL URL."""
+    """Return the libpq connection string and the schema of a PostgreSQL URL."""
     parsed = parse_postgres_url(url)
     return parsed.conninfo, parsed.schema

@@ -1,4 +1,4 @@
-"""How fast do workflows run, and does the size of one matter? Beside plain jobs that are worked off in the same way."""
+"""Workflows of several shapes and sizes, compared with plain jobs that are processed in the same way."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from ojster.storage.open import open_database
 
 R = TypeVar("R")
 
-AT_ONCE = 100
-"""How many jobs a worker takes and acknowledges at once."""
+BATCH_SIZE = 100
+"""Number of jobs that a worker fetches and acknowledges in one call, and of jobs or workflows per create call."""
 
 WORKERS = 2
 ROUNDS = 3
-"""How often the large group is measured: its tenths are short, and a busy machine is in no hurry to be fair to all."""
+"""Number of runs of the large group; medians are reported, because its tenths are short and noisy."""
 
 RESULT = b'{"ok": true}'
 
 
 def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
-    """Measure the figures of workflows."""
+    """Measure plain jobs and workflows."""
     if chosen.only and chosen.only not in "workflow chain group graph nested":
         return
     tune_interpreter()
     plain = uvloop.run(_with_engine(store, _plain))
-    yield Figure(f"{store.name}: plain jobs, enqueued and worked off by {AT_ONCE}", plain)
+    yield Figure(f"{store.name}: plain jobs, enqueued and processed in batches of {BATCH_SIZE}", plain)
     rounds = [uvloop.run(_with_engine(store, partial(_group, size=100_000))) for _ in range(ROUNDS)]
     made, rate, slower = (median(figures) for figures in zip(*rounds, strict=True))
     yield Figure(f"{store.name}: workflow, a group of 100,000 created, jobs", made)
     name = f"{store.name}: workflow, a group of 100,000 with a callback, jobs, whole"
     yield Figure(name, rate, floor=plain, floor_name="plain jobs", least_share=0.5)
-    yield Figure(f"{store.name}: workflow, time of its last tenth beside the first", slower, "x", 1.2)
+    yield Figure(f"{store.name}: workflow, time of its last tenth relative to the first", slower, "x", 1.2)
     for name, wires in (
         ("10,000 chains of 5", [_chain(5) for _ in range(10_000)]),
         ("a chain of 1,000", [_chain(1000)]),
         ("a graph of 10,000 nodes and 30,000 edges", [_graph(10_000)]),
-        ("1,000 that are nested 8 deep", [_nested(8) for _ in range(1000)]),
+        ("1,000 nested 8 levels deep", [_nested(8) for _ in range(1000)]),
     ):
         rate = uvloop.run(_with_engine(store, partial(_whole, wires=wires)))
         yield Figure(f"{store.name}: workflow, {name}, jobs, whole", rate, floor=plain, floor_name="plain jobs")
@@ -92,24 +92,24 @@ def _nested(levels: int) -> dict[str, Any]:
 
 
 async def _create(engine: Service, wires: list[dict[str, Any]]) -> int:
-    """Create workflows, some at a time; return how many jobs they have."""
+    """Create workflows in batches; return the number of their jobs."""
     jobs = 0
-    for first in range(0, len(wires), AT_ONCE):
-        some = wires[first : first + AT_ONCE]
+    for first in range(0, len(wires), BATCH_SIZE):
+        some = wires[first : first + BATCH_SIZE]
         new = [await engine.workflows.prepare(read_members(msgspec.json.encode(wire))) for wire in some]
         jobs += sum(len(one.plan.jobs) for one in new)
         await engine.workflows.create_many(new)
     return jobs
 
 
-async def _work_off(engine: Service, count: int, tell: Callable[[int], None] = lambda done: None) -> None:
-    """Work until so many jobs are done."""
+async def _process_jobs(engine: Service, count: int, tell: Callable[[int], None] = lambda done: None) -> None:
+    """Process jobs until at least ``count`` are acknowledged; call ``tell`` with the number after each batch."""
     done = 0
 
     async def work(name: str) -> None:
         nonlocal done
         while done < count:
-            jobs = await engine.jobs.fetch(Claim(("default",), AT_ONCE, name), 0.05)
+            jobs = await engine.jobs.fetch(Claim(("default",), BATCH_SIZE, name), 0.05)
             await engine.jobs.acknowledge([Acknowledgement(job.id, RESULT, name, job.attempt) for job in jobs])
             done += len(jobs)
             tell(done)
@@ -121,9 +121,9 @@ async def _plain(engine: Service) -> float:
     body = msgspec.json.encode(_job())
     total = 30_000
     started = time.perf_counter()
-    for _ in range(total // AT_ONCE):
-        await engine.jobs.enqueue([read_members(body) for _ in range(AT_ONCE)])
-    await _work_off(engine, total)
+    for _ in range(total // BATCH_SIZE):
+        await engine.jobs.enqueue([read_members(body) for _ in range(BATCH_SIZE)])
+    await _process_jobs(engine, total)
     return total / (time.perf_counter() - started)
 
 
@@ -138,7 +138,7 @@ async def _group(engine: Service, size: int) -> tuple[float, float, float]:
     def tell(done: int) -> None:
         tenths.setdefault(10 * done // size, time.perf_counter())
 
-    await _work_off(engine, size + 1, tell)
+    await _process_jobs(engine, size + 1, tell)
     ended = time.perf_counter()
     first, last = tenths[1] - tenths[0], tenths[10] - tenths[9]
     return size / (created - started), (size + 1) / (ended - started), last / first
@@ -147,5 +147,5 @@ async def _group(engine: Service, size: int) -> tuple[float, float, float]:
 async def _whole(engine: Service, wires: list[dict[str, Any]]) -> float:
     started = time.perf_counter()
     jobs = await _create(engine, wires)
-    await _work_off(engine, jobs)
+    await _process_jobs(engine, jobs)
     return jobs / (time.perf_counter() - started)

@@ -1,6 +1,6 @@
-"""A definition: create a gist and star it, as node-workflow's own example does; here at a service that only pretends.
+"""A workflow definition that creates and stars a gist, like the example of node-workflow, on a local fake service.
 
-python examples/gist.py           # starts the service, a worker and two workflows, and prints what has become of them
+python examples/gist.py           # runs the service, a worker and a workflow, and prints the results
 """
 
 import asyncio
@@ -22,7 +22,7 @@ GISTS: dict[str, dict[str, Any]] = {}
 
 
 class Service(BaseHTTPRequestHandler):
-    """Keeps gists in memory, and knows which are starred."""
+    """A fake gist service that keeps gists and their stars in memory."""
 
     def do_POST(self) -> None:
         """Create a gist."""
@@ -37,7 +37,7 @@ class Service(BaseHTTPRequestHandler):
         self._answer(204)
 
     def do_GET(self) -> None:
-        """Tell whether a gist is starred."""
+        """Return a gist, with whether it is starred."""
         self._answer(200, GISTS[self.path.split("/")[2]])
 
     def _answer(self, status: int, body: object = None) -> None:
@@ -47,10 +47,10 @@ class Service(BaseHTTPRequestHandler):
             self.wfile.write(json.dumps(body).encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-# What a task needs a network for is a handler of a worker …
+# Tasks that need the network are handlers of a worker.
 
 
 @app.job("gist.create", retry=Retry(max_attempts=3), timeout=30)
@@ -72,11 +72,11 @@ async def star(job: JobContext, service: str, id: str) -> None:
 @app.job("gist.confirm")
 async def confirm(job: JobContext) -> str:
     if job.resumed is None:
-        raise Wait(timeout=3600, again=True)  # until somebody says: POST /workflows/{id}/resume
+        raise Wait(timeout=3600, again=True)  # suspended until POST /workflows/{id}/resume
     return f"confirmed by {job.resumed['by']}"
 
 
-# … and what it only computes may be carried by the workflow.
+# Tasks that only compute can carry their code in the workflow.
 
 
 COMPOSE = """

@@ -1,6 +1,6 @@
-"""A workflow that a program lays out while it runs: what is built decides what is tested, and the tests what is told.
+"""A workflow that a program extends while it runs: the builds decide the tests, and the tests decide the report.
 
-python examples/orchestrate.py        # runs it with a worker of its own, and prints what has become of it
+python examples/orchestrate.py        # runs the workflow with its own worker and prints the result
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Nightly(Orchestrator):
         self.callback("tests", after=builds)
 
     def callback_tests(self) -> None:
-        """Test as much as the builds have said that there is."""
+        """Add as many tests for each package as its build reported."""
         tests = [
             self.ensure(f"test-{name}-{number}", test.s(name, number))
             for name in self.params.names

@@ -1,6 +1,6 @@
-"""A workflow: an order is checked, approved, paid, packed and shipped; if it fails halfway, the payment is undone.
+"""A workflow that checks, approves, charges, packs and ships an order, and refunds the payment if a later step fails.
 
-python examples/order.py          # runs the workflow with a worker of its own, and prints what has become of it
+python examples/order.py          # runs the workflow with its own worker and prints the result
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def pack(parcel: str) -> str:
 
 @app.job("order.ship")
 async def ship(context: JobContext) -> str:
-    # What all steps before have brought about, by index: the check, the approval, the payment, and the parcels.
+    # The results of all predecessor steps, by index: the check, the approval, the payment, and the parcels.
     return f"shipped {len(context.parent_results['3'])} parcels"
 
 
@@ -47,7 +47,7 @@ cents = result_of("check")["cents"]
 order = chain(
     saga(
         check.s(param("order")).set(id="check"),
-        gate("approval", display_name="Somebody looks at the order"),
+        gate("approval", display_name="Review of the order"),
         charge.s(cents).set(id="charge", compensate=refund.s(cents)),
         each(result_of("check")["parcels"], pack.s(element())),
         ship.s(),

@@ -1,10 +1,10 @@
-"""A release: packages are built in parallel, checked all together, published; a build that fails is done again alone.
+"""A release workflow: build packages in parallel, check and publish them; a retry repeats only the failed build.
 
-python examples/release.py        # runs it with a worker of its own, and prints what has become of it
+python examples/release.py        # runs the workflow with its own worker and prints the result
 
-The builds do not know who checks them, nor the check who builds: each build promises an item of the workflow's
-collection, the check looks up all of them, so it comes after the builds. What is published stands in a collection that
-outlives the workflow, by what the last job says is to happen when it has succeeded.
+The builds and the check do not name each other: each build promises an item of the workflow's collection, and the check
+looks up all of these items, so it runs after the builds. A reaction of the last job adds the published release to a
+collection that outlives the workflow.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from ojster.events.reaction_builders import OF_JOB, collect
 
 app = App()
 broken = {"arm64"}
-"""What cannot be built, until somebody mends it."""
+"""Architectures with a failing build, until ``main`` clears the set."""
 
 
 @app.job("build", retry=Retry(max_attempts=1))
@@ -43,7 +43,7 @@ async def publish(version: str, checked: dict[str, object]) -> object:
 
 
 def plan(*archs: str) -> Graph:
-    """The workflow for these architectures."""
+    """Return the workflow for these architectures."""
     release = Graph("release")
     for arch in archs:
         release.add(f"build-{arch}", build.s(arch).set(provides=[f"build-{arch}"]))
@@ -69,7 +69,7 @@ async def main() -> None:
         info = await run.refresh()
         print({step.label: step.state for step in info.walk()})
 
-        broken.clear()  # somebody has mended it
+        broken.clear()  # the compiler works again
         first = {step.label: step.job_id for step in info.walk()}
         await run.retry()
         print(await run.result())

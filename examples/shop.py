@@ -15,7 +15,7 @@ app = App("sqlite:///shop.db")
 
 @app.job("email.send", retry=Retry(max_attempts=8, give_up_on=[ValueError]))
 async def send_email(to: str, subject: str) -> None:
-    """An asynchronous handler; it is tried again when it fails, but not after a ``ValueError``."""
+    """An asynchronous handler, retried when it fails, except after a ``ValueError``."""
     if "@" not in to:
         raise ValueError(f"{to!r} is no address")
     await asyncio.sleep(0.1)
@@ -23,7 +23,7 @@ async def send_email(to: str, subject: str) -> None:
 
 @app.job("payment.charge", retry=Retry(max_attempts=5, dead_letter=True), timeout=30)
 def charge(order: int, cents: int) -> str:
-    """A plain function runs in a thread; what fails for good is kept to be looked at."""
+    """A plain function, which runs in a thread; it dead-letters on ``DeadLetter`` or when retries are exhausted."""
     if cents < 0:
         raise DeadLetter(f"order {order} has a negative amount")
     time.sleep(0.1)
@@ -32,7 +32,7 @@ def charge(order: int, cents: int) -> str:
 
 @app.job("index.rebuild", unique=Unique(keys=[], on_conflict="ignore"))
 async def rebuild_index(context: JobContext) -> int:
-    """However often it is enqueued, it waits or runs once; it tells how far it is."""
+    """A unique job, at most one of which is waiting or running; it reports its progress."""
     for shard in range(10):
         if context.cancelled:
             break
@@ -43,14 +43,14 @@ async def rebuild_index(context: JobContext) -> int:
 
 @app.job("image.resize", process=True, timeout=60)
 def resize(path: str, width: int) -> str:
-    """Work that blocks Python runs in a child process, and is killed at its timeout."""
+    """CPU-bound work, which runs in a child process that is killed at the timeout."""
     return f"{path}@{width}"
 
 
 @app.cron("0 3 * * *", timezone="Europe/Berlin")
 @app.job("report.daily")
 async def daily_report() -> None:
-    """Every night at three, once, however many workers there are."""
+    """A cron job that runs once every night at three, regardless of the number of workers."""
 
 
 if __name__ == "__main__":

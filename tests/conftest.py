@@ -1,4 +1,4 @@
-"""What do all tests share? Databases of each kind, a clock that stands still until it is told, and an engine."""
+"""Fixtures of all tests: a database of each kind, a clock that moves only when advanced, an engine, an HTTP client."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ settings.register_profile("thorough", parent=settings.get_profile("here"), max_e
 settings.load_profile(os.environ.get("OJSTER_TEST_PROFILE", "here"))
 
 START = 1_800_000_000 * SECOND
-"""When the tests begin."""
+"""Time at which the clock of each test starts, in microseconds since the epoch."""
 
 
 class Clock:
-    """A clock that moves only when it is told to."""
+    """A clock, in microseconds, that moves only when `advance` is called."""
 
     def __init__(self) -> None:
         self.now = START
@@ -59,7 +59,7 @@ class Clock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Move it on."""
+        """Advance the clock by ``seconds``."""
         self.now += round(seconds * SECOND)
 
 
@@ -77,7 +77,7 @@ SERVER_VARIABLE = "OJSTER_TEST_POSTGRES"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start one PostgreSQL server for all processes that run tests."""
+    """Start one PostgreSQL server for all test processes."""
     if not hasattr(config, "workerinput") and SERVER_VARIABLE not in os.environ:
         server = PostgresServer(fsync="off")
         server.start()
@@ -86,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the tests that go over HTTP on a file and on PostgreSQL only: the engine's own tests cover the rest."""
+    """Deselect HTTP tests on in-memory and serializable databases: the engine tests cover these."""
     fewer = [item for item in items if not _repeats_over_http(item)]
     config.hook.pytest_deselected(items=[item for item in items if _repeats_over_http(item)])
     items[:] = fewer
@@ -99,7 +99,7 @@ def _repeats_over_http(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def postgres_tables(worker_id: str) -> str:
-    """The URL of a schema with all tables, of the process that runs the tests."""
+    """The URL of a PostgreSQL schema with all tables, one per test process."""
     url = f"{os.environ[SERVER_VARIABLE]}&schema=tests_{worker_id}"
     open_database(url, migrate=True).close()
     return url
@@ -120,7 +120,7 @@ def empty(postgres_url: str) -> None:
 
 @cache
 def _sweeper(postgres_url: str) -> tuple[psycopg.Connection, bytes]:
-    """A connection that stays, and what deletes all rows."""
+    """Return a cached connection and the statement that deletes all rows."""
     parsed = parse_postgres_url(postgres_url)
     connection = psycopg.connect(parsed.conninfo, autocommit=True, options=f"-c search_path={parsed.schema}")
     atexit.register(connection.close)
@@ -132,7 +132,7 @@ def _sweeper(postgres_url: str) -> tuple[psycopg.Connection, bytes]:
 
 @pytest.fixture(scope="session")
 def file_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with all tables, and nothing in them: copying it is faster than making one."""
+    """A SQLite file with empty tables: copying it is faster than creating one."""
     path = tmp_path_factory.mktemp("template") / "jobs.db"
     open_database(f"sqlite:///{path}").close()
     return path
@@ -140,7 +140,7 @@ def file_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def file_url(file_template: Path, tmp_path: Path) -> str:
-    """The URL of a file with empty tables."""
+    """The URL of a SQLite file with empty tables."""
     return f"sqlite:///{shutil.copy(file_template, tmp_path / 'jobs.db')}"
 
 
@@ -153,7 +153,7 @@ def file_url(file_template: Path, tmp_path: Path) -> str:
     ]
 )
 def url(request: pytest.FixtureRequest) -> str:
-    """A database of each kind; every test of the engine runs on all of them, on some when it is to be thorough."""
+    """The URL of a database of each kind: engine tests run on all, two of them only in thorough runs."""
     match request.param:
         case "file":
             return str(request.getfixturevalue("file_url"))
@@ -167,7 +167,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["file", "postgres"])
 def shared_url(request: pytest.FixtureRequest) -> str:
-    """A database of each kind that several processes can use."""
+    """The URL of a database of each kind that several processes can share."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
@@ -187,14 +187,14 @@ def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Data
 
 @pytest.fixture
 async def engine(database: Database) -> AsyncIterator[Service]:
-    """An engine without chores: ``Bench.upkeep`` does them when the test says so."""
+    """An engine without maintenance tasks: tests run them with ``Bench.upkeep``."""
     made = Service(database)
     yield made
     await made.maintenance.stop()
 
 
 class Bench:
-    """An engine, and the shortcuts that tests want."""
+    """An engine with shortcuts for tests."""
 
     def __init__(self, engine: Service, clock: Clock) -> None:
         self.engine = engine
@@ -237,7 +237,7 @@ class Bench:
         return await self.engine.jobs.find(job if isinstance(job, str) else job.id)
 
     async def upkeep(self, after: float = 0.0) -> int | None:
-        """Do what is due, ``after`` so many seconds."""
+        """Advance the clock by ``after`` seconds (default 0), then run due maintenance once."""
         self.clock.advance(after)
         return await self.engine.database.run(upkeep, None)
 
@@ -252,7 +252,7 @@ def bench(engine: Service, clock: Clock) -> Bench:
 
 
 def request(type: str = "test.job", *args: Any, **options: Any) -> Members:
-    """An enqueue request; keywords are its options, but ``id`` and ``meta`` stand at the top."""
+    """Return an enqueue request; keywords are its options, except ``id`` and ``meta``, which are top-level members."""
     body: dict[str, Any] = {"type": type, "args": list(args)}
     for name in ("id", "meta"):
         if name in options:
@@ -263,7 +263,7 @@ def request(type: str = "test.job", *args: Any, **options: Any) -> Members:
 
 
 def shown(job: Job) -> dict[str, Any]:
-    """The job's JSON, decoded."""
+    """Return the decoded JSON of a job."""
     decoded: dict[str, Any] = msgspec.json.decode(to_json(job))
     return decoded
 

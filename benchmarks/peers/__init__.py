@@ -1,1 +1,1 @@
-"""The same no-op job through Ojster and through what else a Python developer would pick."""
+"""Comparison of Ojster with other Python task queues, with the same no-op job."""

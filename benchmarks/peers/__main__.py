@@ -1,8 +1,8 @@
-"""``python -m benchmarks.peers``: measure them all in one run, print a table, write ``peers.md`` and ``peers.json``.
+"""Measure all peers in one run (``python -m benchmarks.peers``), print a table, write ``peers.md`` and ``peers.json``.
 
-Each peer gets an environment of its own, with the newest versions, in ``.peers``. ``redis-server`` must be on the path
-for those that need it; PostgreSQL comes with the development dependencies. Redis keeps nothing on disk, as its users
-have it; PostgreSQL and SQLite keep everything.
+Each peer gets its own virtual environment in ``.peers``, with the newest versions at its installation. Peers on Redis
+need ``redis-server`` on the path; PostgreSQL comes with the development dependencies. Redis runs without persistence,
+as is usual for task queues; PostgreSQL and SQLite are durable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = HERE.parent.parent
 
 @dataclass
 class Peer:
-    """One row of the table: the module that drives it, what is installed for it, and what it keeps jobs in."""
+    """One row of the table: the driver module, the packages to install, and the store of the jobs."""
 
     name: str
     module: str
@@ -57,11 +57,11 @@ PEERS = (
 
 
 def main() -> int:
-    """Measure; return the exit status."""
+    """Measure the chosen peers; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--only", metavar="WORD", help="only peers whose name contains this")
-    parser.add_argument("--jobs", type=int, default=20_000, help="jobs a round (default 20000)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the median counts (default 3)")
+    parser.add_argument("--only", metavar="WORD", help="Measure only peers with WORD in their name")
+    parser.add_argument("--jobs", type=int, default=20_000, help="Number of jobs per round (default 20000)")
+    parser.add_argument("--rounds", type=int, default=3, help="Number of rounds; the median is reported (default 3)")
     chosen = parser.parse_args()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     folder = ROOT / ".peers"
@@ -72,12 +72,12 @@ def main() -> int:
             if chosen.only and chosen.only.lower() not in peer.name.lower():
                 continue
             if peer.store == "Redis" and redis_port is None:
-                console.print(f"{peer.name}: left out, there is no redis-server on the path")
+                console.print(f"{peer.name}: skipped, no redis-server on the path")
                 continue
             try:
                 figures = measure(peer, folder, server, redis_port or 0, chosen)
             except (subprocess.CalledProcessError, ValueError, psycopg.Error) as error:
-                console.print(f"{peer.name} on {peer.store}: left out, {error}")
+                console.print(f"{peer.name} on {peer.store}: skipped, {error}")
                 continue
             rows.append((peer, figures))
             console.print(f"{peer.name} on {peer.store}: {figures['processed']:,.0f}/s", style="bright_black")
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def measure(peer: Peer, folder: Path, server: PostgresServer, redis_port: int, chosen: Any) -> dict[str, Any]:
-    """Install a peer, measure it, and return its figures."""
+    """Install a peer if needed, measure it, and return its figures."""
     home = folder / peer.module
     python = home / "bin" / "python"
     if not python.exists():
@@ -113,7 +113,7 @@ def measure(peer: Peer, folder: Path, server: PostgresServer, redis_port: int, c
         [python, "driver.py", peer.module], cwd=HERE, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode or not done.stdout.strip():
-        raise ValueError(f"its driver failed: {done.stderr.strip()[-600:]}")
+        raise ValueError(f"the driver failed: {done.stderr.strip()[-600:]}")
     figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     listed = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True).stdout
     names = {package.partition("[")[0].lower() for package in peer.packages}
@@ -122,8 +122,8 @@ def measure(peer: Peer, folder: Path, server: PostgresServer, redis_port: int, c
 
 
 def report(console: Console, rows: list[tuple[Peer, dict[str, Any]]]) -> None:
-    """Print the table, and write it for people and for machines."""
-    table = Table(title="A no-op job, through each", title_justify="left", header_style="bold")
+    """Print the table and write it to ``peers.md`` and ``peers.json``."""
+    table = Table(title="A no-op job through each task queue", title_justify="left", header_style="bold")
     heads = ("", "kept in", "enqueued", "in bulk", "processed", "with", "start p50", "start p99")
     for head in heads:
         table.add_column(head, justify="left" if head in ("", "kept in", "with") else "right", no_wrap=True)
@@ -155,7 +155,7 @@ def _ms(value: float | None) -> str:
 
 @contextmanager
 def redis(folder: Path) -> Iterator[int | None]:
-    """A Redis that keeps nothing on disk; its port, or ``None`` if there is no ``redis-server``."""
+    """Run Redis without persistence; yield its port, or ``None`` if ``redis-server`` is not on the path."""
     command = shutil.which("redis-server")
     if command is None:
         yield None
@@ -173,7 +173,7 @@ def redis(folder: Path) -> Iterator[int | None]:
 
 @contextmanager
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL with the settings that it comes with."""
+    """Run a PostgreSQL server with its default settings."""
     server = PostgresServer()
     server.start()
     try:

@@ -1,6 +1,6 @@
-"""How many jobs have run, and how long they took to start? Counted inside the job, across processes, for all alike.
+"""Cross-process counts of the jobs that have run, and their latencies, recorded inside the job for every peer.
 
-Only the standard library: this is imported by the workers of every peer, each in an environment of its own.
+Uses only the standard library, because the workers of every peer import it in their own virtual environments.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _count = 0
 
 
 def reset() -> None:
-    """Begin at zero."""
+    """Reset the count and the latencies."""
     (FOLDER / "count").write_bytes(b"\0" * 8 * (PROCESSES + 1))
     (FOLDER / "latencies").write_bytes(b"")
 
 
 def tick() -> None:
-    """Count a job. Each process counts in a place of its own."""
+    """Count a job. Each process has its own slot in the shared file."""
     global _count
     with _lock:
         if _owner != os.getpid():
@@ -40,18 +40,18 @@ def tick() -> None:
 
 
 def note(enqueued_at: float) -> None:
-    """Note how long it took from the call that enqueued a job to its start."""
+    """Record the latency from ``enqueued_at``, in seconds since the epoch, to now."""
     with (FOLDER / "latencies").open("ab", buffering=0) as file:
         file.write(struct.pack("<d", time.time() - enqueued_at))
 
 
 def total() -> int:
-    """How many jobs have run."""
+    """Return the number of jobs that have run."""
     return int(sum(struct.unpack_from(f"<{PROCESSES}q", (FOLDER / "count").read_bytes(), 8)))
 
 
 def latencies() -> list[float]:
-    """What was noted, in seconds, sorted."""
+    """Return the recorded latencies, in seconds, in ascending order."""
     noted = (FOLDER / "latencies").read_bytes()
     return sorted(struct.unpack(f"<{len(noted) // 8}d", noted))
 

@@ -1,10 +1,12 @@
-"""Measures one peer, in that peer's own environment: ``python driver.py with_celery``. Only the standard library.
+"""Measurement of one peer in its own virtual environment: ``python driver.py with_celery``. Standard library only.
 
-A module ``with_…`` declares the jobs ``add`` (counts) and ``probe`` (notes its latency) and has
+A module ``with_…`` declares the jobs ``add`` (counts itself) and ``probe`` (records its latency) and has
 
-* ``enqueue(count)``: enqueues so many, one call a job; ``bulk(count)``, or ``None``: the same by what it has for that,
+* ``enqueue(count)``: enqueues ``count`` jobs, one call per job,
+* ``bulk(count)``: enqueues ``count`` jobs with the bulk call of the peer, or ``None`` if it has none,
 * ``probe_once(now)``: enqueues a probe; ``clear()``: empties the queue,
-* ``WORKERS``: what its workers are started with, by name of the setting.
+* ``WORKERS``: the commands that start the workers, by name of the setting,
+* ``MAX_ROUND_JOBS`` (optional): the maximum number of jobs in a round.
 """
 
 from __future__ import annotations
@@ -24,26 +26,26 @@ import counter
 
 JOBS = int(os.environ.get("PEERS_JOBS", "20000"))
 ROUNDS = int(os.environ.get("PEERS_ROUNDS", "3"))
-LONGEST = float(os.environ.get("PEERS_SECONDS", "8"))
-"""For how long each figure is measured at most, in seconds; the rate is that of what was done until then."""
+MAX_SECONDS = float(os.environ.get("PEERS_SECONDS", "8"))
+"""Maximum time to measure how fast workers run jobs, in seconds; the rate covers the jobs run until then."""
 
 PROBES = 200
 
 
 def main() -> None:
-    """Measure a peer, and print its figures as JSON."""
+    """Measure a peer and print its figures as JSON."""
     peer: Any = importlib.import_module(sys.argv[1])
     enqueue, bulk = [], []
     processed: dict[str, list[float]] = {name: [] for name in peer.WORKERS}
     for _ in range(ROUNDS):
         peer.clear()
-        enqueue.append(rate(peer.enqueue, min(JOBS, getattr(peer, "MOST", JOBS))))
+        enqueue.append(rate(peer.enqueue, min(JOBS, getattr(peer, "MAX_ROUND_JOBS", JOBS))))
         if peer.bulk is not None:
             peer.clear()
             bulk.append(rate(peer.bulk, JOBS))
         for name, commands in peer.WORKERS.items():
             peer.clear()
-            count = min(JOBS, getattr(peer, "MOST", JOBS))
+            count = min(JOBS, getattr(peer, "MAX_ROUND_JOBS", JOBS))
             (peer.bulk or peer.enqueue)(count)
             processed[name].append(drain(commands, count))
     peer.clear()
@@ -63,18 +65,18 @@ def main() -> None:
         ),
         flush=True,
     )
-    os._exit(0)  # some leave threads behind
+    os._exit(0)  # some peers leave threads running
 
 
 def rate(work: Callable[[int], object], count: int) -> float:
-    """How many a second ``work`` does."""
+    """Return the operations per second of ``work(count)``."""
     started = time.perf_counter()
     work(count)
     return count / (time.perf_counter() - started)
 
 
 def drain(commands: Sequence[Sequence[str]], count: int) -> float:
-    """How many jobs a second these workers run, from the first one on."""
+    """Return the jobs per second that the workers run, counted from the first job seen; 0 if none runs in 30 s."""
     counter.reset()
     workers = start(commands)
     began, first = 0.0, 0
@@ -84,7 +86,7 @@ def drain(commands: Sequence[Sequence[str]], count: int) -> float:
             done, now = counter.total(), time.perf_counter()
             if done and not began:
                 began, first = now, done
-            if done >= count or (began and now - began > LONGEST) or (not began and now - booted > 30):
+            if done >= count or (began and now - began > MAX_SECONDS) or (not began and now - booted > 30):
                 return (done - first) / (now - began) if done > first else 0.0
             time.sleep(0.004)
     finally:
@@ -92,7 +94,7 @@ def drain(commands: Sequence[Sequence[str]], count: int) -> float:
 
 
 def probe(peer: Any, commands: Sequence[Sequence[str]]) -> list[float]:
-    """How long jobs take to start when there is nothing else to do."""
+    """Return the start latencies of single jobs on idle workers, in seconds, in ascending order."""
     counter.reset()
     workers = start(commands)
     try:
@@ -114,7 +116,7 @@ def probe(peer: Any, commands: Sequence[Sequence[str]]) -> list[float]:
 
 
 def start(commands: Sequence[Sequence[str]]) -> list[subprocess.Popen[bytes]]:
-    """Start workers, each in a process group of its own."""
+    """Start workers, each in its own session and process group."""
     with (counter.FOLDER / "workers.log").open("ab") as log:
         return [
             subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -123,7 +125,7 @@ def start(commands: Sequence[Sequence[str]]) -> list[subprocess.Popen[bytes]]:
 
 
 def stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End workers and all that they have started."""
+    """End workers and all processes in their groups: SIGTERM, then SIGKILL after up to 5 s."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for worker in workers:
             try:

@@ -1,4 +1,4 @@
-"""Celery on Redis: results ignored, many prefetched."""
+"""Celery on Redis: results ignored, prefetch multiplier 128."""
 
 import counter
 from celery import Celery, group

@@ -1,4 +1,4 @@
-"""Dramatiq on Redis, with its usual middleware."""
+"""Dramatiq on Redis, with its default middleware."""
 
 import counter
 import dramatiq

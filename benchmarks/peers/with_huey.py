@@ -1,4 +1,4 @@
-"""Huey, on Redis or (PEERS_HUEY=sqlite) on a SQLite file, without results."""
+"""Huey on Redis, or with PEERS_HUEY=sqlite on a SQLite file, without results."""
 
 import os
 

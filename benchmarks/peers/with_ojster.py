@@ -1,4 +1,4 @@
-"""Ojster, on PostgreSQL or (PEERS_OJSTER=sqlite) on a SQLite file; workers use the database themselves."""
+"""Ojster on PostgreSQL, or with PEERS_OJSTER=sqlite on a SQLite file; workers use the database directly."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import apsw
 import counter
 import psycopg
 import uvloop
-from common import BIN, POSTGRES, side_by_side
+from common import BIN, POSTGRES, run_concurrently
 
 from ojster import App
 
@@ -30,7 +30,7 @@ loop = uvloop.new_event_loop() if __name__ == "with_ojster" else asyncio.new_eve
 
 
 def enqueue(count):
-    loop.run_until_complete(side_by_side(lambda: add.aenqueue(1, 2), count, 50))
+    loop.run_until_complete(run_concurrently(lambda: add.aenqueue(1, 2), count, 50))
 
 
 def bulk(count):

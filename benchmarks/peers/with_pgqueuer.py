@@ -1,4 +1,4 @@
-"""PgQueuer on PostgreSQL, in batches of 200 and in its usual ones of 10."""
+"""PgQueuer on PostgreSQL, in batches of 200 and in its default batches of 10."""
 
 import sys
 from datetime import timedelta
@@ -6,7 +6,7 @@ from datetime import timedelta
 import asyncpg
 import counter
 import uvloop
-from common import POSTGRES, PYTHON, side_by_side
+from common import POSTGRES, PYTHON, run_concurrently
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgPoolDriver
 from pgqueuer.queries import Queries
@@ -38,7 +38,7 @@ async def connect():
     try:
         await queries.install()
     except asyncpg.PostgresError:
-        pass  # it is there already
+        pass  # already installed
     return pool, queries
 
 
@@ -47,7 +47,7 @@ pool, queries = loop.run_until_complete(connect())
 
 
 def enqueue(count):
-    loop.run_until_complete(side_by_side(lambda: queries.enqueue("add", b'{"a":1,"b":2}'), count, 10))
+    loop.run_until_complete(run_concurrently(lambda: queries.enqueue("add", b'{"a":1,"b":2}'), count, 10))
 
 
 def bulk(count):

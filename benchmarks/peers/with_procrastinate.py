@@ -1,4 +1,4 @@
-"""Procrastinate on PostgreSQL, with 30 jobs at once."""
+"""Procrastinate on PostgreSQL, with 30 concurrent jobs per worker."""
 
 import asyncio
 import sys
@@ -6,9 +6,9 @@ import sys
 import counter
 import procrastinate
 import psycopg
-from common import POSTGRES, PYTHON, side_by_side
+from common import POSTGRES, PYTHON, run_concurrently
 
-MOST = 5000
+MAX_ROUND_JOBS = 5000
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=POSTGRES, min_size=4, max_size=20))
 
 
@@ -36,11 +36,11 @@ loop.run_until_complete(app.open_async().__aenter__())
 try:
     loop.run_until_complete(app.schema_manager.apply_schema_async())
 except procrastinate.exceptions.ConnectorException:
-    pass  # it is there already
+    pass  # already installed
 
 
 def enqueue(count):
-    loop.run_until_complete(side_by_side(lambda: add.defer_async(a=1, b=2), count, 10))
+    loop.run_until_complete(run_concurrently(lambda: add.defer_async(a=1, b=2), count, 10))
 
 
 def bulk(count):

@@ -1,11 +1,11 @@
-"""RQ on Redis: results not kept; workers that do not fork, as its own for speed, and its usual one."""
+"""RQ on Redis: results not kept, one or two ``SimpleWorker`` processes, which do not fork."""
 
 import counter
 from common import BIN, REDIS, REDIS_PORT, flush
 from redis import Redis
 from rq import Queue
 
-MOST = 5000
+MAX_ROUND_JOBS = 5000
 queue = Queue(connection=Redis(port=REDIS_PORT))
 
 

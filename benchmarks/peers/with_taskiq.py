@@ -3,7 +3,7 @@
 import asyncio
 
 import counter
-from common import BIN, REDIS, flush, side_by_side
+from common import BIN, REDIS, flush, run_concurrently
 from taskiq_redis import RedisStreamBroker
 
 broker = RedisStreamBroker(url=REDIS)
@@ -23,7 +23,7 @@ loop = asyncio.new_event_loop()
 
 
 def enqueue(count):
-    loop.run_until_complete(side_by_side(lambda: add.kiq(1, 2), count, 50))
+    loop.run_until_complete(run_concurrently(lambda: add.kiq(1, 2), count, 50))
 
 
 def probe_once(now):

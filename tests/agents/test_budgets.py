@@ -1,4 +1,4 @@
-"""Agents stay within their budgets and depths, whatever runs at once; and what they say of themselves is checked."""
+"""Agents: token budgets and delegation depths under concurrency, parameter checks, tools, and agents in Python."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_is_in_range_or_not_known_is_taken() -> None:
     assert read_agent(members_of(**agent, context_window=4, max_tokens=4)).budget is None
 
 
-async def test_what_only_the_server_sets_is_ignored_and_the_rest_is_kept(bench: Bench) -> None:
+async def test_server_set_members_are_ignored_and_all_others_kept(bench: Bench) -> None:
     lies: dict[str, Any] = {
         "tokens_used": -500,
         "delegation_depth": 3,
@@ -138,7 +138,7 @@ async def test_a_budget_is_never_exceeded_by_calls_that_run_at_once(bench: Bench
     assert refused.value.details["ext_agent_tokens_used"] == 1000
 
 
-async def test_nobody_gives_back_more_than_was_estimated(bench: Bench) -> None:
+async def test_a_refund_cannot_exceed_the_estimate(bench: Bench) -> None:
     job = await running(bench, token_budget=1000)
     await bench.engine.agents.account(Account(job.id, 100))
     await call(bench, job, 300)
@@ -158,7 +158,7 @@ async def test_nobody_gives_back_more_than_was_estimated(bench: Bench) -> None:
     assert (await shown(bench, again))["tokens_used"] == 420
 
 
-async def test_what_was_used_stays_used_when_the_job_is_tried_again(bench: Bench) -> None:
+async def test_token_usage_survives_a_retry(bench: Bench) -> None:
     job = await running(bench, token_budget=1000)
     await call(bench, job, 700)
     await bench.fail(job)
@@ -168,7 +168,7 @@ async def test_what_was_used_stays_used_when_the_job_is_tried_again(bench: Bench
         await call(bench, again, 400)
 
 
-async def test_only_who_holds_the_lease_accounts(bench: Bench) -> None:
+async def test_only_the_lease_holder_can_report_usage(bench: Bench) -> None:
     job = await push(bench, token_budget=1000)
     with pytest.raises(Conflict):
         await call(bench, job, 1)
@@ -178,7 +178,7 @@ async def test_only_who_holds_the_lease_accounts(bench: Bench) -> None:
             await bench.engine.agents.account(wrong)
 
 
-async def test_those_to_whom_is_delegated_use_the_budget_of_all_above_them(bench: Bench) -> None:
+async def test_delegated_jobs_use_the_budgets_of_all_ancestors(bench: Bench) -> None:
     root = await running(bench, token_budget=1000, max_delegation_depth=3)
     await call(bench, root, 100)
     child = await running(bench, parent_id=root.id)
@@ -199,7 +199,7 @@ async def test_those_to_whom_is_delegated_use_the_budget_of_all_above_them(bench
         await call(bench, child, 1)
 
 
-async def test_a_delegation_that_is_too_deep_or_that_nobody_makes_is_not_created(bench: Bench) -> None:
+async def test_a_delegation_too_deep_or_without_an_active_parent_is_refused(bench: Bench) -> None:
     root = await running(bench, max_delegation_depth=2)
     child = await running(bench, parent_id=root.id)
     with pytest.raises(DelegationTooDeep, match="maximum of 2"):
@@ -233,19 +233,19 @@ async def test_tools_that_are_not_declared_are_refused_and_all_others_noted(benc
 
 
 @pytest.mark.parametrize("code", ["AGENT_TOKEN_BUDGET_EXCEEDED", "AGENT_TOOL_NOT_FOUND", "AGENT_MAX_DELEGATION_DEPTH"])
-async def test_errors_that_trying_again_cannot_mend_end_the_job(bench: Bench, code: str) -> None:
+async def test_permanent_agent_errors_discard_the_job(bench: Bench, code: str) -> None:
     for options, dead in (({}, False), ({"retry": {"max_attempts": 9, "on_exhaustion": "dead_letter"}}, True)):
         await bench.engine.jobs.enqueue([members_of(options=options)])
         job = await bench.fail(await bench.fetch_one(), "Whatever", code)
         assert (job.state, bool(job.dead)) == ("discarded", dead)
 
 
-async def test_errors_that_may_pass_are_tried_again(bench: Bench) -> None:
+async def test_transient_agent_errors_are_retried(bench: Bench) -> None:
     job = await running(bench, model="large")
     assert (await bench.fail(job, "X", "AGENT_MODEL_UNAVAILABLE")).state == "retryable"
 
 
-async def test_a_result_that_has_not_the_agreed_shape_fails_the_attempt(bench: Bench) -> None:
+async def test_a_result_that_violates_its_schema_fails_the_attempt(bench: Bench) -> None:
     job = await running(bench, output_schema=TITLED)
     other = await running(bench)
     refused, done = await bench.engine.jobs.acknowledge(
@@ -320,7 +320,7 @@ async def test_an_agent_in_python_asks_models_in_order_and_uses_its_tools(shared
     await app.aclose()
 
 
-async def test_an_agent_in_python_ends_at_its_budget_and_waits_for_no_tool_too_long(shared_url: str) -> None:
+async def test_an_agent_in_python_stops_at_its_budget_and_times_out_tools(shared_url: str) -> None:
     app = App(shared_url)
 
     @app.job("greedy", agent={"token_budget": 100}, retry=5)

@@ -1,4 +1,7 @@
-"""What agents use, over HTTP (ojs-ai-agents.md)."""
+"""Token usage of agents over HTTP.
+
+Spec: ojs-ai-agents
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ async def use(http: Http, job_id: str, status: int = 200, **body: Any) -> dict[s
     return answer
 
 
-async def test_a_call_is_charged_before_it_is_made_and_put_right_afterwards(http: Http) -> None:
+async def test_a_call_is_charged_by_estimate_and_corrected_afterwards(http: Http) -> None:
     id = (await push(http, token_budget=1000))["job"]["id"]
     await http.fetch(worker_id="w")
     charged = await use(http, id, tokens=800, is_estimate=True, worker_id="w", attempt=1)

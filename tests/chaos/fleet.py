@@ -1,4 +1,4 @@
-"""Servers and workers as real processes, clients that push all the time, and what must hold when all is quiet again."""
+"""Servers and workers as real processes, clients that push constantly, and the invariants after all jobs have ended."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ real_time, real_time_ns = time.time, time.time_ns
 time.time = lambda: real_time() + skew
 time.time_ns = lambda: real_time_ns() + skew * 1_000_000_000
 """
-"""Python runs a module of the name ``sitecustomize`` first."""
+"""Source of ``sitecustomize``, which Python runs at start; it shifts the clock by SKEW_SECONDS."""
 
 
 class Fleet:
-    """Processes of one database.
+    """Server and worker processes on one database.
 
     Parameters
     ----------
     folder:
-        Where handlers and logs are.
+        Directory of the handlers and logs.
     database:
-        The database's URL.
+        URL of the database.
     """
 
     def __init__(self, folder: Path, database: str) -> None:
@@ -75,13 +75,13 @@ class Fleet:
         self.kills = 0
 
     def server(self, name: str, database: str | None = None, *, skew: int = 0) -> None:
-        """Start a server; its clock goes wrong by ``skew`` seconds."""
+        """Start a server with its clock shifted by ``skew`` seconds (default 0)."""
         self.ports[name] = free_port()
         where = ("--database", database or self.database, "--port", str(self.ports[name]))
         self._start(name, ("serve", *where, "--heartbeat-timeout", "PT3S"), skew)
 
     def worker(self, name: str, url: str, *, skew: int = 0) -> None:
-        """Start a worker with leases of two seconds; ``url`` is that of a database, or the name of a server."""
+        """Start a worker with leases of two seconds; ``url`` is the URL of a database or the name of a server."""
         url = self.url_of(url) if url in self.ports else url
         self._start(name, ("worker", "chaos_handlers:app", "--url", url, "--lease", "2"), skew)
 
@@ -89,7 +89,7 @@ class Fleet:
         return f"http://127.0.0.1:{self.ports[server]}"
 
     async def ready(self, seconds: float = 60) -> None:
-        """Wait until every server answers, and knows every worker."""
+        """Wait until every server responds and lists every worker; fail after ``seconds`` (default 60)."""
         deadline = time.monotonic() + seconds
         expected = len(self.processes) - len(self.ports)
         for name in self.ports:
@@ -110,7 +110,7 @@ class Fleet:
         self.kills += 1
 
     def revive(self, name: str) -> None:
-        """Start a process again that was killed."""
+        """Restart a killed process."""
         self._start(name, *self._commands[name])
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ class Fleet:
 
 
 class Load:
-    """Clients that push, singly and in batches, and note what was acknowledged."""
+    """Clients that push single jobs and batches, and record the ids of acknowledged pushes."""
 
     def __init__(self, fleet: Fleet, servers: list[str], *, direct: float = 0.2) -> None:
         self.acknowledged: set[str] = set()
@@ -169,7 +169,7 @@ class Load:
 
 
 async def settle(database: str, acknowledged: set[str], seconds: float = 120) -> dict[str, Job]:
-    """Wait until all jobs are completed, check that none is missing and that the counts are right; return them."""
+    """Wait until all jobs are completed, assert that none is missing and the counts match; return the jobs by id."""
     app = App(database)
     engine = app.engine()
     deadline = time.monotonic() + seconds

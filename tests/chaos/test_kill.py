@@ -1,4 +1,4 @@
-"""kill -9, again and again, under load: no acknowledged push is lost, and every job is completed."""
+"""Repeated kill -9 under load: no acknowledged push is lost, and every job is completed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.chaos.fleet import Fleet, Load, settle
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
 
 SECONDS = 9.0
-"""For how long things are killed."""
+"""Duration of the killing, in seconds."""
 
 
 @pytest.fixture

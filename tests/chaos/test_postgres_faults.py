@@ -1,4 +1,4 @@
-"""What befalls a database: it crashes, is cut off, clocks disagree. Nothing is lost, nothing has to be restarted."""
+"""PostgreSQL faults: crashes, network cuts and clock skew lose no job, and no process has to be restarted."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.postgres import PostgresServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
 
-CUT = 30.0
-"""For how long the way is cut, in seconds."""
+CUT_SECONDS = 30.0
+"""Duration of the network cut, in seconds."""
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-class Way:
-    """A way to the database through a port, which can be cut: nothing comes through any more, and nobody is told."""
+class CuttableProxy:
+    """A TCP proxy to the database that can be cut: it then passes no bytes, without closing any connection."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -41,7 +41,7 @@ class Way:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def __aenter__(self) -> Way:
+    async def __aenter__(self) -> CuttableProxy:
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -58,7 +58,7 @@ class Way:
         self._open.clear()
 
     def mend(self, *, reset: bool) -> None:
-        """Let things through again; with ``reset`` only on new connections, as after a firewall has forgotten."""
+        """Pass bytes again; with ``reset``, abort old connections first, like a firewall that has lost its state."""
         if reset:
             for writer in self._writers:
                 writer.transport.abort()
@@ -110,10 +110,10 @@ async def test_a_database_that_crashes_under_load_loses_nothing(fleet: Fleet, po
 
 @pytest.mark.thorough  # a minute and a half each
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_way_that_is_cut_for_half_a_minute_is_found_again(
+async def test_servers_recover_from_a_network_cut_of_half_a_minute(
     fleet: Fleet, postgres: PostgresServer, reset: bool
 ) -> None:
-    async with Way(postgres.port) as way:
+    async with CuttableProxy(postgres.port) as way:
         through = postgres.tcp_url.replace(str(postgres.port), str(way.port))
         fleet.server("far", through)
         fleet.server("near")
@@ -124,13 +124,13 @@ async def test_a_way_that_is_cut_for_half_a_minute_is_found_again(
         load = Load(fleet, ["near"])
         await asyncio.sleep(1)
         way.cut()
-        await asyncio.sleep(CUT)
+        await asyncio.sleep(CUT_SECONDS)
         way.mend(reset=reset)
         await asyncio.sleep(3)
         await load.stop()
         await settle(fleet.database, load.acknowledged)
         assert all(process.poll() is None for process in fleet.processes.values()), fleet.logs()
-        # The far server serves again, and a worker that waits there hears of a job that is pushed elsewhere.
+        # The far server works again, and its parked fetch is woken by a job pushed to the other server.
         fleet.kill("near worker")
         fleet.kill("far worker")
         near = HttpClient(fleet.url_of("near"))

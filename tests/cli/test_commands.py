@@ -1,4 +1,4 @@
-"""The command line: what it prints, its JSON, and exit codes that scripts can rely on."""
+"""The command line: its output, its JSON, and its exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ojster.storage.migrations import scripts
 
 
 class Ojster:
-    """The ``ojster`` command with a database of its own."""
+    """The ``ojster`` command with its own database."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ def test_a_job_is_pushed_listed_shown_and_cancelled(ojster: Ojster) -> None:
     assert ojster.json("jobs", "cancel", id)["previous_state"] == "available"
 
 
-def test_jobs_that_are_chosen_are_steered_together(ojster: Ojster) -> None:
+def test_selected_jobs_are_cancelled_and_deleted_together(ojster: Ojster) -> None:
     for type in ("a.x", "a.y", "b"):
         id = ojster("push", type).strip()
     assert "Select jobs" in ojster("jobs", "cancel", "--yes", expect=2)
@@ -106,7 +106,7 @@ def nowhere(tmp_path: Path) -> Ojster:
     return Ojster(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
 
 
-def test_a_database_that_is_not_there_is_not_made_by_looking_at_it(nowhere: Ojster) -> None:
+def test_commands_do_not_create_a_missing_database(nowhere: Ojster) -> None:
     ojster = nowhere
     for command in ("jobs list", "queues list", "queues pause x", "cron list", "workers list", "dead-letter list"):
         assert "no database file" in ojster(*command.split(), expect=5)
@@ -114,7 +114,7 @@ def test_a_database_that_is_not_there_is_not_made_by_looking_at_it(nowhere: Ojst
     assert not list(ojster.folder.iterdir())
 
 
-def test_refusals_are_json_too_if_that_is_asked_for(nowhere: Ojster) -> None:
+def test_errors_are_json_with_the_json_option(nowhere: Ojster) -> None:
     ojster = nowhere
     assert json.loads(ojster("jobs", "list", "--json", expect=5))["error"]["code"] == "backend_unavailable"
 
@@ -190,7 +190,7 @@ def test_channels_are_made_listed_and_deleted(ojster: Ojster) -> None:
     ojster("channels", "delete", "chat", expect=3)
 
 
-def test_what_was_kept_long_enough_is_counted_and_deleted(ojster: Ojster) -> None:
+def test_prune_counts_and_deletes_jobs_past_their_retention(ojster: Ojster) -> None:
     ids = [ojster("push", "a").strip() for _ in range(3)]
     for id in ids[:2]:
         ojster("jobs", "cancel", id)
@@ -214,7 +214,7 @@ def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
     assert "fields" in ojster("cron", "add", "c", "nonsense", "a", expect=1)
 
 
-def test_a_worker_works_until_there_is_nothing_left(ojster: Ojster) -> None:
+def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     (ojster.folder / "jobs_of_mine.py").write_text(
         "from ojster import App, Retry\n"
         "app = App()\n"
@@ -238,7 +238,7 @@ def test_a_worker_works_until_there_is_nothing_left(ojster: Ojster) -> None:
     ojster("worker", "no_such_module:app", expect=1)
 
 
-def test_a_worker_is_told_how_its_queues_share(ojster: Ojster) -> None:
+def test_a_worker_takes_queue_weights_and_a_strategy(ojster: Ojster) -> None:
     (ojster.folder / "jobs_of_mine.py").write_text(
         "from ojster import App\napp = App()\n@app.job('say')\ndef say(queue): open('said.txt', 'a').write(queue)\n"
     )
@@ -307,7 +307,7 @@ def test_dev_reloads_the_worker_and_leaves_nothing_behind_when_it_is_killed(ojst
         module.write_text(code.format(2))
         while ojster("push", "which", "--wait", "30").strip() != "2":
             assert time.monotonic() < deadline
-            module.write_text(code.format(2) + "\n" * changes)  # the watch may not have begun at the first
+            module.write_text(code.format(2) + "\n" * changes)  # the watcher may have missed the first change
             changes += 1
         family = dev.children(recursive=True)
         assert len(family) == 2

@@ -1,4 +1,4 @@
-"""The App: declaring jobs, enqueuing them from plain and asynchronous code, waiting for results."""
+"""`App`: declare jobs, enqueue them from synchronous and asynchronous code, and wait for results."""
 
 from __future__ import annotations
 

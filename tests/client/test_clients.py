@@ -1,4 +1,4 @@
-"""The same calls in the same process and over HTTP: one text, both clients, the same answers."""
+"""The in-process client and the HTTP client: the same calls give the same results."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_several_jobs_are_pushed_together(client: Client) -> None:
     assert len(await client.jobs.fetch(Claim(("default",), 10))) == 5
 
 
-async def test_all_jobs_that_match_are_dealt_with(client: Client, clock: Clock) -> None:
+async def test_bulk_operations_apply_to_all_matching_jobs(client: Client, clock: Clock) -> None:
     await client.jobs.enqueue([request("a.x"), request("a.y", queue="q"), request("b", meta={"k": 1})])
     found = await client.jobs.sweep(Action.CANCEL, JobFilter(type="a.*", created_before=clock.now + 1))
     assert (found.matched, found.succeeded, found.failed) == (2, 2, 0)
@@ -84,7 +84,7 @@ async def test_all_jobs_that_match_are_dealt_with(client: Client, clock: Clock) 
         await client.jobs.sweep(Action.DELETE, JobFilter(states=("active",)))
 
 
-async def test_what_cannot_be_done_to_all_is_said_of_each(client: Client) -> None:
+async def test_bulk_operations_report_each_refused_job(client: Client) -> None:
     steps = b'{"type": "chain", "steps": [{"type": "a", "args": [], "retry": {"max_attempts": 1}}]}'
     await client.workflows.create(read_members(steps))
     (job,) = await client.jobs.fetch(Claim(("default",)))
@@ -200,7 +200,7 @@ async def test_queues_and_workers(client: Client) -> None:
     assert (worker.id, worker.hostname, worker.pid, worker.queues, worker.labels) == ("w", "h", 7, ["q"], ["x"])
 
 
-async def test_what_operators_say_of_workers(client: Client) -> None:
+async def test_worker_rules_are_changed_and_deleted(client: Client) -> None:
     members = {"enabled": False, "provides": {"a": "1", "b": None}, "denied": ("x.*",), "allowed": None, "reason": "so"}
     rule = await client.fleet.change_rule("w", members)
     assert (rule.id, rule.enabled, rule.provides, rule.denied) == ("w", False, {"a": "1", "b": None}, ("x.*",))
@@ -285,7 +285,7 @@ async def test_cron_jobs(client: Client) -> None:
 
 
 class Flaky(httpx.AsyncBaseTransport):
-    """A network that loses answers."""
+    """A transport that loses the first ``losses`` responses."""
 
     def __init__(self, app: Application, losses: int) -> None:
         self.inner = httpx.ASGITransport(app=app)
@@ -310,14 +310,14 @@ async def test_a_push_whose_answer_is_lost_is_made_once(engine: Service, jobs: i
     await client.close()
 
 
-async def test_a_server_that_is_not_there_is_waited_for_and_then_given_up() -> None:
+async def test_an_unreachable_server_is_retried_and_then_reported() -> None:
     client = HttpClient("http://127.0.0.1:9", patience=0.1)
     with pytest.raises(BackendUnavailable, match=r"http://127\.0\.0\.1:9 cannot be reached"):
         await client.queues.all()
     await client.close()
 
 
-async def test_what_answers_but_is_no_job_server_is_named() -> None:
+async def test_a_response_without_json_is_reported() -> None:
     client = HttpClient("http://test")
     await client._connection.http.aclose()
     transport = httpx.MockTransport(lambda sent: httpx.Response(200, text="<html>hello</html>"))

@@ -1,4 +1,7 @@
-"""Codecs: the server never sees what was given, and the handler gets just that (ojs-encryption.md)."""
+"""Codecs: the server sees only encoded arguments, and the handler receives the original ones.
+
+Spec: ojs-encryption
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ async def test_the_server_never_sees_the_arguments(shared_url: str, apps: list[A
     assert seen == [args]
 
 
-async def test_what_is_encrypted_has_the_form_that_others_understand() -> None:
+async def test_encrypted_data_has_the_specified_layout() -> None:
     data = Encryption({"k": NEW}).encode(b"[1,2]")
     assert data[:1] == b"\x01"
     assert AESGCM(NEW).decrypt(data[1:13], data[13:], None) == b"[1,2]"
@@ -116,7 +119,7 @@ async def test_steps_are_refused_rather_than_sent_in_clear(shared_url: str, apps
         app.handlers["keep"].s("secret")
 
 
-async def test_what_was_changed_is_not_taken() -> None:
+async def test_tampered_payloads_are_refused() -> None:
     codecs = Codecs([Encryption({"k": NEW})])
     args, meta, _ = codecs.encode(b'["secret"]', {}, {}, "t")
     payload = json.loads(args)[0]

@@ -1,4 +1,4 @@
-"""Jobs that are enqueued inside a caller's own transaction: there if it commits, as if never there if it does not."""
+"""Jobs enqueued in the caller's transaction: they exist if it commits and leave no trace if it rolls back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Undone(Exception):
 
 
 def parts() -> dict[str, str]:
-    """Where the tests' server is."""
+    """Return the connection parameters of the test server."""
     found = psycopg.conninfo.conninfo_to_dict(os.environ[SERVER_VARIABLE])
     return {name: str(found[name]) for name in ("host", "port", "user", "dbname")}
 
@@ -145,8 +145,8 @@ ASYNCHRONOUS: list[Callable[[], Any]] = [
 ]
 
 
-class Guest:
-    """A caller with a connection of one of the kinds."""
+class Caller:
+    """A caller with a connection of one driver."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -170,9 +170,9 @@ class Guest:
 
 
 @pytest.fixture(params=SYNCHRONOUS + ASYNCHRONOUS)
-def guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Guest:
+def guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Caller:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # the test itself runs in an event loop
-    return Guest(request.param)
+    return Caller(request.param)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ async def app(postgres_url: str) -> AsyncIterator[App]:
 
 @pytest.fixture
 async def elsewhere(postgres_url: str) -> AsyncIterator[Service]:
-    """Another process, as far as the database can tell."""
+    """An engine with its own connections, like that of another process."""
     engine = Service(open_database(postgres_url))
     yield engine
     await engine.close()
@@ -197,8 +197,8 @@ def declare(app: App) -> JobType[Any, Any]:
     return ship
 
 
-async def test_a_job_is_there_when_the_transaction_commits_and_wakes_those_who_wait(
-    app: App, guest: Guest, elsewhere: Service
+async def test_a_job_is_visible_after_commit_and_wakes_parked_fetches(
+    app: App, guest: Caller, elsewhere: Service
 ) -> None:
     ship = declare(app)
     waiting = asyncio.create_task(elsewhere.jobs.fetch(Claim(("default",)), wait=20))
@@ -215,7 +215,7 @@ async def test_a_job_is_there_when_the_transaction_commits_and_wakes_those_who_w
     assert {state: n for state, n in counts["default"].items() if n} == {"active": 1}
 
 
-async def test_nothing_is_left_when_the_transaction_is_undone(app: App, guest: Guest, elsewhere: Service) -> None:
+async def test_nothing_is_left_when_the_transaction_is_undone(app: App, guest: Caller, elsewhere: Service) -> None:
     ship = declare(app)
     handles: list[JobHandle] = []
 
@@ -230,11 +230,11 @@ async def test_nothing_is_left_when_the_transaction_is_undone(app: App, guest: G
     with pytest.raises(NotFound):
         await elsewhere.jobs.find(handle.id)
     assert await elsewhere.jobs.count() == {}
-    async with guest.transaction() as connection:  # nor is its unique key taken
+    async with guest.transaction() as connection:  # the unique key is free as well
         await guest.enqueue(ship, connection, 7)
 
 
-async def test_a_duplicate_is_refused_and_the_transaction_goes_on(app: App, guest: Guest, elsewhere: Service) -> None:
+async def test_a_duplicate_leaves_the_transaction_usable(app: App, guest: Caller, elsewhere: Service) -> None:
     ship = declare(app)
     async with guest.transaction() as connection:
         first = await guest.enqueue(ship, connection, 7)
@@ -303,7 +303,7 @@ async def test_what_is_no_connection_is_refused(app: App) -> None:
         declare(App("sqlite:///:memory:")).enqueue_in(plain, 1)
 
 
-async def test_a_caller_that_is_cancelled_gets_its_connection_back_at_rest(app: App) -> None:
+async def test_a_cancelled_enqueue_waits_for_its_statement_to_end(app: App) -> None:
     ship = declare(app)
     async with psycopg_async() as blocker, psycopg_async() as connection:
         await ship.aenqueue_in(blocker, 7)

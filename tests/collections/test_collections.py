@@ -1,4 +1,4 @@
-"""Collections: items with unique names, promises and lookups, and what jobs put there (seed 003)."""
+"""Collections: items with unique names, promises, lookups, and items that jobs add."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_an_item_is_there_under_its_name_until_it_is_removed_and_then_in_t
     assert (collection.name, collection.items, collection.description) == ("releases", 1, "what we ship")
 
 
-async def test_what_is_not_there_is_said_to_be_missing(flow: WorkflowBench) -> None:
+async def test_missing_collections_and_items_are_not_found(flow: WorkflowBench) -> None:
     for call in (
         add(flow, "x"),
         flow.engine.collections.items(RELEASES),
@@ -81,7 +81,7 @@ async def test_what_is_not_there_is_said_to_be_missing(flow: WorkflowBench) -> N
         await flow.engine.collections.create("releases")
 
 
-async def test_a_collection_that_holds_something_goes_only_by_force(flow: WorkflowBench) -> None:
+async def test_a_collection_with_items_is_deleted_only_by_force(flow: WorkflowBench) -> None:
     await flow.engine.collections.create("releases")
     await add(flow, "x")
     with pytest.raises(Conflict, match="holds 1 items"):
@@ -145,7 +145,7 @@ async def test_items_are_found_by_name_category_and_data_in_their_order(flow: Wo
     assert await names(name="d") == []
 
 
-# What jobs put there
+# Items that jobs add
 
 
 async def test_s54_a_reaction_to_the_creation_of_a_job_adds_data(flow: WorkflowBench) -> None:
@@ -185,7 +185,7 @@ async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow
         ({"name": "x", "collection": "releases", "data": {"$ref": "params.x"}}, "does not lead to the job"),
     ],
 )
-async def test_s57_a_reaction_that_cannot_be_is_noted_and_undoes_nothing(
+async def test_s57_a_failed_reaction_is_recorded_and_undoes_nothing(
     flow: WorkflowBench, action: dict[str, Any], why: str
 ) -> None:
     await flow.engine.collections.create("releases")
@@ -242,7 +242,7 @@ async def test_a_single_item_orders_steps_in_other_containers(flow: WorkflowBenc
     assert await flow.work() == ["a", "b"]
 
 
-async def test_what_nobody_promises_is_looked_up_all_the_same(flow: WorkflowBench) -> None:
+async def test_items_without_a_promise_are_looked_up(flow: WorkflowBench) -> None:
     await flow.engine.collections.create("releases")
     await add(flow, "1.0", {"file": "a"}, category="app")
     await flow.create(chain(job("a", lookup("releases/1.0"), lookup({"collection": "releases", "category": "app"}))))
@@ -372,7 +372,7 @@ async def test_s03_all_jobs_of_a_workflow_share_its_collection(flow: WorkflowBen
     assert await internal(flow) == {"note": "by hand"}
 
 
-async def test_s98_what_a_collection_holds_of_others_keeps_who_has_put_it_there(flow: WorkflowBench) -> None:
+async def test_s98_collection_items_keep_their_creators_from_pruning(flow: WorkflowBench) -> None:
     await flow.engine.collections.create("releases")
     action = {"action": "collect", "collection": "releases", "name": "{job.type}"}
     reactions = {"on_success": [action]}
@@ -396,7 +396,7 @@ async def test_the_collection_of_a_workflow_goes_with_it(flow: WorkflowBench) ->
     assert rows == []
 
 
-# In the arguments of jobs that are no steps
+# Lookups in the arguments of jobs outside workflows
 
 
 async def test_a_job_is_given_what_its_lookups_find_when_it_is_handed_out(flow: WorkflowBench) -> None:
@@ -448,8 +448,8 @@ async def test_a_job_with_a_lookup_that_makes_no_sense_is_refused(flow: Workflow
         await flow.engine.jobs.enqueue([request("t", {"$lookup": wrong})])
 
 
-async def test_what_a_lookup_has_found_is_not_looked_up_again(flow: WorkflowBench) -> None:
-    """Whoever may put something into a collection could otherwise have anything looked up."""
+async def test_lookups_are_not_resolved_recursively(flow: WorkflowBench) -> None:
+    """Otherwise a caller that may add items could cause arbitrary lookups."""
     await flow.engine.collections.create("c")
     await flow.engine.collections.add(Where("c"), NewItem("x", b'{"$lookup":"c/y"}'))
     await flow.create({"type": "chain", "steps": [{"type": "a", "args": [{"$lookup": "c/x"}]}]})

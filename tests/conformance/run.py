@@ -1,11 +1,11 @@
-"""Run the official conformance suite against servers of our own, officially and strictly.
+"""Run the official conformance suite against Ojster servers, in the modes official and strict.
 
     python -m tests.conformance.run FOLDER
 
-FOLDER is where the suite's ``run.py`` and ``suites`` are. The servers keep their jobs in a SQLite file, in PostgreSQL,
-and in PostgreSQL with two servers that get the requests in turn; each mode gets a fresh database. Exits with 0 if every
-test passes of the five levels and of the extensions that are served, but those of which docs/conformance.md says that
-nobody can pass them.
+FOLDER contains the suite's ``run.py`` and ``suites``. The setups are one server on a SQLite file, one on PostgreSQL,
+and two on PostgreSQL that receive the requests round-robin; each setup and mode gets a fresh database. Exits with 0 if
+every test of the five levels and of the supported extensions passes, except the tests that no server can pass (see
+docs/conformance.md).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SUITES = (
     "ext-serverless",
     "ext-webhooks",
 )
-IMPOSSIBLE = {
+SKIPPED_TESTS = {
     "strict": {"L1-RTR-014"},
     "official": {
         "L1-RTR-014",
@@ -67,11 +67,11 @@ IMPOSSIBLE = {
         "EXT-RL-003",
     },
 }
-"""What nobody can pass: see docs/conformance.md."""
+"""Ids of the tests that no server can pass, by mode: see docs/conformance.md."""
 
 PARALLEL = 4
 SETUPS = {"a file": 1, "PostgreSQL": 1, "PostgreSQL, two servers": 2}
-"""What is tried, and how many servers it has."""
+"""Number of servers of each setup."""
 
 
 def main() -> int:
@@ -85,7 +85,7 @@ def main() -> int:
         postgres.start()
         well = True
         for mode in ("official", "strict"):
-            with ThreadPoolExecutor(len(SETUPS)) as pool:  # they wait more than they work
+            with ThreadPoolExecutor(len(SETUPS)) as pool:  # the threads mostly wait for processes
                 verdicts = [pool.submit(conforms, suite, setup, mode, postgres) for setup in SETUPS]
             well = all(verdict.result() for verdict in verdicts) and well
         return int(not well)
@@ -94,18 +94,18 @@ def main() -> int:
 
 
 def conforms(suite: Path, setup: str, mode: str, postgres: PostgresServer) -> bool:
-    """Tell whether fresh servers conform in this setup and mode."""
+    """Run the suite against fresh servers; return whether every test passed or was skipped."""
     with tempfile.TemporaryDirectory(prefix="ojster-conformance-") as folder, ExitStack() as stack:
         database = f"sqlite:///{folder}/jobs.db"
         if setup != "a file":
             database = f"{postgres.url}&schema=conformance_{mode}_{SETUPS[setup]}"
         servers = [stack.enter_context(serving(database)) for _ in range(SETUPS[setup])]
-        url = servers[0] if len(servers) == 1 else stack.enter_context(taking_turns(servers))
+        url = servers[0] if len(servers) == 1 else stack.enter_context(round_robin_proxy(servers))
         report = Path(folder) / "report.json"
         arguments = ["--url", url, "--cleanup", "--jobs", str(PARALLEL), "--json", str(report)]
         for name in SUITES:
             arguments += ["--suite", name]
-        for test in sorted(IMPOSSIBLE[mode]):
+        for test in sorted(SKIPPED_TESTS[mode]):
             arguments += ["--skip", test]
         if mode == "strict":
             arguments.append("--strict")
@@ -120,7 +120,7 @@ def conforms(suite: Path, setup: str, mode: str, postgres: PostgresServer) -> bo
 
 @contextmanager
 def serving(database: str) -> Iterator[str]:
-    """A server on a database; its URL."""
+    """Run a server on a database; yield its URL."""
     port = free_port()
     command = ["serve", "--database", database, "--migrate", "--port", str(port)]
     command += ["--log-level", "error", "--conformance-hooks"]
@@ -135,8 +135,8 @@ def serving(database: str) -> Iterator[str]:
 
 
 @contextmanager
-def taking_turns(urls: list[str]) -> Iterator[str]:
-    """A server that passes each request on to one of the others, in turn."""
+def round_robin_proxy(urls: list[str]) -> Iterator[str]:
+    """Run a proxy that forwards requests to the servers round-robin; yield its URL."""
     turn = itertools.cycle(urls)
     client = httpx.AsyncClient(timeout=120)
 
@@ -166,7 +166,7 @@ def taking_turns(urls: list[str]) -> Iterator[str]:
 
 
 def failures(results: dict[str, object]) -> list[dict[str, str]]:
-    """Return the tests of a report that did not pass."""
+    """Return the tests of a report that neither passed nor were skipped."""
     tests = results.get("tests") or results.get("results")
     assert isinstance(tests, list)
     assert tests, "nothing was run"
@@ -174,7 +174,7 @@ def failures(results: dict[str, object]) -> list[dict[str, str]]:
 
 
 def wait_for(url: str) -> None:
-    """Return when the server answers."""
+    """Wait until the server is healthy; raise the last error after 30 s."""
     deadline = time.monotonic() + 30
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Durations and time stamps: what is read, what is refused, and that writing and reading agree."""
+"""Durations and timestamps: accepted and refused forms, and round trips."""
 
 from __future__ import annotations
 

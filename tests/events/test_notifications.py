@@ -1,4 +1,4 @@
-"""Jobs tell people, and programs, of what happens to them: through a mail server and an endpoint that are real."""
+"""Notifications about jobs, by mail and webhook, sent to a real mail server and a real endpoint."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ BASE = "/ojs/v1"
 MAIL = {"method": "email", "from": "jobs@example.com", "to": ["ada@example.com"]}
 
 
-class PostOffice:
-    """A mail server, and what it has taken."""
+class MailServer:
+    """A mail server that records the messages it accepts."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[list[str], EmailMessage]] = []
@@ -50,8 +50,8 @@ class PostOffice:
 
 
 @pytest.fixture
-def office() -> Iterator[PostOffice]:
-    made = PostOffice()
+def office() -> Iterator[MailServer]:
+    made = MailServer()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         made.port = free.getsockname()[1]
@@ -62,7 +62,7 @@ def office() -> Iterator[PostOffice]:
 
 
 @pytest.fixture
-async def application(bench: Bench, office: PostOffice) -> AsyncIterator[Application]:
+async def application(bench: Bench, office: MailServer) -> AsyncIterator[Application]:
     made = Application(bench.engine, trusting=True, smtp=Smtp("127.0.0.1", office.port, "none"))
     yield made
     await made.deliverer.stop()
@@ -99,8 +99,8 @@ async def send(bench: Bench, application: Application) -> list[Any]:
     return [await bench.find(job) for job in jobs]
 
 
-async def test_somebody_hears_by_mail_that_a_job_has_failed(
-    http: Http, bench: Bench, application: Application, office: PostOffice
+async def test_a_failed_job_is_reported_by_mail(
+    http: Http, bench: Bench, application: Application, office: MailServer
 ) -> None:
     await put(http, "ops", MAIL)
     job = await push(http, "on_failure", channel="ops", text="Look at {job.error.message}!")
@@ -117,8 +117,8 @@ async def test_somebody_hears_by_mail_that_a_job_has_failed(
     assert "notification.sent" in await bench.events()
 
 
-async def test_s64_what_the_action_says_goes_before_what_the_channel_says(
-    http: Http, bench: Bench, application: Application, office: PostOffice
+async def test_s64_action_settings_override_channel_settings(
+    http: Http, bench: Bench, application: Application, office: MailServer
 ) -> None:
     await put(http, "ops", MAIL | {"cc": ["bob@example.com"], "subject": "{job.id} {job.none} {x}"})
     first = await push(http, "on_creation", channel="ops")
@@ -145,7 +145,7 @@ async def test_a_program_hears_by_a_signed_call(
 
 
 async def test_a_message_that_is_not_taken_is_sent_again_and_at_last_a_dead_letter(
-    http: Http, bench: Bench, application: Application, office: PostOffice
+    http: Http, bench: Bench, application: Application, office: MailServer
 ) -> None:
     await put(http, "ops", MAIL)
     await push(http, "on_creation", channel="ops")
@@ -173,8 +173,8 @@ async def test_a_server_without_mail_leaves_messages_for_later(http: Http, bench
     assert "--smtp" in waiting.error["message"]
 
 
-async def test_what_was_to_be_told_through_a_channel_that_is_gone_is_dropped(
-    http: Http, bench: Bench, application: Application, office: PostOffice
+async def test_messages_for_a_deleted_channel_are_dropped(
+    http: Http, bench: Bench, application: Application, office: MailServer
 ) -> None:
     await put(http, "ops", MAIL)
     await push(http, "on_creation", channel="ops")
@@ -208,7 +208,7 @@ async def test_channels_are_each_tenants_own(http: Http, bench: Bench) -> None:
     assert (await http("DELETE", f"{BASE}/channels/ops", headers=beta)).status_code == 404
 
 
-async def test_who_does_not_administer_may_not_say_who_is_told(http: Http, bench: Bench) -> None:
+async def test_a_contributor_may_not_choose_recipients(http: Http, bench: Bench) -> None:
     await put(http, "ops", MAIL)
     guarded = Application(bench.engine, guarded=True)
     transport = httpx.ASGITransport(app=guarded)

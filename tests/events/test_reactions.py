@@ -1,4 +1,4 @@
-"""Reactions to what happens to jobs: in the transaction of the event, and never to its harm (seed 003)."""
+"""Reactions to job events: they run in the transaction of the event, and their failures never undo it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_references_lead_to_the_job(bench: Bench) -> None:
     assert (await bench.fetch_one()).args == ["it failed"]
 
 
-async def test_a_failure_that_is_tried_again_is_none(bench: Bench) -> None:
+async def test_a_failure_that_is_retried_triggers_no_reaction(bench: Bench) -> None:
     await push(bench, {"on_failure": [job("tell")]}, retry={"max_attempts": 2, "jitter": False})
     await bench.fail(await bench.fetch_one())
     assert await types(bench) == []
@@ -77,7 +77,7 @@ async def test_a_failure_that_is_tried_again_is_none(bench: Bench) -> None:
     assert await types(bench) == ["tell"]
 
 
-async def test_a_workflow_is_started_with_what_the_job_has_brought_about(bench: Bench) -> None:
+async def test_a_reaction_starts_a_workflow_with_the_result_of_the_job(bench: Bench) -> None:
     flow = {"type": "chain", "steps": [{"type": "a", "args": [ref("params.x")]}]}
     await bench.engine.definitions.create("flow", read_members(msgspec.json.encode(flow)))
     named = {"definition": "flow", "params": {"x": ref("job.result")}, "target": "t"}
@@ -111,7 +111,7 @@ async def test_a_duplicate_made_by_a_reaction_is_a_reaction_that_fails(bench: Be
     assert [one.type for one in await bench.fetch("r", count=5)] == ["once"]
 
 
-async def test_s60_w2_retries_with_delays_come_after_all_others_and_before_anybody_hears_of_it(
+async def test_s60_w2_delayed_retries_follow_normal_ones_and_precede_other_reactions(
     bench: Bench,
 ) -> None:
     reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["30m", "1d"]}, job("tell")]}

@@ -1,4 +1,7 @@
-"""What happens is followed as it happens: server-sent events and WebSocket (ojs-realtime.md)."""
+"""Event streams over server-sent events and WebSocket.
+
+Spec: ojs-realtime
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ BASE = "/ojs/v1"
 
 @pytest.fixture
 async def url(shared_url: str) -> str:
-    """Streams are tried on the databases that several processes can use."""
+    """Stream tests run on the databases that several processes can share."""
     return shared_url
 
 
@@ -42,7 +45,7 @@ async def server(engine: Service) -> AsyncIterator[str]:
 
 
 class Stream:
-    """A client of a stream, which keeps what it is told."""
+    """A client of a stream that records the events it receives."""
 
     def __init__(self, url: str, path: str, last_id: str | None = None, **headers: str) -> None:
         self.url, self.path = url, path
@@ -50,10 +53,10 @@ class Stream:
         self.headers = headers
         self.raw = ""
         self.found: list[dict[str, Any]] = []
-        """All that it was ever told."""
+        """All events received on all connections."""
 
     async def read(self, count: int = 10_000, timeout: float = 10) -> list[dict[str, Any]]:
-        """Read so many events, or as many as there are until the stream ends; then cut the connection."""
+        """Read up to ``count`` events, or until the stream ends; then close the connection."""
         headers = self.headers | ({"Last-Event-ID": self.last_id} if self.last_id else {})
         found: list[dict[str, Any]] = []
         async with (
@@ -111,7 +114,7 @@ async def test_a_job_is_followed_to_its_end(server: str, bench: Bench) -> None:
     assert stream.raw.startswith("retry: 3000\n")
 
 
-async def test_of_a_finished_job_it_is_told_how_it_stands(server: str, bench: Bench) -> None:
+async def test_a_stream_of_a_finished_job_sends_its_final_state(server: str, bench: Bench) -> None:
     job = await bench.push()
     await bench.ack(await bench.fetch_one())
     (event,) = await Stream(server, f"/jobs/{job.id}/events").read()
@@ -124,7 +127,7 @@ async def test_of_a_finished_job_it_is_told_how_it_stands(server: str, bench: Be
 
 
 @pytest.mark.parametrize("path", ["/jobs/0190a0b0-0000-7000-8000-000000000000/events", "/queues/nowhere/events"])
-async def test_what_there_is_not_cannot_be_followed(server: str, path: str) -> None:
+async def test_streams_of_unknown_jobs_and_queues_are_not_found(server: str, path: str) -> None:
     async with httpx.AsyncClient() as client:
         response = await client.get(f"{server}{BASE}{path}")
     assert response.status_code == 404
@@ -170,8 +173,8 @@ async def test_a_tenant_follows_only_what_is_its_own(server: str, bench: Bench) 
 async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
     shared_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two servers of one database work while a client is cut off again and again, and comes back to either."""
-    monkeypatch.setattr(streams, "MAX_EVENTS_IN_MEMORY", 50)  # who is away for long must read the log
+    """Two servers share a database; a client disconnects repeatedly and reconnects to either of them."""
+    monkeypatch.setattr(streams, "MAX_EVENTS_IN_MEMORY", 50)  # a client that is long disconnected must read the log
     engines = [Service(open_database(shared_url, clock=clock)) for _ in range(2)]
     dice = random.Random(7)
     done = asyncio.Event()
@@ -211,7 +214,7 @@ async def test_s105_a_stream_that_was_cut_goes_on_without_gap_or_repeat(
     assert len(everything) > 1000
 
 
-async def test_who_comes_too_late_is_told_of_the_gap(server: str, bench: Bench) -> None:
+async def test_a_late_client_receives_a_gap_event(server: str, bench: Bench) -> None:
     await bench.push()
     for last_id in ("evt_999999999999999", "nonsense"):
         (event,) = await Stream(server, "/events/stream", last_id).read(1)
@@ -246,7 +249,7 @@ async def test_a_quiet_stream_shows_that_it_is_alive(
     assert steps(await asyncio.wait_for(reading, 10)) == [("available", "cancelled")]
 
 
-async def test_who_follows_is_told_that_the_server_stops(engine: Service) -> None:
+async def test_streams_receive_a_shutdown_event(engine: Service) -> None:
     async with serving(engine) as (_, port):
         reading = await begin(Stream(f"http://127.0.0.1:{port}", "/events/stream"))
     (event,) = await asyncio.wait_for(reading, 10)
@@ -265,8 +268,8 @@ async def test_an_address_cannot_follow_without_end(server: str, bench: Bench, m
             assert response.status_code == 200
 
 
-async def test_of_each_transition_it_is_told_where_it_leads(bench: Bench) -> None:
-    """Whatever happens to jobs: each begins where the one before it has ended, and the last is how the job stands."""
+async def test_transition_events_name_both_states(bench: Bench) -> None:
+    """Each transition starts in the state in which the previous one ended; the last one ends in the job's state."""
     unlucky = await bench.push(retry={"max_attempts": 3, "initial_interval": "PT1S", "jitter": False})
     scheduled = await bench.push(delay_until="+PT10S")
     pending = await bench.push(pending=True)

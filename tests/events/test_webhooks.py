@@ -1,4 +1,7 @@
-"""Webhooks: what is committed is told, signed, until somebody takes it; and not to just anybody (ojs-webhooks.md)."""
+"""Webhooks: committed events are signed and delivered with retries, and only to public addresses.
+
+Spec: ojs-webhooks
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ SUBSCRIPTIONS = "/ojs/v1/webhooks/subscriptions"
 
 
 class Endpoint:
-    """Somebody who wants to be told, and what was told; answers with ``answers`` in turn, the last again and again."""
+    """A subscriber that records its requests and responds with ``answers`` in order, then repeats the last one."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, str], bytes]] = []
@@ -85,7 +88,7 @@ async def subscribe(http: Http, endpoint: Endpoint, *events: str, **more: Any) -
 
 
 async def deliver(bench: Bench, application: Application) -> int:
-    """Make the deliveries that wait; return how many."""
+    """Deliver up to 100 available delivery jobs; return their number."""
     jobs = await bench.fetch(QUEUE, count=100, worker_id="d")
     for job in jobs:
         await application.deliverer.deliver(job)
@@ -93,7 +96,7 @@ async def deliver(bench: Bench, application: Application) -> int:
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """HMAC-SHA256 as RFC 2104 writes it, without the module that the server uses."""
+    """Return the expected signature: HMAC-SHA256 as in RFC 2104, without the ``hmac`` module that the server uses."""
     key = secret.encode()
     if len(key) > 64:
         key = hashlib.sha256(key).digest()
@@ -124,7 +127,7 @@ async def test_events_are_told_signed_and_described(
     assert "webhook.delivered" in await bench.events()
 
 
-async def test_everybody_is_told_what_they_want_and_nobody_of_deliveries(
+async def test_subscriptions_filter_events_and_never_match_deliveries(
     http: Http, bench: Bench, application: Application, endpoint: Endpoint
 ) -> None:
     await subscribe(http, endpoint, "job.*", filter={"queues": ["a"], "job_types": ["x"]})
@@ -142,7 +145,7 @@ async def test_everybody_is_told_what_they_want_and_nobody_of_deliveries(
     assert not [type for type in endpoint.types() if type.startswith("webhook.")]
 
 
-async def test_what_is_rolled_back_is_told_to_nobody(http: Http, bench: Bench, endpoint: Endpoint) -> None:
+async def test_rolled_back_events_are_not_delivered(http: Http, bench: Bench, endpoint: Endpoint) -> None:
     await subscribe(http, endpoint, "*")
     jobs = [{"type": "t", "args": []}, {"type": "Bad Type", "args": []}]
     assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "atomic"})).status_code == 422
@@ -164,7 +167,7 @@ async def test_a_delivery_that_fails_is_made_again_with_the_same_id(
     assert (events.count("webhook.failed"), events.count("webhook.delivered")) == (2, 1)
 
 
-async def test_a_refusal_is_final_and_can_be_made_good(
+async def test_a_refused_delivery_is_dead_and_can_be_retried(
     http: Http, bench: Bench, application: Application, endpoint: Endpoint
 ) -> None:
     await subscribe(http, endpoint, "job.enqueued")
@@ -182,7 +185,7 @@ async def test_a_refusal_is_final_and_can_be_made_good(
     assert (await http("GET", "/ojs/v1/webhooks/deliveries?state=lost")).status_code == 400
 
 
-async def test_after_two_days_nobody_tries_any_more(
+async def test_a_failing_delivery_is_attempted_eight_times(
     http: Http, bench: Bench, application: Application, endpoint: Endpoint
 ) -> None:
     await subscribe(http, endpoint, "job.enqueued")
@@ -322,7 +325,7 @@ async def test_the_next_address_is_tried_if_one_cannot_be_reached(
     await sender.close()
 
 
-async def test_a_lookup_that_hangs_holds_nobody_up(http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_lookup_blocks_nothing(http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging, asked = threading.Event(), threading.Event()
 
     def hang(*_: Any, **__: Any) -> list[Any]:

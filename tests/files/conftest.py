@@ -1,4 +1,4 @@
-"""File stores of each kind: directories, and buckets of a server that speaks S3."""
+"""File stores of each kind: directories, and buckets on an S3-compatible server."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ojster.service import Service
 from ojster.storage.database import Database
 
 PIECE = 1000
-"""How many bytes a piece of a file has here."""
+"""Size of a file piece in these tests, in bytes."""
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """The URL of a server that speaks S3."""
+    """The URL of an S3-compatible server."""
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -32,7 +32,7 @@ def s3_server() -> Iterator[str]:
 
 @pytest.fixture
 def s3_url(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A bucket of its own, and all that the environment must say of it."""
+    """The URL of a new bucket, with its credentials in the environment."""
     bucket = f"files-{new_id()}"
     assert httpx.put(f"{s3_server}/{bucket}").is_success
     for name, value in {
@@ -64,7 +64,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def engine(database: Database, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
-    """An engine with a file store, whose files have small pieces."""
+    """An engine with a file store and small file pieces."""
     monkeypatch.setattr(streams, "CHUNK_BYTES", PIECE)
     made = Service(database, store=store)
     yield made

@@ -1,4 +1,4 @@
-"""Files come in and go out in pieces; what is damaged is noticed, what nobody wants goes. (seed 003: artifacts)"""
+"""Files are stored and read in pieces; damage is detected, and unreferenced files are deleted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_an_upload_that_was_cut_off_goes_on_where_it_was(engine: Service) 
         await engine.files.write(file.id, len(content), source(b"x"))
 
 
-async def test_an_upload_whose_end_was_not_noted_ends_when_somebody_goes_on(engine: Service) -> None:
+async def test_an_upload_whose_end_was_not_recorded_ends_on_resume(engine: Service) -> None:
     content = content_of(PIECE + 1)
     file = await engine.files.create(NewFile(len(content) + 1))
     await engine.files.write(file.id, 0, source(content, cut=True))
@@ -101,7 +101,7 @@ async def test_an_upload_whose_end_was_not_noted_ends_when_somebody_goes_on(engi
     assert file.complete, "all of it has come, whoever has gone then"
 
 
-async def test_two_who_go_on_at_once_do_not_mix(engine: Service) -> None:
+async def test_concurrent_writes_to_one_upload_conflict(engine: Service) -> None:
     file = await engine.files.create(NewFile(6))
 
     async def slow() -> AsyncIterator[bytes]:
@@ -180,7 +180,7 @@ async def test_a_file_that_is_damaged_in_the_store_is_not_handed_out(engine: Ser
         await engine.files.read(file_id, PIECE)
 
 
-async def test_what_nobody_refers_to_is_forgotten_after_a_day(bench: Bench) -> None:
+async def test_unreferenced_files_are_pruned_after_a_day(bench: Bench) -> None:
     engine = bench.engine
     await engine.collections.create("releases")
     kept, removed, unused = await put(engine, b"1"), await put(engine, b"2"), await put(engine, b"3")
@@ -273,7 +273,7 @@ async def test_a_bucket_that_is_not_there_keeps_nothing(s3_url: str) -> None:
 
 
 async def test_a_late_end_of_an_upload_destroys_nothing(engine: Service) -> None:
-    """Two have sent the end: one finds the hash wrong, and the bytes are sent again before the other one does."""
+    """Two calls finish one upload: the first finds a wrong hash, and the bytes are sent again before the second one."""
     right, wrong = b"right", b"wrong"
     file = await engine.files.create(NewFile(5, sha256(right)))
     with pytest.raises(HashMismatch):
@@ -294,7 +294,7 @@ async def test_a_file_is_complete_only_with_the_hash_of_all_of_it(engine: Servic
     assert file.sha256 == sha256(b"abcMORE")
 
 
-async def test_what_is_damaged_is_not_taken_for_what_somebody_uploads(engine: Service, store: FileStore) -> None:
+async def test_a_damaged_file_is_not_reused_for_an_upload(engine: Service, store: FileStore) -> None:
     first = await put(engine, b"same")
     await store.delete_file(first)
     with pytest.raises(BackendError):

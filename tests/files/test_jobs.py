@@ -1,4 +1,4 @@
-"""Jobs bring about files: artifacts that reactions collect, and results too large to be said. (seed 003; seed 000)"""
+"""Files of jobs: artifacts that reactions collect, and results that are too large to be stored inline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def flow(engine: Service, clock: Clock) -> WorkflowBench:
 
 
 async def attach(engine: Service, job: Job, name: str, content: bytes, **more: Any) -> None:
-    """Let a job that runs bring about an artifact."""
+    """Add an artifact to a running job."""
     file = await engine.files.keep(content, NewFile(job_id=job.id))
     data = msgspec.json.encode(more.pop("data", None))
     await engine.collections.add(Where(job_id=job.id), NewItem(name, data, file_id=file.id, **more))
@@ -181,7 +181,7 @@ async def test_what_somebody_appends_may_look_into_a_large_result(flow: Workflow
 
 
 async def test_a_job_opens_no_file_of_another_workspace(engine: Service) -> None:
-    """Although its worker works for all of them, and somebody has written the reference into the arguments."""
+    """Even if its worker serves all workspaces and its arguments contain the reference."""
     acme, beta = engine.as_(Caller("acme")), engine.as_(Caller("beta"))
     theirs = await acme.files.keep(b'"secret"', NewFile(content_type="application/json"))
     own = await beta.files.keep(b'"mine"', NewFile(content_type="application/json"))
@@ -195,7 +195,7 @@ async def test_a_job_opens_no_file_of_another_workspace(engine: Service) -> None
 # Artifacts
 
 
-async def test_what_a_failed_attempt_has_brought_about_is_not_that_of_the_next(bench: Bench) -> None:
+async def test_artifacts_of_a_failed_attempt_are_not_collected(bench: Bench) -> None:
     await bench.engine.collections.create("c")
     reactions = {"on_success": [collect("{artifact.name}", collection="c", artifacts={})]}
     body = {"type": "t", "args": [], "event_reactions": reactions, "options": {"retry": {"jitter": False}}}

@@ -1,4 +1,4 @@
-"""Files over HTTP: ranges, hashes and headers; connections that are cut; and how Python programs use them."""
+"""Files over HTTP: ranges, hashes, headers, interrupted connections, and use from Python programs."""
 
 from __future__ import annotations
 
@@ -122,14 +122,14 @@ async def test_an_artifact_shows_its_file(http: Http) -> None:
 
 
 class Cutter:
-    """Stands between a client and a server, and cuts connections after so many bytes: the first ones, not the rest."""
+    """A proxy that cuts the first connections after given numbers of bytes and passes all others."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.up: list[int] = []
-        """After how many bytes to the server each of the next connections is cut."""
+        """Numbers of bytes to the server after which the next connections are cut, one entry per cut."""
         self.down: list[int] = []
-        """After how many bytes from the server."""
+        """Numbers of bytes from the server after which the next connections are cut, one entry per cut."""
         self.cuts = 0
 
     @asynccontextmanager
@@ -173,7 +173,7 @@ async def cutter(engine: Service) -> AsyncIterator[tuple[Cutter, HttpClient]]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait before a transfer is tried again."""
+    """Shorten the pause before a transfer is retried to at most 0.01 s."""
     monkeypatch.setattr(transfer, "LONGEST_PAUSE", 0.01)
 
 
@@ -337,7 +337,7 @@ async def test_a_job_of_a_workspace_brings_about_files_of_it(engine: Service) ->
 async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
     cutter: tuple[Cutter, HttpClient], engine: Service
 ) -> None:
-    """Although its worker works for all workspaces."""
+    """Even if its worker serves all workspaces."""
     _, client = cutter
     acme = engine.as_(Caller("acme"))
     await acme.collections.create("releases")
@@ -361,7 +361,7 @@ async def test_a_handler_uses_the_named_collections_of_its_jobs_workspace(
 async def cut_s3(
     s3_url: str, s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Cutter, FileStore]]:
-    """A bucket behind connections that can be cut."""
+    """A bucket behind a proxy that can cut connections."""
     proxy = Cutter(int(s3_server.rpartition(":")[2]))
     async with proxy.listening() as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
@@ -381,7 +381,7 @@ async def test_a_cut_connection_to_an_object_store_is_tried_again(cut_s3: tuple[
     assert proxy.cuts == 5
 
 
-async def test_an_object_store_that_is_always_cut_off_loses_nothing_that_was_said_to_be_safe(
+async def test_an_object_store_outage_loses_no_confirmed_bytes(
     cut_s3: tuple[Cutter, FileStore], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy, store = cut_s3

@@ -1,4 +1,4 @@
-"""A job that needs something is given only to workers that provide it, and nobody else waits for it."""
+"""Requirements: only workers that provide the required capabilities claim a job, and it blocks no other job."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ async def test_a_worker_that_waits_for_its_own_gpu_is_told_when_it_is_free(bench
     assert await waiting == [second]
 
 
-async def test_needs_that_this_version_does_not_understand_keep_nobody_else_waiting(bench: Bench) -> None:
+async def test_unreadable_requirements_do_not_block_other_jobs(bench: Bench) -> None:
     strange, plain = await push(bench, members_of(gpu_count=1), members_of())
     garbled = b'{"type":"train","args":[],"ext_ml_gpu_count":"many"}'
     change = "UPDATE payloads SET envelope = :envelope WHERE seq = (SELECT seq FROM jobs WHERE id = :id)"
@@ -271,7 +271,7 @@ async def test_needs_that_this_version_does_not_understand_keep_nobody_else_wait
     assert await fetch(bench, A100) == [plain]
 
 
-async def test_numbers_that_are_none_and_those_next_to_nothing_do_no_harm(bench: Bench) -> None:
+async def test_infinite_nan_and_tiny_numbers_are_handled(bench: Bench) -> None:
     (tiny,) = await push(bench, members_of(memory_gb=5e-324))
     for capabilities in ({"memory_gb": "inf"}, {"memory_gb": "nan"}, {"labels": {"memory_gb": "1e999"}}):
         assert await fetch(bench, capabilities) == []
@@ -383,7 +383,7 @@ async def test_limits_and_needs_hold_together(bench: Bench) -> None:
     assert await fetch(bench, A100) == []
 
 
-async def test_more_kinds_of_needs_than_a_claim_looks_at_at_once_are_all_come_to(bench: Bench) -> None:
+async def test_jobs_behind_many_kinds_of_requirements_are_claimed(bench: Bench) -> None:
     await push(bench, *[members_of(node_selector={"host": f"h{number}"}) for number in range(450)])
     for _ in range(5):
         (wanted,) = await push(bench, members_of(node_selector={"host": "mine"}))

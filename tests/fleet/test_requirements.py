@@ -1,4 +1,4 @@
-"""Jobs say in plain words what they require; what no worker provides is seen, with the reason (seed 003: matching)."""
+"""Job requirements, and the report of jobs that no worker can run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_job_runs_where_all_that_it_requires_is_provided(bench: Bench) -
     assert len(await bench.fetch(worker_id="right")) == 1
 
 
-async def test_what_nobody_can_run_is_told_with_the_reason(bench: Bench) -> None:
+async def test_jobs_that_no_worker_can_run_are_reported_with_the_reason(bench: Bench) -> None:
     assert await bench.engine.fleet.unrunnable() == []
     first = await push(bench, {"memory_mb": 4096, "region": "eu"})
     await push(bench, {"memory_mb": 4096, "region": "eu"})
@@ -54,7 +54,7 @@ async def test_what_nobody_can_run_is_told_with_the_reason(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("requires", [[], 3, {"": 1}, {"a": {}}, {"a": []}, {"a": None}, {"a": [[]]}, {"a": "x" * 300}])
-async def test_what_is_no_requirement_is_refused(bench: Bench, requires: Any) -> None:
+async def test_an_invalid_requirement_is_rejected(bench: Bench, requires: Any) -> None:
     with pytest.raises(InvalidRequest, match="requires"):
         await push(bench, requires)
 

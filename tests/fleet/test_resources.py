@@ -1,4 +1,7 @@
-"""What jobs need and workers provide, over HTTP and in Python (ojs-ml-resources.md)."""
+"""Requirements of jobs and capabilities of workers, over HTTP and in Python.
+
+Spec: ojs-ml-resources
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ async def fetch(http: Http, **more: Any) -> list[str]:
     return [job["id"] for job in response.json()["jobs"]]
 
 
-async def test_what_a_worker_provides_stands_in_its_fetch_or_in_its_heartbeat(http: Http) -> None:
+async def test_a_worker_sends_its_capabilities_in_a_fetch_or_a_heartbeat(http: Http) -> None:
     first = (await push(http, gpu_type="nvidia-a100", node_selector={"region": "eu"}))["job"]
     assert (first["state"], first["ext_ml_gpu_type"]) == ("available", "nvidia-a100")
     assert await fetch(http) == await fetch(http, capabilities={}) == []
@@ -39,7 +42,7 @@ async def test_what_a_worker_provides_stands_in_its_fetch_or_in_its_heartbeat(ht
     assert await fetch(http) == [second["id"]]
 
 
-async def test_capabilities_and_needs_that_make_no_sense_are_refused(http: Http) -> None:
+async def test_invalid_capabilities_and_requirements_are_rejected(http: Http) -> None:
     for path in ("fetch", "heartbeat"):
         body = {"worker_id": "w", "queues": ["default"], "capabilities": {"gpu": "a100"}}
         response = await http("POST", f"/ojs/v1/workers/{path}", body)

@@ -1,4 +1,4 @@
-"""Operators say whether a worker gets jobs, of which types, and what it provides (seed 003: matching)."""
+"""Worker rules: operators disable a worker, allow or deny its job types, and override its capabilities."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ async def test_a_worker_may_be_disabled_before_it_is_there(bench: Bench) -> None
         await bench.engine.fleet.forget_rule("w")
 
 
-async def test_a_worker_told_to_end_is_told_so_although_it_is_disabled(bench: Bench) -> None:
+async def test_a_disabled_worker_still_receives_the_terminate_directive(bench: Bench) -> None:
     await beat(bench, "w")
     await bench.engine.fleet.direct("w", "terminate")
     await bench.engine.fleet.change_rule("w", {"enabled": False})
     assert (await beat(bench, "w")).directive == "terminate"
 
 
-async def test_s94_what_operators_say_that_it_provides_stands_over_what_it_says(bench: Bench) -> None:
+async def test_s94_a_rule_overrides_the_capabilities_that_a_worker_reports(bench: Bench) -> None:
     id = await push(bench, requires={"memory_mb": 4096, "ssd": True})
     await beat(bench, "w", memory_mb=8192)
     assert await bench.fetch(worker_id="w") == []
@@ -136,7 +136,7 @@ async def test_s94_what_operators_say_that_it_provides_stands_over_what_it_says(
     assert (await bench.fetch_one(worker_id="w")).id == id
 
 
-async def test_a_worker_provides_nothing_of_what_operators_say_it_lacks(bench: Bench) -> None:
+async def test_a_rule_removes_a_capability_that_a_worker_reports(bench: Bench) -> None:
     await push(bench, requires={"ssd": True})
     await beat(bench, "w", ssd=True)
     await bench.engine.fleet.change_rule("w", {"provides": {"ssd": None}})
@@ -161,7 +161,7 @@ async def test_a_job_that_no_worker_may_run_is_told_with_the_reason(bench: Bench
     assert (found.type, found.jobs) == (None, 2)
 
 
-async def test_rules_are_each_tenants_own(bench: Bench) -> None:
+async def test_a_worker_rule_applies_to_one_tenant(bench: Bench) -> None:
     acme = bench.engine.as_(Caller("acme"))
     await acme.fleet.change_rule("w", {"enabled": False})
     assert [rule.id for rule in await acme.fleet.rules()] == ["w"]
@@ -169,7 +169,7 @@ async def test_rules_are_each_tenants_own(bench: Bench) -> None:
     assert len(await bench.fetch(worker_id="w")) == 1
 
 
-async def test_a_worker_that_waits_is_rung_when_it_may_have_jobs(bench: Bench) -> None:
+async def test_a_rule_change_wakes_a_parked_fetch(bench: Bench) -> None:
     await beat(bench, "w")
     await push(bench)
     await bench.engine.fleet.change_rule("w", {"denied": ("t",)})

@@ -1,4 +1,7 @@
-"""What operators see and do: queues, jobs, workers, statistics, dead letters, maintenance (ojs-admin-api.md)."""
+"""The admin API: queues, jobs, workers, statistics, dead letters and maintenance mode.
+
+Spec: ojs-admin-api
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,7 @@ async def test_only_so_many_dead_letters_are_kept(http: Http, bench: Bench) -> N
     assert "dead_letter.pruned" in await bench.events()
 
 
-async def test_a_queue_is_purged_only_if_it_is_meant(http: Http, bench: Bench) -> None:
+async def test_a_purge_requires_confirmation_and_final_states(http: Http, bench: Bench) -> None:
     await bench.push(queue="q")
     await bench.ack(await bench.fetch_one("q"))
     waiting = await bench.push(queue="q")
@@ -195,7 +198,7 @@ async def test_a_job_is_cancelled_and_brought_back(http: Http, bench: Bench) -> 
 
 
 @pytest.mark.parametrize("action", ["retry", "cancel", "delete"])
-async def test_nothing_is_done_to_many_jobs_unless_it_is_meant(http: Http, bench: Bench, action: str) -> None:
+async def test_a_bulk_action_requires_confirmation_and_a_filter(http: Http, bench: Bench, action: str) -> None:
     job = await bench.push()
     for body in ({"filter": {"queue": "default"}}, {"filter": {}, "confirm": True}, {"confirm": True}):
         assert (await http("POST", f"{ADMIN}/jobs/bulk/{action}", body)).status_code == 400

@@ -1,4 +1,4 @@
-"""Statistics: what was done is counted once, whoever sums it up."""
+"""Statistics: several servers aggregate each hour once, and percentiles stay within their buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How jobs have ended is remembered by what they were about, and what need not run again does not. (seed 003)"""
+"""Task history: recorded outcomes by type, subject and context, and skipping of unchanged tasks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def outcomes(bench: Bench, **chosen: Any) -> list[str]:
     return [one.outcome.value for one in await bench.engine.tasks.runs(TaskFilter(**chosen))]
 
 
-# What is remembered
+# Recording runs
 
 
 async def test_s62_a_run_is_remembered_by_its_type_subject_and_context(bench: Bench) -> None:
@@ -84,7 +84,7 @@ async def test_s62_what_does_not_say_so_is_not_remembered(bench: Bench) -> None:
     assert await bench.engine.tasks.statistics() == []
 
 
-async def test_a_failure_is_remembered_once_it_is_final_and_tells_whose_it_is(bench: Bench) -> None:
+async def test_a_final_failure_is_recorded_as_failure_or_error(bench: Bench) -> None:
     retry: dict[str, Any] = {"options": {"retry": {"max_attempts": 1}}}
     await run(bench, "core", "x", fails=True, **retry)
     await push(bench, "core", "x", **retry)
@@ -138,7 +138,7 @@ async def test_durations_are_summed_up(bench: Bench) -> None:
     assert (counted.shortest_duration, counted.average_duration, counted.longest_duration) == (0.5, 3.0, 6.5)
 
 
-async def test_tasks_are_each_workspaces_own(bench: Bench) -> None:
+async def test_task_runs_are_scoped_to_a_workspace(bench: Bench) -> None:
     await run(bench, "a", "x", meta={"tenant_id": "acme"})
     await run(bench, "b", "x", meta={"tenant_id": "beta"})
     acme = bench.engine.as_(Caller("acme"))
@@ -147,7 +147,7 @@ async def test_tasks_are_each_workspaces_own(bench: Bench) -> None:
     assert len(await bench.engine.tasks.runs()) == 2
 
 
-async def test_what_nobody_repeats_is_forgotten_after_a_year(bench: Bench) -> None:
+async def test_task_runs_are_deleted_after_a_year_without_a_repeat(bench: Bench) -> None:
     await run(bench, "a", "x")
     bench.clock.advance(364 * 86_400)
     await run(bench, "b", "x")
@@ -159,7 +159,7 @@ async def test_what_nobody_repeats_is_forgotten_after_a_year(bench: Bench) -> No
     assert [one.task.subject for one in await bench.engine.tasks.statistics()] == ["b"]
 
 
-async def test_a_subject_that_is_none_is_noted_and_nothing_is_undone(bench: Bench) -> None:
+async def test_an_invalid_subject_is_logged_and_the_job_stays_completed(bench: Bench) -> None:
     for args in ([["a list"], "x"], ["x" * 300, "x"], []):
         job = await run(bench, *args)
         assert job.state == "completed"
@@ -184,7 +184,7 @@ async def test_actions_in_the_wrong_place_are_refused(bench: Bench, reactions: d
         await push(bench, "a", "x", reactions=reactions)
 
 
-# What need not run again
+# Skipping unchanged tasks
 
 
 ONCE = RECORDED | {"on_assignment": [SKIPS]}
@@ -240,7 +240,7 @@ async def test_inputs_are_what_lookups_find(bench: Bench) -> None:
     assert await runs("-O3")
 
 
-async def test_s59_what_is_skipped_provides_what_the_last_success_has(flow: WorkflowBench) -> None:
+async def test_s59_a_skipped_step_provides_the_artifacts_of_the_last_success(flow: WorkflowBench) -> None:
     flow.engine.store = MemoryStore()
 
     def plan() -> dict[str, Any]:
@@ -269,7 +269,7 @@ async def test_s59_what_is_skipped_provides_what_the_last_success_has(flow: Work
     assert (await flow.step("b")).state == "completed"
 
 
-async def test_s59_who_was_slower_adopts_what_the_other_has_provided(flow: WorkflowBench) -> None:
+async def test_s59_a_skipped_step_adopts_the_item_that_another_job_provided(flow: WorkflowBench) -> None:
     await flow.engine.collections.create("builds")
     skips = skip_if_changed("builds/core", None, provides="core")
     steps = [
@@ -283,7 +283,7 @@ async def test_s59_who_was_slower_adopts_what_the_other_has_provided(flow: Workf
     assert flow.arguments["use"][0]["data"] == {"by": "another"}
 
 
-async def test_s58_nothing_is_skipped_as_long_as_the_lookup_finds_the_same(bench: Bench) -> None:
+async def test_s58_a_job_is_skipped_only_if_its_lookup_result_has_changed(bench: Bench) -> None:
     await bench.engine.collections.create("builds")
     nothing = {"on_assignment": [skip_if_changed("builds/core", None)]}
     await push(bench, reactions=nothing)
@@ -304,7 +304,7 @@ async def test_s58_a_lookup_that_makes_no_sense_skips_nothing(bench: Bench) -> N
     assert "job.reaction_failed" in [entry.type for entry in await bench.engine.jobs.history(job.id)]
 
 
-async def test_others_hear_of_what_was_skipped_as_of_a_success(bench: Bench) -> None:
+async def test_a_skipped_job_triggers_its_success_reactions(bench: Bench) -> None:
     await bench.engine.collections.create("done")
     both = {"on_success": [record(), collect("it", collection="done")], "on_assignment": [skip_if_unchanged()]}
     await run(bench, 1, result="made", reactions=both)
@@ -326,8 +326,8 @@ async def test_what_was_skipped_is_forgotten_like_all_others(bench: Bench) -> No
         await bench.find(job)
 
 
-async def test_a_number_that_is_none_stops_nobody(bench: Bench) -> None:
-    """A number beyond what a double holds can be kept, and not be looked at."""
+async def test_a_number_beyond_a_double_does_not_block_other_jobs(bench: Bench) -> None:
+    """The server stores a number beyond the range of a double, but reactions cannot read it."""
     odd = {"on_success": [record("{job.args.0}")], "on_assignment": [skip_if_unchanged()]}
     body = b'{"type":"t","args":[1e400],"event_reactions":%b}' % msgspec.json.encode(odd)
     await bench.engine.jobs.enqueue([read_members(body)])
@@ -338,7 +338,7 @@ async def test_a_number_that_is_none_stops_nobody(bench: Bench) -> None:
     assert [entry.type for entry in await bench.engine.jobs.history(done.id)].count("job.reaction_failed") == 2
 
 
-async def test_what_an_attempt_has_brought_about_gives_way_to_what_is_adopted(bench: Bench) -> None:
+async def test_adopted_artifacts_replace_those_of_a_failed_attempt(bench: Bench) -> None:
     bench.engine.store = MemoryStore()
     both = {"on_success": [record()], "on_assignment": [skip_if_unchanged()]}
 
@@ -377,7 +377,7 @@ async def test_the_inputs_of_an_attempt_that_failed_are_not_those_of_the_next(be
     assert len(await bench.fetch()) == 1, "nothing has succeeded with this x"
 
 
-async def test_what_is_skipped_uses_nothing_of_a_limit(bench: Bench) -> None:
+async def test_a_skipped_job_does_not_count_against_a_rate_limit(bench: Bench) -> None:
     both = {"on_success": [record("{job.args.0}")], "on_assignment": [skip_if_unchanged(subject="{job.args.0}")]}
     limited = {"rate_limit": {"key": "k", "rate": {"limit": 2, "period": "PT1H"}}}
     await run(bench, "a", reactions=both)
@@ -399,7 +399,7 @@ async def test_a_claim_completes_a_bounded_number_of_jobs(bench: Bench) -> None:
     assert [job.id for job in fetched] == [last.id]
 
 
-async def test_a_workflow_of_which_all_is_skipped_has_begun_and_ended(flow: WorkflowBench) -> None:
+async def test_a_workflow_with_only_skipped_steps_starts_and_completes(flow: WorkflowBench) -> None:
     both = {"on_success": [record()], "on_assignment": [skip_if_unchanged()]}
     for _ in range(2):
         await flow.create({"type": "chain", "steps": [{"type": "a", "args": [], "event_reactions": both}]})
@@ -426,9 +426,7 @@ async def test_many_that_need_not_run_are_passed_in_one_fetch(bench: Bench) -> N
     st.sampled_from([None, b'{"code":"handler_error"}', b'{"code":"timeout"}', b'{"code":"mine"}', b"[]"]),
     st.booleans(),
 )
-def test_an_outcome_is_said_of_what_has_ended_and_of_nothing_else(
-    state: str, error: bytes | None, skipped: bool
-) -> None:
+def test_only_finished_jobs_and_steps_have_an_outcome(state: str, error: bytes | None, skipped: bool) -> None:
     outcome = outcome_of(state, error, skipped=skipped)
     expected: dict[str, Any] = {
         "completed": Outcome.SKIPPED if skipped else Outcome.SUCCESS,

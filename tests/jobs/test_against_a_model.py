@@ -1,6 +1,6 @@
-"""The engine against a simple model: whatever is done in whatever order, both agree on every job.
+"""A stateful comparison of the engine with a model: after any sequence of operations, both agree on every job.
 
-No job is lost, none is handed out twice within its lease, no attempt goes beyond the limit, and the counts are right.
+No job is lost, no job is claimed twice within its lease, no attempt exceeds the limit, and the counts are right.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TIMEOUT = 100_000_000
 
 @dataclass
 class Expected:
-    """What the model knows of a job."""
+    """The state of a job in the model."""
 
     id: str
     number: int
@@ -59,7 +59,7 @@ class Expected:
 
 @dataclass
 class Held:
-    """A job that a worker believes to hold."""
+    """A claim as the worker remembers it. Its lease may have expired."""
 
     id: str
     worker: str
@@ -68,7 +68,7 @@ class Held:
 
 @dataclass
 class Model:
-    """The simplest thing that behaves as the engine should."""
+    """The reference model: the simplest implementation of the engine's behaviour."""
 
     jobs: dict[str, Expected] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
@@ -118,7 +118,7 @@ class Model:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Drives an engine and the model side by side."""
+    """Applies each operation to an engine and to the model."""
 
     url = "sqlite:///:memory:"
     held: Any = Bundle("held")
@@ -301,7 +301,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0, 1, 5, 10, 20, 31, 120]))
     def pass_time(self, seconds: int) -> None:
         self.clock.advance(seconds)
-        for _ in range(2):  # what is put back by the first may be due already
+        for _ in range(2):  # a job that the first pass returned may already be due
             self.run_in(upkeep, None)
             self.model.pass_time(self.clock.now)
 
@@ -328,7 +328,7 @@ TestInMemory = EngineMachine.TestCase
 
 
 class PostgresMachine(EngineMachine):
-    """The same on PostgreSQL."""
+    """The same comparison on PostgreSQL."""
 
     def __init__(self) -> None:
         empty(self.url)

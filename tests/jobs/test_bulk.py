@@ -1,4 +1,4 @@
-"""Sweeps: what a filter chooses is dealt with in steps, and everything that matches is dealt with once."""
+"""Bulk operations: a sweep processes the jobs that match a filter in steps, and each job once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ async def test_a_sweep_finds_all_in_steps(bench: Bench, monkeypatch: pytest.Monk
     assert await bench.engine.jobs.count() == {"a": {"cancelled": 25, "available": 0}, "b": {"available": 25}}
 
 
-async def test_a_sweep_leaves_alone_what_comes_while_it_is_under_way(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "WINDOW", 5)
     await bench.engine.jobs.enqueue([request() for _ in range(30)])
     going = True

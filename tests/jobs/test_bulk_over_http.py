@@ -1,4 +1,7 @@
-"""Many jobs at once over HTTP: seed 004 under ``/jobs/batch`` and ojs-bulk-operations.md under ``/jobs/bulk``."""
+"""Bulk operations over HTTP, under ``/jobs/batch`` and ``/jobs/bulk``.
+
+Spec: ojs-bulk-operations
+"""
 
 from __future__ import annotations
 
@@ -257,12 +260,12 @@ async def test_the_same_key_at_the_same_moment_sweeps_once(http: Http, bench: Be
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257])
-async def test_a_key_must_be_one(http: Http, bench: Bench, key: str) -> None:
+async def test_an_invalid_idempotency_key_is_rejected(http: Http, bench: Bench, key: str) -> None:
     assert (await batch(http, GOOD, idempotency_key=key))[0] == 400
     assert await count(bench) == 0
 
 
-async def test_what_a_bulk_operation_amounts_to_is_an_event(http: Http, bench: Bench) -> None:
+async def test_a_bulk_operation_emits_a_summary_event(http: Http, bench: Bench) -> None:
     await batch(http, GOOD, BAD, mode="partial")
     await http("POST", "/ojs/v1/jobs/bulk/cancel", {"filter": {"queue": "default"}})
     events = (await http("GET", "/ojs/v1/events")).json()["events"]

@@ -1,4 +1,7 @@
-"""Checkpoints: what a handler saves of its state reaches the next attempt (ojs-durable-execution.md)."""
+"""Checkpoints: the next attempt receives the state that a handler saved.
+
+Spec: ojs-durable-execution
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ async def test_the_next_attempt_is_given_what_the_last_one_saved(bench: Bench) -
     assert (await bench.engine.jobs.find_checkpoint(first.id)).sequence == 2
 
 
-async def test_a_job_whose_worker_died_goes_on_where_it_was(bench: Bench) -> None:
+async def test_a_job_resumes_from_its_checkpoint_after_its_worker_dies(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 3})
     job = await bench.fetch_one(worker_id="w", lease=1_000_000)
     await bench.engine.jobs.save_checkpoint(NewCheckpoint(job.id, b"[1,2]"))

@@ -1,4 +1,4 @@
-"""How attempts end: acknowledged, failed, released, timed out, lost; and what is refused."""
+"""The end of attempts: acknowledged, failed, released, timed out or lost, and rejected reports."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ async def test_progress_is_kept_and_only_its_worker_may_report_it(bench: Bench) 
         await bench.engine.jobs.report(Progress(job.id, 0.9, None, "other", 1))
 
 
-async def test_who_waits_for_a_job_learns_when_it_is_finished(bench: Bench) -> None:
+async def test_wait_for_returns_when_the_job_finishes(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one()
     waiting = asyncio.create_task(bench.engine.jobs.wait_for(job.id, 30))
@@ -229,7 +229,7 @@ async def test_who_waits_for_a_job_learns_when_it_is_finished(bench: Bench) -> N
     assert (await asyncio.wait_for(waiting, 5)).result == b"42"
 
 
-async def test_who_waits_in_vain_sees_the_job_as_it_is(bench: Bench) -> None:
+async def test_wait_for_returns_the_unfinished_job_after_the_timeout(bench: Bench) -> None:
     job = await bench.push()
     assert (await bench.engine.jobs.wait_for(job.id, 0.01)).state == "available"
     with pytest.raises(NotFound):

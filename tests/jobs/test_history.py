@@ -1,4 +1,4 @@
-"""What has happened to a job can be told as long as there is the job, and a job that goes well costs nothing for it."""
+"""Job history and lineage. A job without failures writes no history rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def told(bench: Bench, id: str) -> list[Entry]:
 
 
 def words(entries: list[Entry]) -> list[str]:
-    """Each entry in one word, transitions as ``from>to``."""
+    """Return each entry as one word, and transitions as ``from>to``."""
     moves = {"job.state_changed": "{from}>{to}"}
     return [moves.get(entry.type, entry.type.removeprefix("job.")).format(**entry.data) for entry in entries]
 

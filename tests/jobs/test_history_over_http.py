@@ -1,4 +1,7 @@
-"""The history and the lineage of a job over HTTP (ojs-execution-history.md section 7)."""
+"""The history and the lineage of a job over HTTP.
+
+Spec: ojs-execution-history 7
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,6 @@ async def test_a_lineage_is_a_tree(http: Http) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "history"), ("DELETE", "history"), ("GET", "lineage")])
-async def test_what_there_is_not_has_no_history(http: Http, method: str, path: str) -> None:
+async def test_the_history_of_an_unknown_job_is_not_found(http: Http, method: str, path: str) -> None:
     response = await http(method, f"{BASE}/jobs/0190a0b0-0000-7000-8000-000000000000/{path}")
     assert response.status_code == 404

@@ -1,4 +1,4 @@
-"""Unlucky moments and poisonous values: nothing is lost, and the others go on."""
+"""Races and malformed values: no job is lost, and other jobs continue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_job_that_arrives_when_the_time_is_up_is_handed_out_or_given_back(bench: Bench) -> None:
-    """Fetches that wait for about as long as a push takes, some cancelled: every active job is somebody's."""
+    """Run fetches that wait about as long as a push takes, and cancel some: a caller holds every active job."""
     chance = random.Random(1)
     held: set[str] = set()
 
@@ -52,7 +52,7 @@ async def test_a_job_that_arrives_when_the_time_is_up_is_handed_out_or_given_bac
             await asyncio.sleep(chance.uniform(0.0, 0.001))
 
     await asyncio.gather(push_now_and_then(), *(fetch_for_a_moment() for _ in range(10)))
-    while jobs := await bench.fetch(count=100):  # what was given back is there to be fetched
+    while jobs := await bench.fetch(count=100):  # released jobs are available again
         held.update(job.id for job in jobs)
     page = await bench.engine.jobs.select(JobFilter(states=("active",)), Page(500))
     assert {job.id for job in page.jobs} == held
@@ -66,9 +66,7 @@ async def test_a_job_given_back_has_lost_no_attempt(bench: Bench) -> None:
     assert (await bench.fetch_one()).attempt == 1
 
 
-async def test_a_job_that_chores_cannot_read_does_not_keep_them_from_the_others(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_maintenance_skips_a_job_that_it_cannot_read(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     poison = await bench.push()
     good = await bench.push()
     await bench.fetch(count=2, lease=1_000_000)
@@ -112,7 +110,7 @@ async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(
     assert "cron.skipped" in (await bench.events())
 
 
-async def test_a_failing_transaction_leaves_patient_calls_waiting(bench: Bench) -> None:
+async def test_a_failing_transaction_keeps_parked_fetches(bench: Bench) -> None:
     waiting = [asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=5)) for _ in range(3)]
     await asyncio.sleep(0.01)
 
@@ -186,7 +184,7 @@ async def test_words_that_are_no_unicode_can_be_the_message_of_a_failure(bench: 
     assert shown(failed)["error"]["type"] == r"Name\udcffError"
 
 
-async def test_closing_answers_everybody_who_waits(database: Database) -> None:
+async def test_closing_answers_all_parked_calls(database: Database) -> None:
     waits = LongPoll(("default",), lambda jobs: not jobs, lambda jobs: None)
     calls = [database.run_or_park(claim, Claim(("default",)), waits) for _ in range(5)]
     await asyncio.sleep(0.01)

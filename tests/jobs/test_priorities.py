@@ -1,4 +1,4 @@
-"""Somebody raises or lowers the priority of a job that waits (seed 003: priority base and adjustment)."""
+"""Priority adjustment of waiting jobs."""
 
 from __future__ import annotations
 

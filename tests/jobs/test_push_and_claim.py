@@ -1,4 +1,4 @@
-"""Getting in and getting out: push, order, priorities, queues, rates, and who holds what."""
+"""Push and claim: order, priorities, queues, rate limits, exclusive keys and parked fetches."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_queue_named_twice_gives_its_jobs_once(bench: Bench) -> None:
     assert len(await bench.fetch("default", "default", count=5)) == 1
 
 
-async def test_a_fetched_job_is_active_and_nobody_elses(bench: Bench) -> None:
+async def test_a_claimed_job_is_active_and_not_claimed_again(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w1")
     assert (job.state, job.attempt, job.started_at, job.worker_id) == ("active", 1, START, "w1")
@@ -204,7 +204,7 @@ async def test_each_of_many_waiting_fetches_gets_a_job(bench: Bench) -> None:
     assert len({job.id for jobs in found for job in jobs}) == 20
 
 
-async def test_a_fetch_that_waited_in_vain_returns_nothing(bench: Bench) -> None:
+async def test_a_long_poll_that_times_out_returns_no_jobs(bench: Bench) -> None:
     assert await bench.engine.jobs.fetch(Claim(("default",)), wait=0.01) == []
 
 
@@ -223,7 +223,7 @@ async def test_a_cancelled_fetch_takes_no_job_with_it(bench: Bench) -> None:
         await bench.ack(job)
 
 
-async def test_a_drained_engine_lets_nobody_wait(bench: Bench) -> None:
+async def test_draining_answers_parked_fetches(bench: Bench) -> None:
     waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=30))
     await asyncio.sleep(0.01)
     bench.engine.drain()

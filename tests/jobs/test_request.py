@@ -1,4 +1,4 @@
-"""Enqueue requests: what is read from them, what is kept, and what is refused."""
+"""Enqueue requests: parsing, preserved attributes and rejected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry policies: the four backoffs, jitter, caps, what is never tried again, and what is refused."""
+"""Retry policies: the four backoffs, jitter, caps, non-retryable errors and rejected policies."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_there_are_never_more_attempts_than_allowed(policy: RetryPolicy, attempt
         ("handler_error", Verdict.RETRY),
     ],
 )
-def test_the_handlers_word_goes_before_the_policy(code: str, expected: Verdict) -> None:
+def test_the_error_code_of_the_handler_overrides_the_policy(code: str, expected: Verdict) -> None:
     assert verdict(RetryPolicy(on_exhaustion="discard"), 1, code=code) == expected
 
 

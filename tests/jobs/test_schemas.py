@@ -1,4 +1,7 @@
-"""Schemas of arguments: registered in versions, checked when a job is pushed (ojs-schema-registry.md)."""
+"""Argument schemas: registration in versions, and validation when a job is pushed.
+
+Spec: ojs-schema-registry
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,7 @@ async def test_what_is_no_schema_is_refused(http: Http, schema: Any) -> None:
     assert (await put(http, 1, type="Not A Type")).status_code == 400
 
 
-async def test_what_breaks_others_needs_a_new_major_version(http: Http) -> None:
+async def test_a_breaking_schema_change_needs_a_new_major_version(http: Http) -> None:
     await put(http, "1.0.0", {"type": "array", "maxItems": 5})
     refused = await put(http, "1.1.0", {"type": "array", "maxItems": 4})
     assert refused.status_code == 400
@@ -165,7 +168,7 @@ Values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_si
 
 
 @given(schema=Values, args=Values)
-async def test_no_schema_and_no_arguments_bring_it_down(schema: Any, args: Any) -> None:
+async def test_any_schema_and_arguments_are_checked_or_rejected(schema: Any, args: Any) -> None:
     for given_schema in (schema, {"type": "array", "items": schema}, {"enum": [schema]}):
         try:
             check = compile_schema(given_schema)

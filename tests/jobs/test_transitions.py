@@ -1,4 +1,4 @@
-"""The closed table: every operation is tried on a job in every state, and only what the table allows happens."""
+"""State transitions: each operation runs on a job in each state, and only the transitions of the table occur."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILURE = Failure("X", "failed")
 
 
 async def make(bench: Bench, state: JobState) -> Job:
-    """Bring a job into a state, by the ways that there are."""
+    """Push a job and bring it into `state` with the engine's own operations."""
     match state:
         case JobState.SCHEDULED:
             return await bench.push(scheduled_at="+PT1H")
@@ -76,7 +76,7 @@ ACTS: dict[str, tuple[Act, dict[JobState, JobState]]] = {
         {
             JobState.SCHEDULED: JobState.AVAILABLE,
             JobState.RETRYABLE: JobState.AVAILABLE,
-            JobState.ACTIVE: JobState.RETRYABLE,  # its time is up
+            JobState.ACTIVE: JobState.RETRYABLE,  # its lease has expired
         },
     ),
 }

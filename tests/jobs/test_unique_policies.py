@@ -1,4 +1,4 @@
-"""Fingerprints: what makes two jobs the same, and what does not."""
+"""Fingerprints of unique jobs: the parts of a job that count, and those that do not."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_chosen_key_that_is_not_there_is_refused() -> None:
 
 
 def test_a_known_fingerprint_does_not_change() -> None:
-    """Others compute it too: SHA-256 of the canonical JSON."""
+    """Other implementations compute the same fingerprint: SHA-256 of the canonical JSON."""
     import hashlib
 
     canonical = '{"args":{"user_id":42},"queue":"notifications","type":"email.send"}'

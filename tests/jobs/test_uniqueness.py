@@ -1,4 +1,4 @@
-"""Unique jobs: every strategy, every state, periods, and no duplicate however many push at once."""
+"""Unique jobs: conflict strategies, states, periods, and concurrent pushes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def push(bench: Bench, *args: Any, **unique: Any) -> Job:
     return await bench.push("u", *args, unique={"keys": ["type", "args"], **unique})
 
 
-async def test_a_duplicate_is_rejected_and_told_of_whom(bench: Bench) -> None:
+async def test_a_duplicate_is_rejected_with_the_id_of_the_existing_job(bench: Bench) -> None:
     first = await push(bench, 1)
     with pytest.raises(Duplicate) as refusal:
         await push(bench, 1)

@@ -1,4 +1,4 @@
-"""A worker is given only versions of jobs that it handles, and nobody waits because of one that does not."""
+"""Job versions: a worker claims only the versions that it handles, and its parked fetch does not block others."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_what_a_worker_says_of_its_handlers_holds_at_once(bench: Bench) ->
     assert await asyncio.wait_for(waiting, 10) == [2]
 
 
-async def test_who_waits_and_cannot_take_a_job_is_in_nobodys_way(bench: Bench) -> None:
+async def test_a_parked_fetch_for_other_versions_blocks_no_other_fetch(bench: Bench) -> None:
     for worker, versions in (("old-1", "<2.0"), ("old-2", "<2.0"), ("new", ">=2.0")):
         await bench.engine.fleet.beat(Heartbeat(worker, handlers=(handled("invoice", versions),)))
     waiting = {}

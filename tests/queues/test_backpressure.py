@@ -1,4 +1,7 @@
-"""Full queues: refused, waited for, or made room in; never more than the bound (ojs-backpressure.md)."""
+"""Backpressure: a full queue rejects or blocks a push, or drops the oldest job, and never exceeds its bound.
+
+Spec: ojs-backpressure
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ async def test_jobs_that_wait_for_their_time_take_places_too(http: Http) -> None
     assert (await push(http)).status_code == 429
 
 
-async def test_those_who_push_are_warned(http: Http, bench: Bench) -> None:
+async def test_a_push_response_shows_the_queue_pressure(http: Http, bench: Bench) -> None:
     await bound(http, 4, warning_threshold=0.5)
     assert "x-ojs-queue-pressure" not in (await push(http)).headers
     second = await push(http)
@@ -77,7 +80,7 @@ async def test_the_oldest_makes_room_where_that_is_wanted(http: Http, bench: Ben
     assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})).status_code == 429
 
 
-async def test_who_pushes_may_wait_for_a_place(http: Http) -> None:
+async def test_a_push_may_block_until_the_queue_has_room(http: Http) -> None:
     await bound(http, 1, strategy="block")
     await push(http)
     assert (await push(http)).status_code == 429
@@ -104,7 +107,7 @@ async def test_a_bound_holds_whoever_pushes_at_the_same_time(shared_url: str, cl
 
     engines = [Service(open_database(shared_url, clock=clock)) for _ in range(3)]
     for engine in engines:
-        await engine.jobs.enqueue([request()])  # they know that there are no bounds
+        await engine.jobs.enqueue([request()])  # each engine caches that no queue is bounded
     await engines[0].scope.do(configuration.configure, Configuration("q", rules={"backpressure": Bound(20)}))
 
     async def push_some(engine: Service) -> int:

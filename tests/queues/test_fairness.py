@@ -1,4 +1,4 @@
-"""Fair scheduling: who shares gets the share, nobody starves, and no pool runs more than it may."""
+"""Fair scheduling: strategies, starvation prevention and pool limits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_round_robin_serves_one_queue_after_the_other(bench: Bench) -> Non
 
 async def test_weights_say_how_much_each_queue_gets(bench: Bench) -> None:
     await push(bench, a=60, b=60, c=60)
-    sharing = weighted(a=3, b=2)  # and 1 for c
+    sharing = weighted(a=3, b=2)  # c has the default weight, 1
     got = Counter([await queues_of(bench, "a", "b", "c", sharing=sharing) for _ in range(60)])
     assert got == {"a": 30, "b": 20, "c": 10}
     assert Counter(await queues_of(bench, "a", "b", "c", sharing=sharing, count=30)) == {"a": 15, "b": 10, "c": 5}
@@ -164,7 +164,7 @@ def test_shares_are_kept_however_many_are_asked_for_at_a_time(
 # Pools
 
 
-async def test_what_the_pool_says_is_worth_more_than_what_the_worker_wants(bench: Bench) -> None:
+async def test_pool_settings_override_the_queues_of_a_worker(bench: Bench) -> None:
     await put(bench, "p", "a", "b", sharing=ROUND_ROBIN)
     await join(bench, "w", "p")
     await push(bench, a=5, b=5, c=5)
@@ -201,7 +201,7 @@ async def test_who_waits_for_room_in_a_pool_is_woken(bench: Bench) -> None:
     assert second.queue == "b"
 
 
-async def test_an_isolated_pool_shares_its_queues_with_nobody(bench: Bench) -> None:
+async def test_the_queues_of_an_isolated_pool_serve_only_its_workers(bench: Bench) -> None:
     await put(bench, "gpu", "a", isolated=True)
     await put(bench, "other", "a", "b")
     await join(bench, "w", "gpu")
@@ -246,7 +246,7 @@ async def test_the_bound_of_a_pool_holds_for_several_servers(shared_url: str, cl
                 running += len(jobs)
                 most = max(most, running)
                 await asyncio.sleep(0.001)
-                running -= len(jobs)  # before they end for others
+                running -= len(jobs)  # before the server frees their places
                 done += len(jobs)
                 await engine.jobs.acknowledge([Acknowledgement(job.id, None, worker, job.attempt) for job in jobs])
 

@@ -1,4 +1,7 @@
-"""Rate limits: never exceeded, never in the way of others, and nobody starves (ojs-rate-limiting.md)."""
+"""Rate and concurrency limits: they hold, they do not block other jobs, and no key starves.
+
+Spec: ojs-rate-limiting
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ async def test_a_lost_worker_gives_its_place_back(bench: Bench) -> None:
     assert await bench.fetch() == []
 
 
-async def test_jobs_that_must_wait_are_in_nobodys_way(bench: Bench) -> None:
+async def test_limited_jobs_do_not_block_other_jobs(bench: Bench) -> None:
     for _ in range(50):
         await push(bench, concurrency=1)
     free = await bench.push()
@@ -107,7 +110,7 @@ async def test_a_throttle_spreads_the_starts(bench: Bench) -> None:
         assert len(jobs) <= 1
         starts += len(jobs)
         bench.clock.advance(0.05)
-    assert starts == 3  # and the rate allows no more
+    assert starts == 3  # the maximum that the rate allows
 
 
 async def test_a_fetch_that_waits_is_served_when_there_is_room(bench: Bench) -> None:
@@ -133,7 +136,7 @@ async def test_a_fetch_that_waits_is_served_when_the_window_is_over(bench: Bench
     assert len(await waiting) == 1
 
 
-async def test_what_is_not_to_wait_is_dropped_or_put_off(bench: Bench) -> None:
+async def test_on_limit_drops_or_reschedules_a_job(bench: Bench) -> None:
     for on_limit, state in (("drop", "discarded"), ("reschedule", "scheduled")):
         _, second = [await push(bench, on_limit, rate=RATE | {"limit": 1}, on_limit=on_limit) for _ in range(2)]
         assert len(await bench.fetch()) == 1
@@ -172,7 +175,7 @@ async def test_an_operator_can_change_a_limit_for_a_time(bench: Bench) -> None:
     assert await bench.fetch(count=9) == []
 
 
-async def test_the_last_job_that_says_something_is_right(bench: Bench) -> None:
+async def test_the_newest_job_sets_the_limit_of_its_key(bench: Bench) -> None:
     await push(bench, concurrency=1)
     await push(bench, concurrency=2)
     assert len(await bench.fetch(count=9)) == 2
@@ -220,7 +223,7 @@ async def test_no_job_is_handed_out_twice_where_a_claim_begins_among_the_keys(be
     for key in "abc":
         await push(bench, key, concurrency=5)
     await bench.fetch_one()
-    await push(bench, "d", concurrency=5)  # behind the place at which the last claim ended
+    await push(bench, "d", concurrency=5)  # after the position at which the last claim ended
     rest = await bench.fetch(count=9)
     assert len({job.id for job in rest}) == len(rest) == 3
 

@@ -1,4 +1,7 @@
-"""Pools of workers, and how queues share them, over HTTP (ojs-fair-scheduling.md section 10)."""
+"""Worker pools and their fairness settings over HTTP.
+
+Spec: ojs-fair-scheduling 10
+"""
 
 from __future__ import annotations
 

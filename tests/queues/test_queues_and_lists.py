@@ -1,4 +1,4 @@
-"""What there is: lists with pages and filters, counts that are always right, statistics."""
+"""Lists with pages and filters, job counts and queue statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_pages_hold_every_job_once(bench: Bench) -> None:
         page = await bench.engine.jobs.select(page=Page(10, before=before))
         found += [job.id for job in page.jobs]
         before = page.next_before
-        await bench.push("later")  # what comes meanwhile does not shift the pages
+        await bench.push("later")  # a new job does not shift the pages
     assert before is None
     assert found == ids[::-1]
 

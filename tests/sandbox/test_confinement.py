@@ -1,4 +1,4 @@
-"""Hostile code gets nowhere, even with all of Python at its disposal: the operating system holds it (seed 002)."""
+"""Confinement by the operating system: hostile code cannot escape, even with unrestricted Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULES = ("os", "socket", "ctypes", "fcntl", "subprocess", "threading", "signal
 
 
 def sandbox(*without: str, **more: Any) -> Sandbox:
-    """A sandbox that lets code use all of Python."""
+    """Return a sandbox with unrestricted Python, without the confinements in `without`."""
     made = Sandbox(MODULES, restricted=False, **more)
     made.without = without
     return made
@@ -198,7 +198,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-async def test_a_memory_bomb_explodes_in_its_own_hands() -> None:
+async def test_a_memory_bomb_raises_memory_error() -> None:
     body = "def body(job):\n    hoard = []\n    while True:\n        hoard.append(bytearray(10_000_000))"
     assert await run(body, where=sandbox(memory=200 * 2**20)) == "MemoryError"
 
@@ -297,7 +297,7 @@ async def test_a_cancelled_task_leaves_no_process_behind() -> None:
     assert _left() == []
 
 
-async def test_what_nobody_sees_takes_no_room() -> None:
+async def test_code_cannot_map_unlink_or_rename_files() -> None:
     body = """
 import mmap, os
 def body(job):

@@ -1,4 +1,4 @@
-"""Code that jobs carry is kept to a part of Python, with errors that say so; the usual ways out are closed."""
+"""The code policy: submitted code is limited to a subset of Python, and known escapes fail with an error."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ESCAPES = {
     "attributes by wraps": "from functools import wraps\n    return wraps(map)(body)",
     "format of UserString": "from collections import UserString\n    return UserString('{0.__class__}').format(1)",
 }
-"""Ways out that are known from the literature, each of which must end in an error."""
+"""Known escapes from the literature. Each must fail with an error."""
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
@@ -194,7 +194,7 @@ async def test_code_lets_go_of_its_job(raised: str, release: dict[str, Any]) -> 
     assert (await run(f"def body(job): raise {raised}")).release == release
 
 
-async def test_what_is_no_json_is_said_to_be_none() -> None:
+async def test_a_result_that_is_not_json_is_rejected() -> None:
     for result in ("{1, 2}", "object()", "float('nan')", "1 + 2j"):
         end = await run(f"def body(job): return {result}")
         assert end.failure is not None, result

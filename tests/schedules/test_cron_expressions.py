@@ -1,4 +1,4 @@
-"""Cron schedules: fields, names, L W #, aliases, intervals, zones, and both edges of daylight saving."""
+"""Cron schedules: fields, names, L W #, aliases, intervals, time zones, and both daylight-saving changes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_time_that_the_clocks_repeat_occurs_once_the_first_time() -> None:
 
 
 def test_after_the_first_of_a_repeated_time_the_second_does_not_count() -> None:
-    """Looked at again between the two, as after a restart."""
+    """Compute the next occurrence between the two times, as after a restart."""
     assert occurrences("30 1 * * *", "2026-11-01T05:45:00Z", 1, "America/New_York") == ["2026-11-02T06:30:00"]
 
 

@@ -1,4 +1,4 @@
-"""Cron jobs: registered, fired once each time, overlapping as they are told."""
+"""Cron jobs: registration, one run per occurrence, and overlap policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What falls due by itself: schedules, silent workers, retention; and that chores sleep until then."""
+"""Maintenance tasks: scheduled jobs, silent workers and retention. They sleep until the next due time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_great_many_due_jobs_are_looked_after_in_bounded_batches(bench: 
 
 
 async def test_chores_wake_up_when_something_becomes_due_sooner(engine: Service) -> None:
-    """With the real clock: nobody polls, yet a job scheduled a moment ahead is there in time."""
+    """Use the real clock: a job scheduled 0.1 s ahead becomes available without polling."""
     engine.database.clock = system_clock
     engine.maintenance.start()
     await asyncio.sleep(0.02)
@@ -90,7 +90,7 @@ async def test_a_worker_that_leaves_is_forgotten_and_its_jobs_given_to_others(be
     assert (await bench.find(job)).state == "available"
 
 
-async def test_a_worker_is_told_what_to_be(bench: Bench) -> None:
+async def test_a_heartbeat_returns_the_directive_of_a_worker(bench: Bench) -> None:
     await bench.engine.fleet.beat(Heartbeat("w"))
     await bench.engine.fleet.direct("w", "quiet")
     assert (await bench.engine.fleet.beat(Heartbeat("w"))).directive == "quiet"

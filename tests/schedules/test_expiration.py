@@ -1,4 +1,4 @@
-"""Jobs, workflows, queues and workspaces say for how long what has finished is kept (seed 003: expiration delay)."""
+"""Expiration delays of jobs, workflows, queues and workspaces: how long finished jobs and workflows are kept."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def push(bench: Bench, **more: Any) -> Job:
 
 
 async def done(bench: Bench, **more: Any) -> str:
-    """A job that is completed."""
+    """Push and complete a job, and return its ID."""
     job = await push(bench, **more)
     await bench.ack(await bench.fetch_one(more.get("options", {}).get("queue", "default")))
     return job.id
 
 
 async def left(bench: Bench, ids: Iterable[str]) -> list[bool]:
-    """Which of these jobs there still are."""
+    """Return, for each ID, whether the job still exists."""
     found = []
     for id in ids:
         try:
@@ -133,7 +133,7 @@ async def test_dead_letters_that_are_to_be_kept_are_not_among_those_that_are_too
     assert await left(bench, [kept.id]) == [True]
 
 
-async def test_s97_a_workspace_says_how_long_is_kept_what_says_nothing_itself(bench: Bench) -> None:
+async def test_s97_a_workspace_sets_the_default_retention_of_its_jobs(bench: Bench) -> None:
     await bench.run(put_tenants, TenantChange("long", {"retention": 5 * DAY}))
     await bench.run(put_tenants, TenantChange("ever", {"retention": 0}))
     await bench.run(put_tenants, TenantChange("short", {"retention": HOUR}))
@@ -176,7 +176,7 @@ async def test_what_a_queue_says_comes_before_what_a_workspace_says(bench: Bench
 
 
 @pytest.mark.parametrize("way", ["removed", "replaced", "replaced by a job", "deleted with the collection"])
-async def test_what_a_collection_has_held_goes_when_it_no_longer_does(bench: Bench, way: str) -> None:
+async def test_retention_deletes_a_job_once_no_collection_holds_it(bench: Bench, way: str) -> None:
     await bench.run(configure, Configuration("own", retention={"completed": HOUR}))
     await bench.engine.collections.create("releases")
     collects = {"on_success": [{"action": "collect", "collection": "releases", "name": "it"}]}

@@ -1,4 +1,4 @@
-"""Bad input of any kind: a precise refusal with the error body of the specification, never a 500."""
+"""Invalid input: the server rejects it with the error body of the specification, never with a 500."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_member_that_stands_twice_is_refused_wherever_the_server_looks(h
 
 
 async def test_the_deepest_nesting_that_is_allowed_is_exact(http: Http) -> None:
-    for depth, status in ((98, 201), (99, 400)):  # args and the body itself are two more
+    for depth, status in ((98, 201), (99, 400)):  # args and the body itself add two levels
         args = "[" * depth + "]" * depth + "," + ",".join(["[]"] * 200)
         response = await http("POST", "/ojs/v1/jobs", f'{{"type":"a","args":[{args}]}}'.encode())
         assert response.status_code == status, response.text

@@ -1,4 +1,4 @@
-"""A real server on a socket: callers that hang up, and bytes that are no HTTP."""
+"""A real server on a socket: clients that disconnect, and bytes that are not HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def serving(engine: Service) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """A server on a socket, and its port; it is told to stop at the end, if it was not before."""
+    """Run a server on a free port, yield the server and its port, and stop the server at the end."""
     application = Application(engine)
     config = uvicorn.Config(
         application,
@@ -64,7 +64,7 @@ async def test_a_caller_that_hung_up_is_given_no_job(engine: Service, port: int)
 
 
 async def test_a_caller_that_hangs_up_while_a_job_arrives_loses_it_to_the_next(engine: Service, port: int) -> None:
-    """The push and the end of the connection are under way at once: whoever comes first, the job is not lost."""
+    """Push and disconnect at the same time: in either order, the job is not lost."""
     for number in range(30):
         queue = f"q{number}"
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -94,7 +94,7 @@ def push_of(body: bytes, *headers: bytes, version: bytes = b"1.1") -> bytes:
 
 
 async def answers_of(reader: asyncio.StreamReader, count: int) -> list[tuple[int, dict[str, str], bytes]]:
-    """Read so many responses with a known length."""
+    """Read `count` responses, each with a ``Content-Length`` header."""
     found = []
     for _ in range(count):
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

@@ -1,4 +1,4 @@
-"""Every endpoint of the HTTP binding: what it takes, what it answers."""
+"""Every endpoint of the HTTP binding: requests and responses."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ async def test_checkpoints_are_shown_with_and_without_a_wrapper(http: Http) -> N
     assert (await http("DELETE", path)).json() == {"deleted": True, "existed": True, "job_id": job["id"]}
 
 
-async def test_a_quiet_worker_that_waits_keeps_nobody_from_a_job(http: Http) -> None:
+async def test_a_parked_fetch_of_a_quiet_worker_does_not_block_others(http: Http) -> None:
     await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "quiet", "state": "quiet"})
     one = asyncio.create_task(http.fetch(worker_id="quiet", wait_ms=5_000))
     await asyncio.sleep(0.02)

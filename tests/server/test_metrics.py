@@ -1,4 +1,4 @@
-"""What Prometheus sees of the extensions: how often something happened, and how it stands with what is set."""
+"""Prometheus metrics of the extensions: event counters, and usage compared with configured limits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_pools_and_subscriptions_stand_beside_their_bounds(http: Http, ben
     assert await seen(http, "ojs_webhook_subscriptions") == ["ojs_webhook_subscriptions 0.0"]
 
 
-def test_there_are_never_more_series_than_somebody_can_store() -> None:
+def test_the_number_of_series_per_metric_is_bounded() -> None:
     metrics = Metrics()
     for number in range(MAX_SERIES + 5):
         event: Event = ("rate_limit.exceeded", 0, f"key{number}", None, None, {"strategy": "rate"}, "*")

@@ -1,4 +1,4 @@
-"""Merged calls: many in one transaction, each with its own result, none spoiled by another."""
+"""Merged calls: calls share a transaction, each has its own result, and a failure does not affect the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite files: made, migrated, refused, shared between processes that wake each other, and kept small."""
+"""SQLite files: creation, migration, rejection, notification between processes, and write-ahead log size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Behind a real PgBouncer in transaction mode, over TLS and with a password; left out where there is none."""
+"""PostgreSQL behind a real PgBouncer in transaction mode, with TLS and a password.
+
+The tests are skipped without ``pgbouncer`` and ``openssl``.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ client_tls_cert_file = {folder}/certificate
 
 @pytest.fixture
 def pooled_url(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[str]:
-    """The way to the tests' database through a pooler that has two connections for everybody."""
+    """URL of the test database through a pooler that shares two server connections."""
     assert PGBOUNCER is not None
     folder = Path("/tmp") / f"ojster-bouncer-{os.getpid()}-{time.monotonic_ns()}"
     folder.mkdir(mode=0o755)
@@ -117,7 +120,7 @@ async def test_many_work_through_few_connections(
     await asyncio.gather(*(engine.close() for engine in engines))
 
 
-def test_who_is_not_who_he_says_is_refused_and_no_password_is_shown(pooled_url: str, tmp_path: Path) -> None:
+def test_bad_credentials_are_rejected_without_showing_a_password(pooled_url: str, tmp_path: Path) -> None:
     with pytest.raises(BackendUnavailable) as refused:
         open_database(pooled_url.replace("s3cret", "gu3ssed"))
     assert "gu3ssed" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Each hot query uses its index: its cost does not depend on how many jobs have finished."""
+"""Each hot query of SQLite uses its index, so its cost does not depend on the number of finished jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL: URLs and passwords, migrations, several transactions at once, callers' transactions that stay open."""
+"""PostgreSQL: URLs and passwords, migrations, concurrent transactions, and callers' transactions that stay open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def engines(postgres_url: str) -> AsyncIterator[list[Service]]:
-    """Two servers, as far as the database can tell."""
+    """Two engines that act as two servers on one database."""
     made = [Service(open_database(postgres_url)) for _ in range(2)]
     yield made
     for engine in made:
@@ -47,7 +47,7 @@ async def engines(postgres_url: str) -> AsyncIterator[list[Service]]:
 
 @pytest.fixture
 def guest(postgres_url: str) -> Iterator[psycopg.Connection]:
-    """A caller's own connection."""
+    """A connection for the caller's transaction."""
     with psycopg.connect(parse_postgres_url(postgres_url).conninfo) as connection:
         yield connection
 
@@ -166,7 +166,7 @@ class TestManyServers:
     async def test_a_process_that_ends_at_once_is_heard_before_anybody_looks(
         self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It has had no time to hear that somebody else is there."""
+        """The pushing process ends before it learns that another process exists."""
         monkeypatch.setattr(notifier, "HEARTBEAT", 1_000.0)
         here = Service(open_database(postgres_url))
         assert isinstance(here.database, PostgresDatabase)
@@ -277,7 +277,7 @@ class TestManyServers:
         def lock(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[str]:
             for first, second in orders:
                 tx.execute("SELECT name FROM queues WHERE name = :name FOR UPDATE", {"name": first})
-                with contextlib.suppress(threading.BrokenBarrierError):  # the second time, the other has gone on
+                with contextlib.suppress(threading.BrokenBarrierError):  # on the retry, the other call does not wait
                     both.wait(5)
                 tx.execute("SELECT name FROM queues WHERE name = :name FOR UPDATE", {"name": second})
             return [first for first, _ in orders]
@@ -304,7 +304,7 @@ class TestManyServers:
 class TestCallersTransactionsThatStayOpen:
     """NoJobsAllowed else waits for them, but who wants the same unique key."""
 
-    async def test_servers_go_on(self, postgres_url: str, engines: list[Service], guest: psycopg.Connection) -> None:
+    async def test_servers_continue(self, postgres_url: str, engines: list[Service], guest: psycopg.Connection) -> None:
         app = App(postgres_url)
 
         @app.job("t", queue="new", unique=Unique(keys=["args"]))
@@ -372,7 +372,7 @@ class TestCallersTransactionsThatStayOpen:
 
 
 async def test_a_pooler_in_transaction_mode_keeps_nothing_on_a_connection(postgres_url: str) -> None:
-    """What a pooler would lose is not used: prepared statements, settings of the session, LISTEN."""
+    """The engine uses no prepared statements, session settings or LISTEN, which a pooler would lose."""
     engine = Service(open_database(postgres_url + "&pooler=transaction"))
     other = Service(open_database(postgres_url))
     waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=10))
@@ -416,7 +416,7 @@ async def test_a_server_that_is_stopped_while_the_database_is_away_stops(tmp_pat
 
 
 async def test_the_whole_of_a_push_is_one_transaction(postgres_url: str) -> None:
-    """A statement that fails leaves nothing of those before it, although they were sent together."""
+    """A failed statement rolls back the statements before it, although they were sent together."""
     database = open_database(postgres_url)
 
     def push_and_fail(tx: Transaction, requests: Sequence[None]) -> list[None]:

@@ -1,4 +1,4 @@
-"""Each hot query of PostgreSQL uses its index, whatever the planner believes of the tables at the time."""
+"""Each hot query of PostgreSQL uses its index, whatever statistics the planner has."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FINISHED = FILL.format(state="completed", due="NULL", finished="n", count=5000)
 AVAILABLE = FILL.format(state="available", due="NULL", finished="NULL", count=5000)
 ACTIVE = FILL.format(state="active", due="n", finished="NULL", count=5000)
 
-SITUATIONS = {  # an empty table is a new one, of which nothing is known
+SITUATIONS = {  # to the planner, an empty table is a new table of unknown size
     "empty": "TRUNCATE jobs",
     "many finished": f"{FINISHED}; ANALYZE jobs",
     "many waiting, unknown to the planner": f"{FINISHED}; ANALYZE jobs; {AVAILABLE}",
@@ -72,7 +72,7 @@ def connection(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[ps
 
 
 def plan_of(connection: psycopg.Connection, sql: str) -> str:
-    """The plan that a prepared statement gets once and for all."""
+    """Return the generic plan of a prepared statement."""
     schema = (connection.execute("SELECT current_schema()").fetchone() or ("",))[0]
     statement = translate(sql, schema).sql
     explained = psycopg.RawCursor(connection).execute(b"EXPLAIN (GENERIC_PLAN) " + statement).fetchall()

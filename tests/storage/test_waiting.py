@@ -1,4 +1,4 @@
-"""Who waits for jobs: first come, first served, and no news is missed between looking and waiting."""
+"""Parked calls: first come, first served, and no wake-up is missed between looking and parking."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_call_is_taken_for_one_of_its_queues_only() -> None:
     assert room.queues() == []
 
 
-async def test_when_all_give_up_nobody_who_looked_before_is_kept() -> None:
+async def test_a_call_that_looked_before_give_up_is_not_parked() -> None:
     room = ParkedCalls()
     waiting, looking, since = call("q"), call("q"), room.moment()
     room.keep([waiting], since)

@@ -1,4 +1,4 @@
-"""No statement of a workflow at work reads a whole table, however many others there are."""
+"""No statement that runs a workflow scans a whole table, however many other workflows exist."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WIRE = {
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The statements that the engine says."""
+    """The SQL statements that the engine executes."""
     seen: set[str] = set()
     execute = PostgresTransaction.execute
 
@@ -74,7 +74,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 async def live(engine: Service, clock: Clock) -> None:
-    """Let workflows go through all that can happen to them."""
+    """Run workflows through append, suspension, resumption, failure, cancellation, retry and timeout."""
 
     async def work(*failing: str) -> None:
         while jobs := await engine.jobs.fetch(Claim(("default",), 10, "w")):
@@ -115,7 +115,7 @@ async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
         for name, value in PLANNER_SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, true)", (name, value))
         tables = ", ".join(sorted(LARGE)).encode()
-        # What autovacuum has seen by chance outlives even TRUNCATE.
+        # Statistics that autovacuum happened to collect survive TRUNCATE.
         connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY(%s::regclass[])", (sorted(LARGE),))
         if known == "some of them while they were small":
             connection.execute("ANALYZE nodes")
@@ -136,7 +136,7 @@ async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
 
 
 def whole_scans(plan: dict[str, Any]) -> list[str]:
-    """The scans in a plan that go through a whole table or a whole index."""
+    """Return the scans of a plan that read a whole table or a whole index."""
     found = []
     if plan.get("Relation Name") in LARGE and "Scan" in plan["Node Type"]:
         limited = any(key in plan for key in ("Index Cond", "Recheck Cond", "TID Cond"))
@@ -146,7 +146,7 @@ def whole_scans(plan: dict[str, Any]) -> list[str]:
             "jobs_limited",
             "jobs_needing",
             "jobs_tenants",
-        )  # few rows, or only the first is looked at
+        )  # few rows, or the statement reads only the first
         if not limited and not partial:
             found.append(json.dumps({key: plan.get(key) for key in ("Node Type", "Relation Name", "Index Name")}))
     for inner in plan.get("Plans", ()):

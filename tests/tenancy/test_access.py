@@ -1,4 +1,7 @@
-"""Who is let in, and for what: every role at every endpoint, in its own workspace and in others'. (ojs-security.md)"""
+"""Authentication and authorization: every role at every endpoint, in its own and in other workspaces.
+
+Spec: ojs-security
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from ojster.server.permissions import OPERATIONS as NEEDED
 from ojster.server.permissions import PUBLIC
 from ojster.server.routes import ROUTES
 from tests.conftest import Bench, Http
-from tests.tenancy.world import BASE, TREASURE, World, call, tries
+from tests.tenancy.world import BASE, MARKER, World, call, tries
 
 pytestmark = pytest.mark.anyio
 
 
-class Door:
-    """A server that lets in only who has a token, and the world behind it."""
+class GuardedServer:
+    """A server that requires tokens, and the data behind it."""
 
     def __init__(self, http: Http, bench: Bench, world: World) -> None:
         self.http = http
@@ -32,13 +35,13 @@ class Door:
         self.world = world
 
     async def token(self, *grants: Grant, **more: Any) -> dict[str, str]:
-        """The headers of a caller with these roles."""
+        """Create a token with these roles and return the headers that carry it."""
         _, shown = await self.bench.engine.tokens.create("somebody", grants, **more)
         return {"Authorization": f"Bearer {shown}"}
 
 
 @pytest.fixture
-async def door(bench: Bench) -> AsyncIterator[Door]:
+async def door(bench: Bench) -> AsyncIterator[GuardedServer]:
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=Application(bench.engine, max_body_bytes=200_000, trusting=True)),
         base_url="http://open",
@@ -47,11 +50,11 @@ async def door(bench: Bench) -> AsyncIterator[Door]:
         await world.make(bench)
     guarded = Application(bench.engine, max_body_bytes=200_000, trusting=True, guarded=True)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=guarded), base_url="http://guarded") as client:
-        yield Door(Http(client), bench, world)
+        yield GuardedServer(Http(client), bench, world)
 
 
 def tried(world: World) -> list[tuple[Any, str, Any]]:
-    """Every endpoint, with a path and a body."""
+    """Return every endpoint with a path and a body, except streams without a path parameter."""
     found = []
     for route in ROUTES:
         if not route.streams or "{" in route.path:
@@ -60,7 +63,7 @@ def tried(world: World) -> list[tuple[Any, str, Any]]:
     return found
 
 
-async def test_who_has_no_token_gets_nothing_but_what_everybody_may_know(door: Door) -> None:
+async def test_a_request_without_a_token_reaches_only_public_endpoints(door: GuardedServer) -> None:
     for route, path, body in tried(door.world):
         response = await door.http(route.method, path, body)
         if path.removeprefix(BASE) in PUBLIC:
@@ -69,14 +72,14 @@ async def test_who_has_no_token_gets_nothing_but_what_everybody_may_know(door: D
         assert response.status_code == 401, f"{route.method} {path}"
         assert response.json()["error"]["code"] == "unauthenticated"
         assert response.headers["www-authenticate"] == "Bearer"
-        assert TREASURE not in response.text
+        assert MARKER not in response.text
 
 
 @pytest.mark.parametrize("role", list(Role))
-async def test_a_role_can_do_what_it_allows_in_its_workspace_and_nothing_else(door: Door, role: Role) -> None:
+async def test_a_role_can_do_what_it_allows_in_its_workspace_and_nothing_else(door: GuardedServer, role: Role) -> None:
     headers = await door.token(Grant(role, "acme"))
     checked = 0
-    # What deletes and ends comes last, so that it takes nothing away from the others.
+    # DELETE requests come last, because they remove what the other requests need.
     for route, path, body in sorted(tried(door.world), key=lambda one: one[0].method == "DELETE"):
         if not route.needs or route.streams:
             continue
@@ -84,7 +87,7 @@ async def test_a_role_can_do_what_it_allows_in_its_workspace_and_nothing_else(do
         response = await door.http(route.method, path, body, headers=headers)
         what = f"{role} {route.method} {path}: {response.status_code} {response.text[:200]}"
         if is_allowed and path.endswith(("/pause", "/resume")) and "/queues/" in path:
-            assert response.status_code == 403, what  # queues are everybody's
+            assert response.status_code == 403, what  # queues belong to all tenants
             continue
         assert (response.status_code == 403) != is_allowed, what
         assert response.status_code not in (401, 500), what
@@ -93,7 +96,7 @@ async def test_a_role_can_do_what_it_allows_in_its_workspace_and_nothing_else(do
 
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.WORKER])
-async def test_the_workspace_of_others_is_not_there_for_a_stranger(door: Door, role: Role) -> None:
+async def test_a_token_of_another_workspace_gets_not_found(door: GuardedServer, role: Role) -> None:
     headers = await door.token(Grant(role, "beta"))
     for route, path, body in tried(door.world):
         if not route.needs or route.streams:
@@ -102,11 +105,11 @@ async def test_the_workspace_of_others_is_not_there_for_a_stranger(door: Door, r
         assert there.status_code == 404, f"{route.method} {path}: {there.text}"
         assert "workspace" in there.json()["error"]["message"]
         here = await door.http(route.method, path, body, headers=headers)
-        assert TREASURE not in here.text, f"{route.method} {path}"
+        assert MARKER not in here.text, f"{route.method} {path}"
         assert here.status_code < 500
 
 
-async def test_everybody_with_a_token_may_look_at_a_public_workspace(door: Door) -> None:
+async def test_everybody_with_a_token_may_look_at_a_public_workspace(door: GuardedServer) -> None:
     owner, stranger = await door.token(Grant(Role.OWNER)), await door.token(Grant(Role.OWNER, "beta"))
     there = stranger | {"X-OJS-Tenant": "acme"}
     assert (await door.http("GET", f"{BASE}/jobs", headers=there)).status_code == 404
@@ -117,7 +120,7 @@ async def test_everybody_with_a_token_may_look_at_a_public_workspace(door: Door)
     assert (await door.http("GET", f"{BASE}/jobs", headers={"X-OJS-Tenant": "acme"})).status_code == 401
 
 
-async def test_an_owner_of_everything_is_an_operator(door: Door) -> None:
+async def test_an_owner_of_everything_is_an_operator(door: GuardedServer) -> None:
     headers = await door.token(Grant(Role.OWNER))
     for path in ("/admin/queues", "/admin/tokens", "/admin/tenants", "/jobs", "/webhooks/subscriptions"):
         assert (await door.http("GET", BASE + path, headers=headers)).status_code == 200, path
@@ -128,7 +131,7 @@ async def test_an_owner_of_everything_is_an_operator(door: Door) -> None:
     assert len((await call(door.http, "GET", f"{BASE}/jobs", headers=viewer))["jobs"]) > 2
 
 
-async def test_a_role_in_a_tenant_is_one_in_its_workspaces(door: Door) -> None:
+async def test_a_role_in_a_tenant_is_one_in_its_workspaces(door: GuardedServer) -> None:
     http = door.http
     job = {"type": "t", "args": [1]}
     headers = await door.token(Grant(Role.CONTRIBUTOR, "acme"))
@@ -140,7 +143,7 @@ async def test_a_role_in_a_tenant_is_one_in_its_workspaces(door: Door) -> None:
         assert (await http("GET", f"{BASE}/jobs", headers=inner | {"X-OJS-Tenant": place})).status_code == 404, place
 
 
-async def test_who_is_at_home_in_several_workspaces_says_which_is_meant(door: Door) -> None:
+async def test_a_token_for_several_workspaces_must_name_one(door: GuardedServer) -> None:
     headers = await door.token(Grant(Role.VIEWER, "acme"), Grant(Role.CONTRIBUTOR, "beta"))
     response = await door.http("GET", f"{BASE}/jobs", headers=headers)
     assert response.status_code == 400
@@ -163,12 +166,12 @@ async def test_who_is_at_home_in_several_workspaces_says_which_is_meant(door: Do
         "Bearer \u00e9",
     ],
 )
-async def test_what_is_no_token_lets_nobody_in(door: Door, header: str) -> None:
+async def test_a_malformed_authorization_header_is_refused(door: GuardedServer, header: str) -> None:
     response = await door.http.client.get(f"{BASE}/jobs", headers=[(b"Authorization", header.encode("latin-1"))])
     assert response.status_code == 401
 
 
-async def test_the_id_of_a_token_is_not_enough(door: Door) -> None:
+async def test_the_id_of_a_token_is_not_enough(door: GuardedServer) -> None:
     token, shown = await door.bench.engine.tokens.create("a", [Grant(Role.VIEWER)])
     other, theirs = await door.bench.engine.tokens.create("b", [Grant(Role.OWNER)])
     forged = f"ojster_{other.id}_{shown.split('_', 2)[2]}"
@@ -177,7 +180,7 @@ async def test_the_id_of_a_token_is_not_enough(door: Door) -> None:
         assert response.status_code == 401, bad
 
 
-async def test_a_token_expires(door: Door) -> None:
+async def test_a_token_expires(door: GuardedServer) -> None:
     now = door.bench.clock.now
     headers = await door.token(Grant(Role.VIEWER), expires_at=now + HOUR)
     assert (await door.http("GET", f"{BASE}/jobs", headers=headers)).status_code == 200
@@ -188,7 +191,7 @@ async def test_a_token_expires(door: Door) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (401, "token_expired")
 
 
-async def test_a_token_that_is_revoked_is_worth_nothing_at_once(door: Door) -> None:
+async def test_a_revoked_token_is_refused_at_once(door: GuardedServer) -> None:
     token, shown = await door.bench.engine.tokens.create("a", [Grant(Role.VIEWER)])
     headers = {"Authorization": f"Bearer {shown}"}
     operator = await door.token(Grant(Role.OWNER))
@@ -198,7 +201,7 @@ async def test_a_token_that_is_revoked_is_worth_nothing_at_once(door: Door) -> N
     assert (await door.http("DELETE", f"{BASE}/admin/tokens/{token.id}", headers=operator)).status_code == 404
 
 
-async def test_a_token_is_rotated_without_a_pause(door: Door) -> None:
+async def test_a_token_is_rotated_without_a_pause(door: GuardedServer) -> None:
     http, operator = door.http, await door.token(Grant(Role.OWNER))
     body = {"name": "ci", "grants": [{"role": "viewer"}]}
     made = (await call(http, "POST", f"{BASE}/admin/tokens", body, operator))["token"]
@@ -212,7 +215,7 @@ async def test_a_token_is_rotated_without_a_pause(door: Door) -> None:
     assert (await http("GET", f"{BASE}/jobs", headers=new)).status_code == 200
 
 
-async def test_a_secret_is_shown_once_and_kept_nowhere(door: Door) -> None:
+async def test_a_secret_is_shown_once_and_kept_nowhere(door: GuardedServer) -> None:
     http, operator = door.http, await door.token(Grant(Role.OWNER))
     body = {"name": "ci", "grants": [{"role": "worker", "tenant": "acme"}], "queues": ["work"], "expires_at": "+P1D"}
     made = (await call(http, "POST", f"{BASE}/admin/tokens", body, operator))["token"]
@@ -225,7 +228,7 @@ async def test_a_secret_is_shown_once_and_kept_nowhere(door: Door) -> None:
     assert secret.encode() not in b"".join(bytes(body) for _, body in rows)
 
 
-async def test_it_is_noted_when_a_token_is_used(door: Door) -> None:
+async def test_it_is_noted_when_a_token_is_used(door: GuardedServer) -> None:
     headers = await door.token(Grant(Role.VIEWER))
     (token,) = await door.bench.engine.tokens.all()
     assert token.last_used_at is None
@@ -234,13 +237,13 @@ async def test_it_is_noted_when_a_token_is_used(door: Door) -> None:
     assert token.last_used_at == (first := door.bench.clock.now)
     door.bench.clock.advance(60)
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
-    assert (await door.bench.engine.tokens.all())[0].last_used_at == first  # to the hour
+    assert (await door.bench.engine.tokens.all())[0].last_used_at == first  # updated at most once an hour
     door.bench.clock.advance(3_600)
     await call(door.http, "GET", f"{BASE}/jobs", headers=headers)
     assert (await door.bench.engine.tokens.all())[0].last_used_at == door.bench.clock.now
 
 
-async def test_a_token_for_some_queues_reaches_no_others(door: Door) -> None:
+async def test_a_token_for_some_queues_reaches_no_others(door: GuardedServer) -> None:
     http = door.http
     grants = (Grant(Role.CONTRIBUTOR, "acme"), Grant(Role.WORKER, "acme"))
     headers = await door.token(*grants, queues=("mail", "shop.*"))
@@ -266,7 +269,7 @@ async def test_a_token_for_some_queues_reaches_no_others(door: Door) -> None:
         assert fetched.status_code == status
 
 
-async def test_a_reviewer_is_who_his_token_says(door: Door) -> None:
+async def test_the_author_of_a_review_is_the_name_of_the_token(door: GuardedServer) -> None:
     headers = await door.token(Grant(Role.OWNER, "acme"))
     flow = {"type": "chain", "steps": [{"type": "gate", "id": "g"}]}
     made = (await call(door.http, "POST", f"{BASE}/workflows", flow, headers))["workflow"]
@@ -276,7 +279,7 @@ async def test_a_reviewer_is_who_his_token_says(door: Door) -> None:
     assert steps[0]["reviews"][0]["author"] == "somebody"
 
 
-async def test_the_audit_log_says_who_did_what(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_audit_log_says_who_did_what(door: GuardedServer, caplog: pytest.LogCaptureFixture) -> None:
     headers = await door.token(Grant(Role.CONTRIBUTOR, "acme"))
     with caplog.at_level(logging.INFO, logger="ojster.audit"):
         await call(door.http, "DELETE", f"{BASE}/jobs/{door.world.ids['waiting']}", headers=headers)
@@ -304,9 +307,7 @@ async def test_the_audit_log_says_who_did_what(door: Door, caplog: pytest.LogCap
         (Role.PRODUCER, None, "websocket.close"),
     ],
 )
-async def test_who_follows_by_websocket_needs_a_token_too(
-    bench: Bench, role: Role | None, tenant: str | None, first: str
-) -> None:
+async def test_a_websocket_needs_a_token(bench: Bench, role: Role | None, tenant: str | None, first: str) -> None:
     headers = [(b"host", b"guarded")]
     if role is not None:
         _, shown = await bench.engine.tokens.create("a", [Grant(role, "acme")])
@@ -355,7 +356,10 @@ def test_the_table_of_permissions_names_endpoints_that_there_are() -> None:
 
 
 def test_no_role_that_pushes_gets_jobs() -> None:
-    """Credentials of producers, workers and administrators are distinct (ojs-security.md section 6)."""
+    """Credentials of producers, workers and administrators are distinct.
+
+    Spec: ojs-security 6
+    """
     for operations in OPERATIONS.values():
         assert not {Operation.ENQUEUE, Operation.DEQUEUE} <= operations
         assert not {Operation.ADMIN, Operation.DEQUEUE} <= operations

@@ -1,4 +1,4 @@
-"""A server that lets in only who has a token, as a process, with this command, a worker and a program as callers."""
+"""A server process that requires tokens, called by the command line, a worker and an HTTP client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.cli.test_commands import Ojster
 
 
 class Guarded(Ojster):
-    """The command, and a server to which it speaks."""
+    """The command line, connected to a server that requires tokens."""
 
     token = ""
 
@@ -101,7 +101,7 @@ def test_a_revoked_token_is_refused_by_a_server_that_knew_it(guarded: Guarded) -
     guarded.with_token(viewer, "jobs", "list")
     guarded("tokens", "revoke", viewer.split("_")[1])
     deadline = time.monotonic() + 20
-    while True:  # the word reaches the server at once, or, if it is lost, within 15 seconds
+    while True:  # the server is notified at once; if the notification is lost, within 15 seconds
         request = urllib.request.Request(f"{guarded.server}/ojs/v1/jobs", headers={"Authorization": f"Bearer {viewer}"})
         try:
             urllib.request.urlopen(request, timeout=5).close()
@@ -113,10 +113,10 @@ def test_a_revoked_token_is_refused_by_a_server_that_knew_it(guarded: Guarded) -
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
-def test_at_an_address_of_this_machine_alone_nobody_needs_a_token(host: str) -> None:
+def test_a_loopback_address_needs_no_token(host: str) -> None:
     assert _is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "jobs.example.com", ""])
-def test_at_any_other_address_everybody_does(host: str) -> None:
+def test_any_other_address_needs_a_token(host: str) -> None:
     assert not _is_loopback(host)

@@ -1,4 +1,4 @@
-"""Tenants share the queues: each gets its share, none more than it may have, and none sees what is another's."""
+"""Tenants: fair shares of the queues, limits, and isolation of their jobs and workflows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def push(bench: Bench, **numbers: int) -> None:
-    """Push so many jobs for each tenant; ``nobody`` is nobody."""
+    """Push the given number of jobs for each tenant; ``nobody`` stands for no tenant."""
     for tenant, number in numbers.items():
         meta = {} if tenant == "nobody" else {"tenant_id": tenant}
         for _ in range(number):
@@ -44,10 +44,10 @@ def owners(jobs: list[Job]) -> str:
     return "".join(job.tenant or "-" for job in jobs)
 
 
-# Whose a job is
+# Tenant of a job
 
 
-async def test_a_job_is_whose_its_meta_or_the_view_says(bench: Bench) -> None:
+async def test_meta_or_the_tenant_scope_gives_a_job_its_tenant(bench: Bench) -> None:
     job = await bench.push(meta={"tenant_id": "acme", "x": 1})
     assert (job.tenant, job.meta) == ("acme", {"tenant_id": "acme", "x": 1})
     for meta in ({}, {"x": 1}, {"tenant_id": "acme"}):
@@ -58,12 +58,12 @@ async def test_a_job_is_whose_its_meta_or_the_view_says(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("tenant", ["", "a b", "/x", "é", "_x", "*", "a" * 129, 5, ["a"]])
-async def test_what_is_no_tenant_is_refused(bench: Bench, tenant: Any) -> None:
+async def test_an_invalid_tenant_is_refused(bench: Bench, tenant: Any) -> None:
     with pytest.raises(InvalidRequest):
         await bench.push(meta={"tenant_id": tenant})
 
 
-async def test_a_job_cannot_be_anothers_than_the_requests(bench: Bench) -> None:
+async def test_a_job_cannot_name_another_tenant_than_its_request(bench: Bench) -> None:
     for view, meta in (("acme", "beta"), ("", "beta"), ("acme", "_default")):
         with pytest.raises(InvalidRequest, match=r"meta\.tenant_id"):
             await bench.engine.as_(Caller(view)).jobs.enqueue([request(meta={"tenant_id": meta})])
@@ -79,7 +79,7 @@ async def test_an_escaped_name_is_no_way_around(bench: Bench) -> None:
     assert pushed.job.tenant == "beta"
 
 
-async def test_a_server_may_want_to_know_of_every_job_whose_it_is(shared_url: str, clock: Clock) -> None:
+async def test_a_server_may_require_a_tenant_for_every_job(shared_url: str, clock: Clock) -> None:
     engine = Service(open_database(shared_url, Settings(tenants="required"), clock))
     with pytest.raises(TenantMissing):
         await engine.jobs.enqueue([request()])
@@ -90,7 +90,7 @@ async def test_a_server_may_want_to_know_of_every_job_whose_it_is(shared_url: st
     await engine.close()
 
 
-async def test_a_server_may_say_whose_jobs_are_that_do_not_say_so(shared_url: str, clock: Clock) -> None:
+async def test_a_server_may_set_a_default_tenant(shared_url: str, clock: Clock) -> None:
     engine = Service(open_database(shared_url, Settings(default_tenant="house"), clock))
     (pushed,) = await engine.jobs.enqueue([request()])
     assert (pushed.job.tenant, pushed.job.meta) == ("house", {"tenant_id": "house"})
@@ -108,7 +108,7 @@ async def test_tenants_take_turns(bench: Bench) -> None:
     assert [owners(await bench.fetch()) for _ in range(6)] == ["b", "c", "a", "c", "a", ""]
 
 
-async def test_one_with_very_many_jobs_keeps_nobody_waiting(bench: Bench) -> None:
+async def test_a_tenant_with_many_jobs_does_not_delay_others(bench: Bench) -> None:
     await push(bench, flood=50)
     await push(bench, nobody=3, late=3)
     assert Counter(job.tenant for job in await bench.fetch(count=9)) == {"flood": 3, "": 3, "late": 3}
@@ -169,7 +169,7 @@ async def test_a_unique_job_is_unique_among_its_tenants(bench: Bench) -> None:
 # Limits
 
 
-async def test_no_more_of_a_tenants_jobs_run_than_may(bench: Bench) -> None:
+async def test_a_tenants_concurrency_limit_holds_across_queues(bench: Bench) -> None:
     await say(bench, "a", max_concurrency=2)
     await push(bench, a=5, b=1)
     await bench.push(queue="other", meta={"tenant_id": "a"})
@@ -182,7 +182,7 @@ async def test_no_more_of_a_tenants_jobs_run_than_may(bench: Bench) -> None:
     assert len(await bench.fetch("default", "other", count=10)) == 3
 
 
-async def test_who_waits_is_rung_when_there_is_room(bench: Bench) -> None:
+async def test_a_parked_fetch_wakes_when_the_limit_allows_a_job(bench: Bench) -> None:
     await say(bench, "a", max_concurrency=1)
     await push(bench, a=2)
     job = await bench.fetch_one()
@@ -196,7 +196,7 @@ async def test_who_waits_is_rung_when_there_is_room(bench: Bench) -> None:
 
 
 async def test_claims_at_the_same_time_never_exceed_a_limit(postgres_url: str, clock: Clock) -> None:
-    """Two servers, whose workers end their jobs and claim again, all at once."""
+    """Eight workers of two servers claim and complete jobs concurrently."""
     engines = [Service(open_database(postgres_url, clock=clock)) for _ in range(2)]
     await engines[0].scope.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 3}))
     await engines[0].jobs.enqueue([request(meta={"tenant_id": "a"}) for _ in range(60)])
@@ -211,7 +211,7 @@ async def test_claims_at_the_same_time_never_exceed_a_limit(postgres_url: str, c
             most = max(most, len(running))
             for job in jobs:
                 await asyncio.sleep(0)
-                running.discard(job.id)  # before it ends for the server
+                running.discard(job.id)  # before the server sees it as completed
                 await engine.jobs.acknowledge([Acknowledgement(job.id)])
                 done += 1
 
@@ -255,7 +255,7 @@ async def test_a_tenant_cannot_push_faster_than_it_may(bench: Bench) -> None:
         await push(bench, a=1)
 
 
-async def test_of_a_soft_quota_it_is_only_told(bench: Bench) -> None:
+async def test_exceeding_a_soft_quota_only_emits_an_event(bench: Bench) -> None:
     await say(bench, "a", max_queue_depth=1, quota="soft")
     await push(bench, a=3)
     assert (await bench.events()).count("tenant.limit_exceeded") == 2
@@ -289,7 +289,7 @@ async def test_a_step_cannot_be_another_tenants(bench: Bench) -> None:
     await bench.engine.as_(Caller("beta")).workflows.create(read_members(members))
 
 
-async def test_a_workflow_for_which_there_is_no_room_is_not_begun(bench: Bench) -> None:
+async def test_a_workflow_over_the_depth_limit_is_refused_whole(bench: Bench) -> None:
     await say(bench, "a", max_queue_depth=1)
     body = b'{"type": "group", "jobs": [{"type": "a", "args": []}, {"type": "a", "args": []}]}'
     with pytest.raises(TenantLimitExceeded):
@@ -297,7 +297,7 @@ async def test_a_workflow_for_which_there_is_no_room_is_not_begun(bench: Bench) 
     assert (await bench.engine.jobs.select()).total == 0
 
 
-# Numbers
+# Statistics and configuration
 
 
 async def test_what_tenants_have_and_do_is_counted(bench: Bench) -> None:
@@ -316,14 +316,14 @@ async def test_what_tenants_have_and_do_is_counted(bench: Bench) -> None:
     assert (await bench.engine.as_(Caller("b")).jobs.count("default"))["default"].get("cancelled", 0) == 0
 
 
-async def test_who_stands_out_is_named(bench: Bench) -> None:
+async def test_a_noisy_tenant_is_reported(bench: Bench) -> None:
     await push(bench, a=40, b=1, c=1)
     found = {one.tenant.id: one.noise for one in await bench.engine.scope.look(tenants.list_tenants, None)}
     assert "queue_depth_ratio" in found["a"]
     assert found["b"] == found["c"] == ()
 
 
-async def test_what_is_said_of_a_tenant_can_be_taken_back(bench: Bench) -> None:
+async def test_a_tenants_configuration_can_be_changed_and_deleted(bench: Bench) -> None:
     await say(bench, "a", max_concurrency=1, weight=2)
     await bench.engine.scope.do(tenants.put_tenants, TenantChange("a", {"max_concurrency": 5}, anew=False))
     found = await bench.engine.scope.look(tenants.show_tenants, "a")

@@ -1,4 +1,7 @@
-"""Tenants over HTTP: what is one's is not to be seen, used or changed by another, at any endpoint (multi-tenancy)."""
+"""Tenant isolation over HTTP: no endpoint lets a tenant read, use or change the data of another.
+
+Spec: ojs-multi-tenancy
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 from ojster.server.application import Application
 from ojster.server.routes import ROUTES
 from tests.conftest import Bench, Http
-from tests.tenancy.world import ACME, BASE, BETA, TREASURE, World, call, tries
+from tests.tenancy.world import ACME, BASE, BETA, MARKER, World, call, tries
 
 pytestmark = pytest.mark.anyio
 
@@ -28,24 +31,24 @@ async def world(bench: Bench) -> Any:
 
 
 @pytest.mark.parametrize("tenant", ["beta", "_default"])
-async def test_no_endpoint_lets_one_tenant_see_or_change_what_is_anothers(world: World, tenant: str) -> None:
+async def test_no_endpoint_reads_or_changes_data_of_another_tenant(world: World, tenant: str) -> None:
     before = await world.seen()
-    assert msgspec.json.encode(before).count(TREASURE.encode()) > 10
+    assert msgspec.json.encode(before).count(MARKER.encode()) > 10
     tried = set()
     for route in ROUTES:
         for path, body in tries(world, route.method, route.path):
             if route.path == f"{BASE}/events/stream":
                 tried.add((route.method, route.path))
-                continue  # it has no end; test_streams sees to it
+                continue  # endless response; test_streams covers it
             response = await world.http(route.method, path, body, headers={"X-OJS-Tenant": tenant})
             what = f"{route.method} {path} for {tenant}: {response.status_code} {response.text}"
             assert response.status_code < 500, what
-            assert TREASURE not in response.text, what
+            assert MARKER not in response.text, what
             assert "{" not in path, what
             if not route.is_for_tenants:
                 assert response.status_code == 403, what
             elif "{" in route.path and not route.path.endswith(("/pause", "/resume")) and "/schemas" not in route.path:
-                # What it names so itself, made by an earlier try, is its own.
+                # An earlier request may have created the tenant's own object with this name.
                 may_be_own = any(part in route.path for part in ("/workers/{id}", "/rate-limits/{key}", "/channels/"))
                 assert response.status_code == 404 or (may_be_own and response.status_code in (200, 201)), what
             tried.add((route.method, route.path))
@@ -102,7 +105,7 @@ async def test_others_see_nothing_in_lists_and_numbers(world: World, tenant: str
     assert [one["name"] for one in (await call(http, "GET", f"{BASE}/queues", headers=view))["queues"]] == ["work"]
 
 
-async def test_operators_see_all_and_whose_it_is(world: World) -> None:
+async def test_operators_see_all_objects_with_their_tenant(world: World) -> None:
     http = world.http
     (worker,) = (await call(http, "GET", f"{BASE}/workers", headers={}))["workers"]
     assert (worker["worker_id"], worker["tenant_id"]) == ("w-acme", "acme")
@@ -136,7 +139,7 @@ async def test_a_schema_binds_only_its_tenants_jobs(http: Http) -> None:
     assert (await http("POST", f"{BASE}/jobs", job)).status_code == 201
 
 
-async def test_a_tenant_is_told_only_of_its_own(world: World, bench: Bench) -> None:
+async def test_a_tenant_lists_webhook_deliveries_only_of_its_own_jobs(world: World, bench: Bench) -> None:
     http = world.http
     await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": []}, headers=BETA)
     deliveries = (await call(http, "GET", f"{BASE}/webhooks/deliveries"))["deliveries"]
@@ -152,14 +155,14 @@ async def test_a_tenant_cannot_forge_deliveries(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "/acme", "é", "*", "-a", "a" * 129])
-async def test_what_is_no_tenant_is_refused(http: Http, name: str) -> None:
+async def test_an_invalid_tenant_header_is_refused(http: Http, name: str) -> None:
     headers = [(b"X-OJS-Tenant", name.encode("latin-1"))]
     response = await http.client.get(f"{BASE}/jobs", headers=headers)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_request"
 
 
-async def test_who_waits_is_given_what_is_pushed_for_it(http: Http) -> None:
+async def test_a_parked_fetch_gets_the_next_job_of_its_tenant(http: Http) -> None:
     async def wait(headers: dict[str, str]) -> list[Any]:
         body = {"queues": ["default"], "wait_ms": 10_000}
         jobs: list[Any] = (await call(http, "POST", f"{BASE}/workers/fetch", body, headers))["jobs"]
@@ -175,7 +178,7 @@ async def test_who_waits_is_given_what_is_pushed_for_it(http: Http) -> None:
         assert not any(task.done() for task in waiting.values())
 
 
-# What operators say of tenants
+# Tenant configuration by operators
 
 TENANTS = f"{BASE}/admin/tenants"
 
@@ -230,7 +233,7 @@ async def test_a_limit_is_told_as_the_specification_has_it(http: Http) -> None:
         ("/a b", {}),
     ],
 )
-async def test_what_cannot_be_said_of_a_tenant_is_refused(http: Http, path: str, body: dict[str, Any]) -> None:
+async def test_an_invalid_tenant_configuration_is_refused(http: Http, path: str, body: dict[str, Any]) -> None:
     assert (await http("PUT", f"{TENANTS}{path}", body)).status_code == 400
 
 

@@ -1,4 +1,4 @@
-"""A world in which all kinds of things are a tenant's, and how somebody would try to reach them."""
+"""Test data of one tenant at every endpoint, and the requests with which another tenant tries to reach it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ojster.files.store import MemoryStore
 from tests.conftest import Bench, Http
 
 BASE = "/ojs/v1"
-TREASURE = "treasure"
-"""What stands in all that is acme's, and must not come out."""
+MARKER = "treasure"
+"""Marker in all data of the tenant ``acme``. No response to another tenant may contain it."""
 
 ACME = {"X-OJS-Tenant": "acme"}
 BETA = {"X-OJS-Tenant": "beta"}
@@ -22,7 +22,7 @@ async def call(http: Http, method: str, path: str, body: Any = None, headers: di
 
 
 class World:
-    """All kinds of things that are acme's, by how their paths name them."""
+    """Objects of the tenant ``acme``, of every kind, with their ids by name."""
 
     def __init__(self, http: Http) -> None:
         self.http = http
@@ -30,10 +30,10 @@ class World:
 
     async def make(self, bench: Bench) -> None:
         http, ids = self.http, self.ids
-        meta = {"note": TREASURE}
+        meta = {"note": MARKER}
 
         async def push(**more: Any) -> str:
-            job = await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": [TREASURE], "meta": meta, **more})
+            job = await call(http, "POST", f"{BASE}/jobs", {"type": "t", "args": [MARKER], "meta": meta, **more})
             return str(job["job"]["id"])
 
         ids["waiting"] = await push(options={"pending": True})
@@ -41,41 +41,41 @@ class World:
         ids["active"] = await push(options={"queue": "work"})
         fetch = {"queues": ["work"], "worker_id": "w-acme"}
         await call(http, "POST", f"{BASE}/workers/fetch", fetch)
-        beat = {"worker_id": "w-acme", "active_jobs": [ids["active"]], "hostname": TREASURE}
+        beat = {"worker_id": "w-acme", "active_jobs": [ids["active"]], "hostname": MARKER}
         await call(http, "POST", f"{BASE}/workers/heartbeat", beat)
-        await call(http, "PUT", f"{BASE}/jobs/{ids['active']}/checkpoint", {"state": TREASURE})
-        await call(http, "PUT", f"{BASE}/jobs/{ids['active']}/progress", {"progress": 0.5, "message": TREASURE})
+        await call(http, "PUT", f"{BASE}/jobs/{ids['active']}/checkpoint", {"state": MARKER})
+        await call(http, "PUT", f"{BASE}/jobs/{ids['active']}/progress", {"progress": 0.5, "message": MARKER})
         retry = {"max_attempts": 1, "on_exhaustion": "dead_letter"}
         ids["dead"] = await push(options={"queue": "grave", "retry": retry})
         await call(http, "POST", f"{BASE}/workers/fetch", {"queues": ["grave"]})
         await call(
-            http, "POST", f"{BASE}/workers/nack", {"job_id": ids["dead"], "error": {"code": "x", "message": TREASURE}}
+            http, "POST", f"{BASE}/workers/nack", {"job_id": ids["dead"], "error": {"code": "x", "message": MARKER}}
         )
         workflow = {
             "type": "chain",
             "metadata": meta,
-            "steps": [{"type": "gate", "id": "g"}, {"type": "a", "args": [TREASURE]}],
+            "steps": [{"type": "gate", "id": "g"}, {"type": "a", "args": [MARKER]}],
         }
         ids["workflow"] = (await call(http, "POST", f"{BASE}/workflows", workflow))["workflow"]["id"]
-        plan = {"name": "plan", "type": "chain", "steps": [{"type": "a", "args": [TREASURE]}]}
+        plan = {"name": "plan", "type": "chain", "steps": [{"type": "a", "args": [MARKER]}]}
         await call(http, "POST", f"{BASE}/definitions", plan)
         where = f"{BASE}/workflows/{ids['workflow']}"
-        await call(http, "POST", f"{where}/properties", {"set": {"secret": TREASURE}})
-        await call(http, "POST", f"{where}/info", {"note": TREASURE})
-        await call(http, "POST", f"{BASE}/jobs/{ids['active']}/info", {"note": TREASURE})
-        await call(http, "POST", f"{BASE}/collections", {"name": "hoard", "description": TREASURE})
+        await call(http, "POST", f"{where}/properties", {"set": {"secret": MARKER}})
+        await call(http, "POST", f"{where}/info", {"note": MARKER})
+        await call(http, "POST", f"{BASE}/jobs/{ids['active']}/info", {"note": MARKER})
+        await call(http, "POST", f"{BASE}/collections", {"name": "hoard", "description": MARKER})
         for place in (f"{BASE}/collections/hoard", where):
-            await call(http, "POST", f"{place}/items", {"name": "gem", "data": TREASURE})
+            await call(http, "POST", f"{place}/items", {"name": "gem", "data": MARKER})
         bench.engine.store = MemoryStore()
-        file = await call(http, "PUT", f"{BASE}/files?filename={TREASURE}.txt", TREASURE.encode())
+        file = await call(http, "PUT", f"{BASE}/files?filename={MARKER}.txt", MARKER.encode())
         ids["file"] = file["file"]["id"]
-        artifact = {"name": "gem", "data": TREASURE, "file": ids["file"]}
+        artifact = {"name": "gem", "data": MARKER, "file": ids["file"]}
         await call(http, "POST", f"{BASE}/jobs/{ids['active']}/items", artifact)
-        channel = {"method": "email", "from": "a@example.com", "to": ["a@example.com"], "subject": TREASURE}
+        channel = {"method": "email", "from": "a@example.com", "to": ["a@example.com"], "subject": MARKER}
         await call(http, "PUT", f"{BASE}/channels/ops", channel)
-        cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [TREASURE]}
+        cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [MARKER]}
         await call(http, "POST", f"{BASE}/cron", cron)
-        schema = {"type": "array", "title": TREASURE}
+        schema = {"type": "array", "title": MARKER}
         await call(http, "POST", f"{BASE}/schemas", {"job_type": "typed", "version": 1, "schema": schema})
         subscription = {"url": "https://203.0.113.1/hook", "events": ["job.*"], "metadata": meta}
         made = await call(http, "POST", f"{BASE}/webhooks/subscriptions", subscription)
@@ -85,7 +85,7 @@ class World:
         ids["delivery"] = deliveries[0]["id"]
 
     async def seen(self) -> dict[str, Any]:
-        """All of it, as its owner sees it."""
+        """Return all objects by path, as ``acme`` reads them."""
         paths = [f"/jobs/{self.ids[name]}" for name in ("waiting", "available", "active", "dead")]
         paths += [f"/jobs/{self.ids['active']}/checkpoint", f"/workflows/{self.ids['workflow']}", "/cron/nightly"]
         paths += ["/collections/hoard/items?history=true", f"/workflows/{self.ids['workflow']}/items?history=true"]
@@ -104,15 +104,15 @@ JOB_BODIES: dict[str, Any] = {
     "info": {"note": 1},
     "{id}": {"priority_adjustment": -1},
 }
-OPEN = {"/ojs/v1/health", "/ojs/v1/ping", "/health", "/ready", "/ojs/manifest"}
-"""What is the same for all, and nobody's."""
+UNSCOPED_PATHS = {"/ojs/v1/health", "/ojs/v1/ping", "/health", "/ready", "/ojs/manifest"}
+"""Paths with the same response for every caller."""
 
 
 def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
-    """How somebody who knows all names would try to reach what is acme's."""
+    """Return the requests (path and body) with which a caller who knows all names tries to reach acme's data."""
     ids = world.ids
     place = path.removeprefix(BASE)
-    if path in OPEN:
+    if path in UNSCOPED_PATHS:
         return [(path, None)]
     if place.startswith(("/jobs/{id}", "/dead-letter/{id}")):
         action = place.rpartition("/")[2]

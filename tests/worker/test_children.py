@@ -1,4 +1,4 @@
-"""Child processes: none outlives its pool, whatever became of what it ran."""
+"""Child processes: none outlives its pool, however its job ended."""
 
 from __future__ import annotations
 

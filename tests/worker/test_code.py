@@ -1,4 +1,4 @@
-"""Jobs that carry their code are run by workers that were told to, with what their workflow knows (seed 002)."""
+"""Jobs that carry code: workers with a sandbox run them, with the properties and results of their workflow."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(a
         "deep = None\n    for _ in range(600): deep = [deep]\n    raise Fail('no', details={'x': deep})",
     ],
 )
-async def test_odd_outcomes_of_code_end_its_own_attempt_and_nobody_elses(app: App, body: str) -> None:
+async def test_an_invalid_result_of_code_affects_only_its_own_job(app: App, body: str) -> None:
     @app.job("plain")
     async def plain() -> str:
         return "fine"

@@ -1,4 +1,4 @@
-"""Real processes and real signals: what a worker and a server do when they are told to stop, pause, or go on."""
+"""Signals that stop, pause and resume a worker or a server, tested with real processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ojster.jobs.request import read_members
 
 
 class Processes:
-    """A server and a worker of the test handlers, each a process of its own."""
+    """Starts servers and workers of the test handlers, each in its own process."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.url = url
@@ -128,7 +128,7 @@ def test_the_job_of_a_killed_worker_runs_again_on_another(processes: Processes) 
     assert b"visibility_timeout" in (job.errors or b"")
 
 
-def test_a_server_that_is_told_to_stop_lets_nobody_wait(processes: Processes) -> None:
+def test_a_stopping_server_answers_parked_fetches_at_once(processes: Processes) -> None:
     import socket
     import threading
 
@@ -167,7 +167,7 @@ def test_s88_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_kill
     first = processes.worker(*options)
     processes.until(lambda: identity.exists() and identity.read_text().strip() != "")
     second = processes.worker(*options)
-    assert second.wait(30) == 1  # there is one of that identity already
+    assert second.wait(30) == 1  # another worker has this identity
     assert "Another worker runs with the identity" in processes.log.read_text()
     id = processes.push("sleep", 1.0)
     processes.until(lambda: processes.find(id).state == "active")
@@ -178,7 +178,7 @@ def test_s88_a_restarted_worker_gives_back_at_once_what_it_held_when_it_was_kill
     processes.worker(*options)
     processes.until(lambda: processes.find(id).state == "completed")
     found = processes.find(id)
-    assert (found.worker_id, found.attempt) == (holder, 2)  # long before its lease of ten minutes has ended
+    assert (found.worker_id, found.attempt) == (holder, 2)  # long before its lease of ten minutes expires
 
 
 def test_a_file_that_holds_no_identity_is_refused(processes: Processes, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A job belongs to the trace of who enqueued it: spans as OpenTelemetry's own SDK sees them."""
+"""Tracing: spans of jobs, linked to the span that enqueued them, as the OpenTelemetry SDK records them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def place_of(span: ReadableSpan) -> SpanContext:
     return context
 
 
-async def test_a_run_is_linked_to_the_span_of_who_enqueued_it(app: App, exporter: InMemorySpanExporter) -> None:
+async def test_a_run_is_linked_to_the_span_that_enqueued_it(app: App, exporter: InMemorySpanExporter) -> None:
     seen: dict[str, Any] = {}
 
     @app.job("greet", queue="default", meta={"x": 1})
@@ -119,7 +119,7 @@ async def test_a_failure_is_an_error_of_the_span(app: App, exporter: InMemorySpa
     assert "test_tracing.py" in str(event.attributes["exception.stacktrace"])
 
 
-async def test_jobs_of_a_workflow_carry_the_trace_of_who_started_it(app: App, exporter: InMemorySpanExporter) -> None:
+async def test_jobs_of_a_workflow_are_linked_to_the_span_of_its_start(app: App, exporter: InMemorySpanExporter) -> None:
     @app.job("step")
     def step(number: int) -> int:
         return number
@@ -133,7 +133,7 @@ async def test_jobs_of_a_workflow_carry_the_trace_of_who_started_it(app: App, ex
     assert all(run.attributes is not None and run.attributes["ojs.workflow.id"] for run in runs)
 
 
-async def test_what_a_job_carries_that_is_no_trace_does_no_harm(app: App, exporter: InMemorySpanExporter) -> None:
+async def test_an_invalid_traceparent_is_ignored(app: App, exporter: InMemorySpanExporter) -> None:
     @app.job("odd", meta={"traceparent": "nonsense", "baggage": 7})
     def odd() -> None:
         return None
@@ -143,7 +143,7 @@ async def test_what_a_job_carries_that_is_no_trace_does_no_harm(app: App, export
     assert named(exporter, "default process").status.status_code is StatusCode.OK
 
 
-async def test_a_server_goes_on_with_the_trace_of_a_request(
+async def test_a_server_continues_the_trace_of_a_request(
     http: Http, engine: Service, exporter: InMemorySpanExporter
 ) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

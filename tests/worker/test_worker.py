@@ -1,4 +1,4 @@
-"""The worker: every kind of handler, every way to end, and a stop that loses nothing."""
+"""The worker: every kind of handler, every outcome of a job, and a shutdown that loses no job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=["database", "server"])
 async def app(request: pytest.FixtureRequest, shared_url: str) -> AsyncIterator[App]:
-    """The handlers' application, on a database of each kind and on a server."""
+    """The application of the test handlers, on a database and on a server."""
     made = handlers.app
     made.url = shared_url
     handlers.seen.clear()
@@ -102,7 +102,7 @@ async def test_a_failing_handler_is_tried_again_and_may_succeed(app: App) -> Non
     assert errors == ["attempt 1", "attempt 2"]
 
 
-async def test_an_attempt_goes_on_where_the_last_one_was(app: App) -> None:
+async def test_an_attempt_resumes_from_the_last_checkpoint(app: App) -> None:
     async with working(app):
         assert await (await push(app, "resume.async")).aresult(15) == [{"attempt": 2}]
         assert await (await push(app, "resume.plain")).aresult(15) == [{"attempt": 1}]
@@ -344,8 +344,8 @@ async def test_a_long_job_keeps_its_lease(app: App) -> None:
     assert handle.job.attempt == 1
 
 
-async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_back(shared_url: str) -> None:
-    """The worker keeps the outcome of a job until somebody takes it."""
+async def test_a_result_is_reported_after_a_server_outage(shared_url: str) -> None:
+    """The worker keeps the outcome of a job until the server accepts it."""
     app = App(shared_url)
 
     @app.job("once")
@@ -365,7 +365,7 @@ async def test_what_was_done_while_the_server_was_away_is_reported_when_it_is_ba
             raise BackendUnavailable("away")
         return await original(items)
 
-    engine.jobs.acknowledge = acknowledge  # type: ignore[method-assign]  # a server that is away
+    engine.jobs.acknowledge = acknowledge  # type: ignore[method-assign]  # simulates an unreachable server
     handle = await once.aenqueue()
     async with working(app):
         assert await handle.aresult(15) == "done"

@@ -1,4 +1,4 @@
-"""What do tests of workflows share? A bench that creates workflows and works their jobs off."""
+"""Test bench that creates workflows and runs their jobs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.workflows.driver import every_step
 
 
 class WorkflowBench(Bench):
-    """An engine, and the shortcuts that tests of workflows want."""
+    """An engine with shortcuts for workflow tests."""
 
     def __init__(self, engine: Service, clock: Clock) -> None:
         super().__init__(engine, clock)
         self.id = ""
         self.given: dict[str, Any] = {}
-        """What each job was given of the results of others, by type, the last one of each."""
+        """Parent results of the last claimed job of each type."""
         self.arguments: dict[str, list[Any]] = {}
         self.order: list[str] = []
 
@@ -47,7 +47,7 @@ class WorkflowBench(Bench):
         return (await self.look()).state
 
     async def take(self, count: int = 1) -> list[Job]:
-        """Fetch jobs, and remember what they were given."""
+        """Fetch jobs, and record their order, arguments and parent results."""
         jobs = await self.fetch(count=count)
         for job in jobs:
             self.order.append(job.type)
@@ -56,7 +56,7 @@ class WorkflowBench(Bench):
         return jobs
 
     async def work(self, *failing: str, results: dict[str, Any] | None = None) -> list[str]:
-        """Work until there are no more jobs; those of the types in ``failing`` fail. Return the types, in order."""
+        """Run jobs until none is available; jobs of the types in ``failing`` fail. Return the types, in order."""
         done: list[str] = []
         while jobs := await self.take(10):
             for job in jobs:
@@ -68,7 +68,7 @@ class WorkflowBench(Bench):
         return done
 
     async def give_up(self, job: Job) -> Job:
-        """Fail a job for good."""
+        """Fail a job with an error that is not retryable."""
         report = FailureReport(job.id, Failure("Boom", "it went wrong", retryable=False), job.worker_id, job.attempt)
         return accepted((await self.engine.jobs.fail([report]))[0])
 

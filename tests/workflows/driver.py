@@ -1,4 +1,4 @@
-"""How are many workflows run at once, by workers that fail, die and answer at the same time?"""
+"""Driver that runs many workflows concurrently, with workers that fail, die and report at the same time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEASE = 10_000_000
 OPTIONS = {"retry": {"max_attempts": 50, "initial_interval": "PT1S", "backoff_strategy": "constant", "jitter": False}}
 
 
-class One:
-    """A workflow under way, and what must become of it."""
+class TrackedWorkflow:
+    """A running workflow and its expected end state."""
 
     def __init__(self, wire: dict[str, Any], script: Script) -> None:
         self.wire = wire
@@ -35,25 +35,25 @@ class One:
         self.script = script
         self.id = ""
         self.ran: Counter[str] = Counter()
-        """How many jobs of each step were handed out for the first time."""
+        """Number of first attempts, by step path."""
         self.misfortunes: Counter[str] = Counter()
         self.started_after_cancel: list[str] = []
         self.cancelled = False
 
 
 class Crowd:
-    """Workflows that are run by workers of several engines, all on the same database."""
+    """Workflows, run by the workers of several engines on one database."""
 
     def __init__(self, engines: list[Service], clock: Clock, rng: random.Random, *, disturbed: bool = True) -> None:
         self.engines = engines
         self.clock = clock
         self.rng = rng
         self.disturbed = disturbed
-        self.all: dict[str, One] = {}
+        self.all: dict[str, TrackedWorkflow] = {}
 
-    async def create(self, wires: list[dict[str, Any]], failing: float = 0.2) -> list[One]:
-        """Create workflows, all at once."""
-        made = [One(wire, Script(random.Random(self.rng.random()), failing)) for wire in wires]
+    async def create(self, wires: list[dict[str, Any]], failing: float = 0.2) -> list[TrackedWorkflow]:
+        """Create workflows concurrently."""
+        made = [TrackedWorkflow(wire, Script(random.Random(self.rng.random()), failing)) for wire in wires]
         infos = await asyncio.gather(*[self._engine().workflows.create(members(one.wire)) for one in made])
         for one, info in zip(made, infos, strict=True):
             one.id = info.id
@@ -64,7 +64,7 @@ class Crowd:
         return self.rng.choice(self.engines)
 
     async def run(self) -> None:
-        """Work until nothing is left to do."""
+        """Run until no job and no approval is left."""
         idle = 0
         while idle < 2:
             worked = await asyncio.gather(
@@ -108,7 +108,7 @@ class Crowd:
             failure = Failure("Final", "it is over", retryable=False)
             await self._tell(engine.jobs.fail([FailureReport(job.id, failure, worker, job.attempt)]), one)
 
-    async def _tell(self, call: Any, one: One) -> None:
+    async def _tell(self, call: Any, one: TrackedWorkflow) -> None:
         (outcome,) = await call
         assert one.cancelled or not isinstance(outcome, OjsterError), outcome
 
@@ -122,7 +122,7 @@ class Crowd:
             assert refusal.code == "conflict", refusal
 
     async def _review(self) -> int:
-        """Approve or reject whatever waits for it."""
+        """Approve or reject every blocked step, and return their number."""
         count = 0
         for one in self.all.values():
             info = await self._engine().workflows.show(one.id)
@@ -138,7 +138,7 @@ class Crowd:
         return count
 
     async def check(self) -> None:
-        """See that all has become what the rules say."""
+        """Assert that every workflow ended as the interpreter computed."""
         for one in self.all.values():
             info = await self._engine().workflows.show(one.id)
             expected = one.expected
@@ -171,7 +171,7 @@ def is_shown(path: str) -> bool:
 
 
 def leftovers(tx: Transaction, requests: Any) -> list[list[Any]]:
-    """Rows that should not be there."""
+    """Return the kinds of inconsistent rows, each with its count."""
     found: list[Any] = []
     for what, query in {
         "jobs without a workflow": (

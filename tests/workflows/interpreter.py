@@ -1,7 +1,7 @@
-"""What must become of a workflow? The rules once more, as short as they can be said, without counters or transactions.
+"""Reference interpreter of workflows: the same rules as the engine's, without counters or transactions.
 
-``Interpreter`` knows beforehand how each job will end and who will approve what, and computes how every step ends and
-how often each job runs. Nothing here uses the engine.
+``Interpreter`` gets the outcome of each job and approval in advance. It computes the end state of every step and the
+number of runs of each job. This module does not use the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRUE = "params.yes"
 
 
 class Maker:
-    """Makes random workflows, of all that there is, nested."""
+    """Makes random nested workflows with every kind of step."""
 
     def __init__(self, rng: random.Random, *, levels: int = 4) -> None:
         self.rng = rng
@@ -102,7 +102,7 @@ class Maker:
 
 @dataclass
 class Script:
-    """How each job ends (``ok`` or ``fail``), by path; and which steps are approved. Drawn when first asked for."""
+    """Outcome of each job (``ok`` or ``fail``) and of each approval, by path, drawn at random on first use."""
 
     rng: random.Random
     failing: float
@@ -117,7 +117,7 @@ class Script:
 
 
 class Interpreter:
-    """Computes how the steps of a workflow end. Called once for each time that it is run."""
+    """Computes how the steps of a workflow end, with one call of ``run`` for each run of the workflow."""
 
     def __init__(self, wire: dict[str, Any]) -> None:
         self.wire = wire
@@ -128,7 +128,7 @@ class Interpreter:
         self._grown: dict[str, list[dict[str, Any]]] = {}
 
     def run(self, script: Script) -> None:
-        """Compute everything for a first run, or, if there was one, for a retry."""
+        """Compute all states for the first run, or for a retry if there was a run before."""
         self._script = script
         before, self.states = self.states, {}
         self._before = before
@@ -149,12 +149,12 @@ class Interpreter:
                 else:
                     self._never(branch, name, "skipped")
 
-    # What a retry leaves as it is
+    # Steps that a retry keeps
 
     def _keep(self, path: str, node: dict[str, Any]) -> None:
-        """Go through a container that did not succeed, and keep what in it did."""
+        """Keep what succeeded, or was allowed to fail, in a container that did not succeed."""
         for child, place in self._inside(node, path):
-            state = self._before.get(place, "skipped")  # the children of a map that never started are not there
+            state = self._before.get(place, "skipped")  # a map that never started has no children
             if state == "skipped":
                 continue
             if state == "completed" or (child.get("allow_failure") and state in ("failed", "compensated")):
@@ -170,14 +170,14 @@ class Interpreter:
         self._kept |= {path for path in self._before if path == place or path.startswith(place + ".")}
 
     def _inside(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
-        """The children of a container of which a retry looks at each by itself."""
+        """Return the children of a container that a retry keeps or runs again one by one."""
         if "fallback" in node:
             inner = {k: v for k, v in node.items() if k in ("type", "args", *self._own(node), "meta")}
             return [(inner, join(path, "0")), (node["fallback"], join(path, "fallback"))]
         kind = node["type"]
         if kind == "saga":
             undone = self._before.get(join(path, "compensate"))
-            if undone == "completed":  # nothing is left of what the steps have done
+            if undone == "completed":  # the steps were compensated, so no result remains
                 for known in [known for known in self._before if known.startswith(join(path, ""))]:
                     del self._before[known]
                 return []
@@ -197,10 +197,10 @@ class Interpreter:
             return jobs + callbacks
         return self._listed(node, path)
 
-    # How nodes end
+    # End states of nodes
 
     def _node(self, node: dict[str, Any], path: str) -> str:
-        """A node before which all is as it must be."""
+        """Compute the end state of a node that is ready to start."""
         if path in self._kept:
             self._copy(path)
             return self.states[path]
@@ -324,7 +324,7 @@ class Interpreter:
         self.states[place] = together(ends)
         return "compensated" if self.states[place] in GOOD else "failed"
 
-    # Places
+    # Children and paths
 
     def _listed(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
         if node["type"] == "map":
@@ -335,7 +335,7 @@ class Interpreter:
         return [(step, join(path, step.get("id", str(index)))) for index, step in enumerate(steps)]
 
     def _growing(self, node: dict[str, Any], path: str) -> Any:
-        """The children of a container, to which some that complete add more."""
+        """Yield the children of a container, including those that completed children append."""
         index = 0
         while index < len(listed := self._listed(node, path)):
             step, place = listed[index]
@@ -350,7 +350,7 @@ class Interpreter:
             index += 1
 
     def _undoing(self, node: dict[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
-        """The steps that can be undone, the last first, with the places of what undoes them."""
+        """Return the steps that have a compensation, last first, each with the path of its compensation."""
         self._of = getattr(self, "_of", {})
         found = []
         for index, (step, place) in reversed(list(enumerate(self._listed(node, path)))):
@@ -362,7 +362,7 @@ class Interpreter:
         return found
 
     def _never(self, node: dict[str, Any], path: str, state: str) -> str:
-        """A node that does not start, and all that is inside it, but for what has been done before it was retried."""
+        """Set the state of a node that does not start and of all steps inside it, except those that a retry keeps."""
         if path in self._kept:
             self._copy(path)
             return self.states[path]
@@ -389,7 +389,7 @@ class Interpreter:
 
     @property
     def _expanded(self) -> set[str]:
-        """Maps whose children were made by an earlier run."""
+        """Paths of containers that got children in an earlier run."""
         return {path.rpartition(".")[0] for path in self._before} if self._before else set()
 
     def _copy(self, path: str) -> None:
@@ -409,7 +409,7 @@ def well(step: dict[str, Any], state: str) -> bool:
 
 
 def together(ends: list[tuple[dict[str, Any], str]]) -> str:
-    """How a container ends whose children have ended so."""
+    """Return the end state of a container, given its children and their end states."""
     bad = [state for step, state in ends if not well(step, state)]
     if any(state in ("failed", "compensated") for state in bad):
         return "failed"
@@ -421,5 +421,5 @@ def join(path: str, name: str) -> str:
 
 
 def grown() -> dict[str, Any]:
-    """What a job adds that grows."""
+    """Return the step that a growing job appends."""
     return {"type": "grown", "args": []}

@@ -1,4 +1,4 @@
-"""Random workflows against the rules: every step ends as it must, all runs exactly once, nothing is left over."""
+"""Random workflows, compared with the reference interpreter: end states, number of runs, and no leftover rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEED = int(os.environ.get("OJSTER_TEST_SEED", "1"))
 
 @pytest.fixture
 async def four_engines(postgres_url: str, clock: Clock, request: pytest.FixtureRequest) -> AsyncIterator[list[Service]]:
-    """Four engines on one PostgreSQL database, each with a connection of its own: four transactions at once."""
+    """Four engines on one PostgreSQL database, with one connection each: four concurrent transactions."""
     isolation = getattr(request, "param", "read committed").replace(" ", "%20")
     url = f"{postgres_url}&connections=1&isolation={isolation}"
     engines = [Service(open_database(url, clock=clock)) for _ in range(4)]
@@ -33,7 +33,7 @@ async def four_engines(postgres_url: str, clock: Clock, request: pytest.FixtureR
 
 
 async def run_and_retry(engines: list[Service], clock: Clock, seed: int, count: int) -> None:
-    """Run random workflows; retry those that do not succeed, twice."""
+    """Run random workflows, and retry twice those that do not succeed."""
     rng = random.Random(seed)
     crowd = Crowd(engines, clock, rng)
     made = await crowd.create([Maker(rng).workflow() for _ in range(count)])

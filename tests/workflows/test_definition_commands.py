@@ -1,4 +1,4 @@
-"""Definitions, and what waits, on the command line."""
+"""Workflow definitions, properties and notes on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows are started from definitions, are snapshots of them, and have their target alone (seed 002)."""
+"""Workflow definitions: versions, snapshots, parameters and exclusive targets."""
 
 from __future__ import annotations
 

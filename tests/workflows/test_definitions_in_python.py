@@ -1,4 +1,4 @@
-"""Definitions, holds and shared properties, in Python: in process and over HTTP from one text (seed 002)."""
+"""Definitions, suspensions, collections and properties in Python. Each test runs in process and over HTTP."""
 
 from __future__ import annotations
 

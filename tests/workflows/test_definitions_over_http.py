@@ -1,4 +1,4 @@
-"""Definitions of workflows, over HTTP (seed 002)."""
+"""Workflow definitions over HTTP."""
 
 from __future__ import annotations
 

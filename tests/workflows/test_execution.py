@@ -1,4 +1,7 @@
-"""How workflows run: seed 000 and ojs-workflows.md, and what goes beyond them."""
+"""Execution of workflows, with Ojster's extensions of the specification.
+
+Spec: ojs-workflows
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
 pytestmark = pytest.mark.anyio
 
 
-# What is passed on (seed 000, "Data Passing")
+# Data passing
 
 
 async def test_each_step_of_a_chain_gets_the_results_of_all_before_it(flow: WorkflowBench) -> None:
@@ -221,7 +224,7 @@ async def test_a_batch_fails_if_a_callback_does(flow: WorkflowBench) -> None:
     assert [error["step"] for error in info.error.errors] == ["on_complete"]
 
 
-async def test_a_batch_whose_failures_nobody_is_called_for_fails(flow: WorkflowBench) -> None:
+async def test_a_batch_without_a_callback_for_its_failures_fails(flow: WorkflowBench) -> None:
     await flow.create(batch(job("a"), on_success=job("b")))
     assert await flow.work("a") == ["a"]
     assert await flow.state() == "failed"
@@ -301,7 +304,7 @@ async def test_a_saga_that_skips_failures_goes_on(flow: WorkflowBench) -> None:
     assert await flow.state() == "completed"
 
 
-async def test_a_saga_whose_undoing_fails_can_be_undone_again(flow: WorkflowBench) -> None:
+async def test_a_failed_compensation_can_be_retried(flow: WorkflowBench) -> None:
     await flow.create(
         {"type": "saga", "steps": [job("a", compensate=job("u")), job("b", compensate=job("v")), job("c")]}
     )
@@ -488,7 +491,7 @@ async def test_a_workflow_that_ran_out_of_time_while_it_was_held_can_be_retried(
     assert await flow.work() == ["a", "b"]
 
 
-# Growth
+# Appended steps
 
 
 async def test_a_job_adds_steps_to_its_chain_together_with_its_end(flow: WorkflowBench) -> None:
@@ -559,7 +562,7 @@ async def test_a_job_that_expires_fails_its_step(flow: WorkflowBench) -> None:
     assert await flow.states() == {"0": "failed", "1": "cancelled"}
 
 
-# What can be seen
+# Listings and events
 
 
 async def test_the_same_id_is_taken_once(flow: WorkflowBench) -> None:
@@ -625,7 +628,7 @@ async def test_all_events_of_a_batch_are_told(flow: WorkflowBench) -> None:
     assert kinds[4:] == ["workflow.callback_fired", "workflow.completed"]
 
 
-async def test_the_events_of_what_people_do_are_told(flow: WorkflowBench) -> None:
+async def test_operator_actions_emit_events(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "gate"}, job("a")))
     await flow.engine.workflows.hold(flow.id)
     await flow.engine.workflows.release(flow.id)
@@ -690,7 +693,7 @@ async def test_a_result_that_is_too_large_is_refused_with_the_workflow_unchanged
     assert await flow.states() == {"0": "active", "1": "waiting"}
 
 
-async def test_nothing_can_be_said_of_nothing(flow: WorkflowBench) -> None:
+async def test_a_review_without_an_action_and_notes_is_refused(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", manual=True)))
     with pytest.raises(InvalidRequest):
         await flow.review("0", None)

@@ -1,7 +1,7 @@
-"""The scenarios of node-workflow (seed 002), by their numbers in the digest; docs/node-workflow.md lists the others.
+"""Scenarios of node-workflow. Each test bears the number of its scenario; docs/node-workflow.md lists the omitted ones.
 
-What is a workflow there is a definition here, a job is a workflow, a task a step, a runner a worker. Those that are
-about HTTP are in tests/workflows/test_node_workflow_over_http.py.
+A workflow of node-workflow is a definition here, a job is a workflow, a task is a step, and a runner is a worker. The
+HTTP scenarios are in tests/workflows/test_node_workflow_over_http.py.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ ONCE = {"retry": {"max_attempts": 1}}
 
 @pytest.fixture(params=["file", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Both databases."""
+    """URL of each database: a file and PostgreSQL."""
     if request.param == "file":
         return f"sqlite:///{tmp_path}/jobs.db"
     return str(request.getfixturevalue("postgres_url"))
 
 
 def code(body: str, *args: Any, attempts: int = 1, **more: Any) -> dict[str, Any]:
-    """A task that carries code."""
+    """Return a task that carries code, with ``attempts`` attempts one second apart."""
     retry = {"max_attempts": attempts, "initial_interval": "PT1S", "jitter": False}
     return {"body": body, "args": list(args), "options": {"retry": retry}} | more
 
 
 class Runner(Bench):
-    """A worker that runs code, one job after the other, when it is told to."""
+    """A worker that runs code jobs one by one, on request."""
 
     def __init__(self, engine: Service, clock: Clock) -> None:
         super().__init__(engine, clock)
@@ -83,7 +83,7 @@ class Runner(Bench):
         self.id = ""
 
     async def start(self, *tasks: dict[str, Any], target: str | None = None, **more: Any) -> str:
-        """Define a workflow, and start one of it."""
+        """Create or update the definition ``flow``, and start a workflow from it."""
         own = {name: more.pop(name) for name in ("params", "properties", "locks", "scheduled_at") if name in more}
         await self.define("flow", *tasks, **more)
         return await self.begin(target=target, **own)
@@ -107,7 +107,7 @@ class Runner(Bench):
         return jobs[0] if jobs else None
 
     async def run_one(self) -> Job | None:
-        """Run the next job, if there is one."""
+        """Run the next job; return ``None`` if no job is available."""
         job = await self.claim()
         return None if job is None else await self.execute(job)
 
@@ -126,7 +126,7 @@ class Runner(Bench):
         return accepted(end)
 
     async def work(self, *, patience: float = 0.0) -> list[Job]:
-        """Run all there is; with ``patience`` also what is due in that many seconds."""
+        """Run all available jobs, and then those that are due within ``patience`` seconds."""
         ended = []
         while True:
             while (one := await self.run_one()) is not None:
@@ -147,7 +147,7 @@ class Runner(Bench):
 
 
 def message(result: StepResult) -> str:
-    """The text of a result's error; empty if there is none."""
+    """Return the message of a result's error, or an empty string."""
     return "" if result.error is msgspec.UNSET else str(msgspec.json.decode(result.error)["message"])
 
 
@@ -413,7 +413,7 @@ async def test_031_a_job_that_fails_without_a_branch_for_errors(runner: Runner) 
 REQUEUE = "def body(job):\n    if 'n' not in job:\n        job['n'] = 1\n        raise Snooze(5)\n    return 'OK'"
 
 
-async def test_032_and_033_a_job_that_goes_back_to_the_queue_goes_on_where_it_was(runner: Runner) -> None:
+async def test_032_and_033_a_requeued_job_resumes_at_its_step(runner: Runner) -> None:
     await runner.start(code(OK), code(REQUEUE), code(OK), timeout=60)
     assert [job.state for job in await runner.work()] == ["completed", "scheduled"]
     assert len(await runner.results()) == 1
@@ -602,7 +602,7 @@ async def test_054_a_task_that_is_too_slow_fails_with_its_record(runner: Runner)
     assert result.finished_at
 
 
-# What is stored
+# Storage
 
 
 async def test_056_a_definition_is_kept_with_its_branches(runner: Runner) -> None:
@@ -667,7 +667,7 @@ async def test_064_and_065_jobs_are_run_in_the_order_in_which_they_were_made(run
     assert await runner.claim() is None
 
 
-async def test_066_and_067_a_job_that_runs_is_somebodys_and_nobody_else_gets_it(runner: Runner) -> None:
+async def test_066_and_067_an_active_job_belongs_to_one_worker(runner: Runner) -> None:
     await runner.start(code(OK))
     job = await runner.claim("one")
     assert job is not None
@@ -678,14 +678,14 @@ async def test_066_and_067_a_job_that_runs_is_somebodys_and_nobody_else_gets_it(
     assert [held.id for held in await runner.run(held_jobs, "one")] == [job.id]
 
 
-async def test_068_a_job_that_is_done_is_nobodys_and_keeps_its_results(runner: Runner) -> None:
+async def test_068_a_finished_job_has_no_current_step_and_keeps_its_results(runner: Runner) -> None:
     await runner.start(code(OK))
     await runner.work()
     status = await runner.engine.workflows.status(runner.id)
     assert (status.workflow.finished, status.current, len(status.results["steps"])) == (True, [], 1)
 
 
-async def test_070_a_job_that_goes_back_is_nobodys(runner: Runner) -> None:
+async def test_070_a_requeued_job_has_no_worker(runner: Runner) -> None:
     await runner.start(code(OK))
     job = await runner.claim("one")
     assert job is not None
@@ -729,7 +729,7 @@ async def test_077_jobs_are_found_by_state_definition_and_target(runner: Runner)
     assert await count(definition="other") == 0
 
 
-async def test_078_notes_are_kept_in_order_and_are_somebodys(runner: Runner) -> None:
+async def test_078_notes_are_kept_in_order_and_need_an_existing_workflow(runner: Runner) -> None:
     await runner.start(code(OK))
     with pytest.raises(NotFound):
         await runner.engine.workflows.add_note(NewNote(b"1", workflow_id="019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
@@ -750,7 +750,7 @@ async def test_079_a_definition_is_deleted_once(runner: Runner) -> None:
         await runner.engine.definitions.delete(Deletion("flow"))
 
 
-# What no test of the old system covers, and was meant
+# Behaviour of node-workflow that its own tests do not cover
 
 
 async def test_098_a_cancelled_job_that_has_not_run_never_does(runner: Runner) -> None:
@@ -844,7 +844,7 @@ async def test_115_notes_survive_waiting_and_going_back(runner: Runner) -> None:
 async def test_of_many_clients_that_lock_and_take_targets_at_once_none_gets_what_is_locked(
     runner: Runner, url: str, clock: Clock, count: int
 ) -> None:
-    """Each locks the targets of all others: whoever comes first, is alone."""
+    """Each workflow locks the targets of all others, so that only the first is created."""
     await runner.define("flow", step("a"))
     engines = [Service(open_database(url, clock=clock)) for _ in range(2)]
     try:
@@ -877,7 +877,7 @@ async def test_a_lock_and_a_creation_may_come_in_any_order_and_both_know_who_was
             return_exceptions=True,
         )
         by_target = dict(zip([one["target"] for one in given], ends, strict=True))
-        assert not isinstance(by_target[f"/lock/{round}"], BaseException)  # a lock keeps nobody from locking
+        assert not isinstance(by_target[f"/lock/{round}"], BaseException)  # a lock does not prevent other locks
         other = by_target[f"/x/{round}"]
         assert not isinstance(other, BaseException) or isinstance(other, Conflict)
         with pytest.raises(Conflict, match="locked by another"):

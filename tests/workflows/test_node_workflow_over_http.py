@@ -1,4 +1,4 @@
-"""The scenarios of node-workflow (seed 002) that are about HTTP, by their numbers in the digest."""
+"""HTTP scenarios of node-workflow. Each test bears the number of its scenario."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import Http
 pytestmark = pytest.mark.anyio
 
 BASE = "/ojs/v1"
-NOBODY = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+UNKNOWN_ID = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 FLOW = {
     "name": "A workflow",
     "type": "chain",
@@ -23,7 +23,7 @@ FLOW = {
 
 @pytest.fixture(params=["file", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Both databases."""
+    """URL of each database: a file and PostgreSQL."""
     if request.param == "file":
         return f"sqlite:///{tmp_path}/jobs.db"
     return str(request.getfixturevalue("postgres_url"))
@@ -149,8 +149,8 @@ async def test_093_a_job_is_shown_or_is_not_there(http: Http) -> None:
     await define(http)
     id = (await start(http)).json()["workflow"]["id"]
     assert (await http("GET", f"{BASE}/workflows/{id}")).json()["workflow"]["id"] == id
-    missing = await http("GET", f"{BASE}/workflows/{NOBODY}")
-    assert (missing.status_code, NOBODY in missing.json()["error"]["message"]) == (404, True)
+    missing = await http("GET", f"{BASE}/workflows/{UNKNOWN_ID}")
+    assert (missing.status_code, UNKNOWN_ID in missing.json()["error"]["message"]) == (404, True)
 
 
 async def test_094_information_is_added_and_listed(http: Http) -> None:
@@ -158,8 +158,8 @@ async def test_094_information_is_added_and_listed(http: Http) -> None:
     id = (await start(http)).json()["workflow"]["id"]
     for method in ("GET", "POST"):
         body = {"note": 1} if method == "POST" else None
-        assert (await http(method, f"{BASE}/workflows/{NOBODY}/info", body)).status_code == 404
-        assert (await http(method, f"{BASE}/jobs/{NOBODY}/info", body)).status_code == 404
+        assert (await http(method, f"{BASE}/workflows/{UNKNOWN_ID}/info", body)).status_code == 404
+        assert (await http(method, f"{BASE}/jobs/{UNKNOWN_ID}/info", body)).status_code == 404
     assert (await http("GET", f"{BASE}/workflows/{id}/info")).json()["notes"] == []
     await http("POST", f"{BASE}/workflows/{id}/info", {"note": {"10%": "so far"}})
     assert [note["note"] for note in (await http("GET", f"{BASE}/workflows/{id}/info")).json()["notes"]] == [
@@ -170,14 +170,14 @@ async def test_094_information_is_added_and_listed(http: Http) -> None:
 async def test_095_a_job_is_cancelled_once(http: Http) -> None:
     await define(http)
     id = (await start(http)).json()["workflow"]["id"]
-    assert (await http("DELETE", f"{BASE}/workflows/{NOBODY}")).status_code == 404
+    assert (await http("DELETE", f"{BASE}/workflows/{UNKNOWN_ID}")).status_code == 404
     assert (await http("DELETE", f"{BASE}/workflows/{id}")).json()["workflow"]["state"] == "cancelled"
     assert (await http("DELETE", f"{BASE}/workflows/{id}")).status_code == 409
 
 
 async def test_096_only_a_job_that_waits_is_resumed(http: Http) -> None:
     await define(http, steps=[{"type": "mail", "args": []}])
-    assert (await http("POST", f"{BASE}/workflows/{NOBODY}/resume", {})).status_code == 404
+    assert (await http("POST", f"{BASE}/workflows/{UNKNOWN_ID}/resume", {})).status_code == 404
     for body, state in (({"result": "sent"}, "completed"), ({"error": "bounced"}, "failed")):
         id = (await start(http)).json()["workflow"]["id"]
         refused = await http("POST", f"{BASE}/workflows/{id}/resume", body)

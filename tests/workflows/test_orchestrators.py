@@ -1,4 +1,4 @@
-"""Workflows that a program lays out while they run. (seed 003: orchestrators)"""
+"""Orchestrators: code that adds the steps of a workflow while it runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Params(msgspec.Struct):
 
 
 def made(url: str) -> App:
-    """An application with handlers, and orchestrators of each kind."""
+    """Return an application with handlers and with orchestrators of every kind."""
     app = App(url)
     app.seen = []  # type: ignore[attr-defined]
 
@@ -260,7 +260,7 @@ async def test_s83_those_of_a_workflow_run_one_at_a_time_and_those_of_others_bes
     assert len(running) == 4
 
 
-async def test_s74_what_is_required_comes_before_whoever_has_promised_it(app: App) -> None:
+async def test_s74_a_requirement_is_a_dependency_on_the_step_that_promises_it(app: App) -> None:
     @app.job("slow")
     async def slow() -> int:
         return 1
@@ -333,7 +333,7 @@ async def test_what_a_step_looks_up_comes_before_it_whoever_promised_it_and_when
 
 
 async def test_a_promise_made_before_is_waited_for_by_what_looks_it_up(app: App) -> None:
-    """Also if the step that looks it up is added while the other has not run yet."""
+    """The step with the lookup is added before the promising step has run."""
     tell = app.handlers["tell"]
 
     @app.orchestrator("later")
@@ -366,7 +366,7 @@ async def test_a_lost_worker_does_not_fail_the_workflow(app: App, clock: Any) ->
 
 
 async def test_an_orchestrator_sees_only_the_workflow_that_it_is_a_step_of(app: App) -> None:
-    """Whatever somebody has written into a job that is no step."""
+    """A job outside of any workflow cannot forge its ``workflow_id``."""
     run = await app.astart(app.orchestrators["release"], params={"archs": ["x"]})
     engine = app.engine()
     forged = _orchestrating("release", None, {"archs": ["x"]})
@@ -395,7 +395,7 @@ async def test_a_worker_is_given_only_those_that_it_knows(app: App, engine: Serv
         await run.result(20)
 
 
-async def test_one_whose_checks_nobody_could_wait_for_is_refused(app: App) -> None:
+async def test_an_orchestrator_with_an_async_validate_is_refused(app: App) -> None:
     class Waits(Orchestrator):
         async def validate(self) -> None:
             pass
@@ -461,7 +461,7 @@ async def test_a_name_that_another_step_has_is_refused(app: App) -> None:
 
 
 async def test_over_http_the_server_runs_it_and_workers_do_the_rest(app: App, url: str) -> None:
-    """The server has the orchestrators; a worker that only has handlers does what they add."""
+    """The server has the orchestrators; a worker with handlers only runs the steps that they add."""
     engine = app.engine()
     async with serving(engine) as (_, port):
         client_app = App(f"http://127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""What is refused, and what is planned: requests for workflows, before anything runs."""
+"""Validation and planning of workflow requests, before any job runs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_path_that_leads_nowhere_is_told_so(path: str) -> None:
         follow(parse_reference(f"params.{path}"), b'{"x": [7], "n": null}')
 
 
-def test_a_json_pointer_is_nobodys_reference() -> None:
+def test_a_json_pointer_is_not_a_reference() -> None:
     raw = b'{"$ref":"#/definitions/x"}'
     assert list(references_in(raw)) == []
     assert resolve(raw, lambda reference: b"0") == raw

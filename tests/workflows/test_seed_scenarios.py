@@ -1,7 +1,7 @@
-"""The scenarios of work requests (seed 003) that are about orchestration, by their numbers in the digest.
+"""Orchestration scenarios of work requests. Each test bears the number of its scenario: see docs/work-requests.md.
 
-What is a status there is a state here: blocked and waiting, pending, running (active), completed, aborted (cancelled);
-the result failure is the state failed. A parent's verdict is that of a container.
+A status of work requests is a state here: blocked and waiting, pending, running (active), completed, aborted
+(cancelled). The result "failure" is the state failed. The verdict of a parent is the end state of a container.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ async def test_s27_a_manual_step_waits_for_more_than_its_dependencies(flow: Work
     assert await flow.states() == {"0": "completed", "1": "blocked"}
 
 
-# How containers end
+# End states of containers
 
 
 async def test_s28_all_that_succeeded_or_was_skipped_completes(flow: WorkflowBench) -> None:
@@ -441,7 +441,7 @@ async def test_an_approval_may_come_before_the_step_could_start(flow: WorkflowBe
     assert await flow.work() == ["a", "b"]
 
 
-# Reactions that the graph itself has
+# Conditions and retry delays
 
 
 async def test_s58_a_step_is_skipped_if_its_condition_says_so(flow: WorkflowBench) -> None:
@@ -582,7 +582,7 @@ async def test_s89_a_job_is_given_whole_and_where_there_is_none_nothing_is(flow:
     assert (given.type, given.args, given.state, given.worker_id) == ("a", [{"k": 1}], "active", "w")
 
 
-async def test_s90_nobody_ends_the_job_of_another_worker_or_one_that_is_not_there(flow: WorkflowBench) -> None:
+async def test_s90_a_worker_cannot_complete_an_unknown_job_or_that_of_another_worker(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")))
     (given,) = await flow.fetch(worker_id="w")
     stranger, unknown = await flow.engine.jobs.acknowledge(
@@ -602,7 +602,7 @@ async def test_s91_a_worker_that_is_silent_for_a_while_keeps_its_job(flow: Workf
     assert (pulse.extended, (await flow.find(given)).state) == ([given.id], "active")
 
 
-async def test_s96_who_has_no_token_registers_no_worker_where_tokens_are_required(flow: WorkflowBench) -> None:
+async def test_s96_registering_a_worker_needs_a_token_where_tokens_are_required(flow: WorkflowBench) -> None:
     door = Authenticator(flow.engine)
     with pytest.raises(Unauthenticated):
         await door.admit(None, None)

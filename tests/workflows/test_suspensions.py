@@ -1,4 +1,4 @@
-"""Jobs wait, go back, have their workflow run again, or skip what is left of it (seed 002: wait, queue, retry)."""
+"""Release of active jobs: suspension, requeue, workflow retry, and skipping the rest of a workflow."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ async def define(flow: WorkflowBench, **more: Any) -> None:
     await flow.engine.definitions.create("d", read_members(msgspec.json.encode(body)))
 
 
-# Waiting
+# Suspension
 
 
-async def test_a_job_that_waits_is_done_when_it_is_resumed_and_what_it_is_given_is_its_result(
+async def test_resuming_completes_a_suspended_job_with_the_given_result(
     flow: WorkflowBench,
 ) -> None:
     await flow.create(chain(job("a"), job("b")))
@@ -223,7 +223,7 @@ async def test_resuming_has_one_winner_whatever_happens_at_the_same_time(flow: W
             await flow.engine.workflows.cancel(flow.id)
 
 
-# Going back
+# Requeue
 
 
 async def test_a_job_goes_back_to_its_queue_now_or_not_before_a_time(flow: WorkflowBench) -> None:
@@ -239,7 +239,7 @@ async def test_a_job_goes_back_to_its_queue_now_or_not_before_a_time(flow: Workf
     assert await flow.work() == ["a", "b"]
 
 
-# The whole again
+# Workflow retry
 
 
 async def test_a_workflow_is_run_again_as_a_new_one_after_a_growing_pause(flow: WorkflowBench) -> None:
@@ -281,7 +281,7 @@ async def test_a_workflow_is_run_again_as_a_new_one_after_a_growing_pause(flow: 
     assert (await flow.events()).count("workflow.retried") == 2
 
 
-async def test_nothing_of_a_workflow_that_is_run_again_goes_on(flow: WorkflowBench) -> None:
+async def test_a_workflow_retry_cancels_all_other_jobs_of_the_attempt(flow: WorkflowBench) -> None:
     body = {"type": "group", "jobs": [job("a"), job("b"), job("c")], "on_error": job("mend"), "on_cancel": job("tidy")}
     await flow.engine.definitions.create("d", read_members(msgspec.json.encode(body)))
     await flow.create({"definition": "d", "target": "t"})
@@ -318,7 +318,7 @@ async def test_the_retry_of_a_workflow_without_a_definition_is_refused(flow: Wor
         await flow.create(chain(job("a"), retry=RETRY))
 
 
-# Enough
+# Skipping the rest
 
 
 async def test_the_rest_is_skipped_and_the_workflow_succeeds(flow: WorkflowBench) -> None:
@@ -378,7 +378,7 @@ async def test_what_a_predecessor_held_is_given_back_at_once_and_its_attempts_co
     await flow.ack(again)
 
 
-async def test_a_stale_word_about_a_job_that_waits_changes_nothing(flow: WorkflowBench) -> None:
+async def test_a_stale_release_of_a_suspended_job_changes_nothing(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")))
     (one,) = await flow.take()
     await release(flow, one, "wait")
@@ -410,7 +410,7 @@ async def test_the_history_of_a_job_that_waited_tells_so(flow: WorkflowBench, ag
     assert "resumed" in [type for type, _ in told]
 
 
-# Several things at once
+# Several outcomes in one call
 
 
 @pytest.mark.parametrize("others", ["retry", "skip", "wait", "queue"])
@@ -490,7 +490,7 @@ async def test_a_malformed_property_refuses_only_the_outcome_with_which_it_comes
     assert [isinstance(end, OjsterError) for end in ends] == [True, True, False]
 
 
-# Undoing, holding, and running again
+# Compensation, holds and workflow retries
 
 
 async def test_the_next_attempt_waits_until_the_last_one_is_undone(flow: WorkflowBench) -> None:
@@ -564,7 +564,7 @@ async def test_tenants_have_their_targets_for_themselves(flow: WorkflowBench) ->
         await flow.create({"definition": "d", "target": "t", "metadata": {"tenant_id": "two"}})
 
 
-# Lost workers that were cleaning up
+# Workers lost during cleanup
 
 
 async def lose(flow: WorkflowBench) -> str:

@@ -1,4 +1,4 @@
-"""Jobs are let go and resumed, and workflows share what they know, over HTTP (seed 002)."""
+"""Release and resumption of jobs, properties, notes and statistics of workflows, over HTTP."""
 
 from __future__ import annotations
 

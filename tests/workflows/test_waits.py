@@ -1,4 +1,4 @@
-"""Steps that nobody runs: they wait for a time, or for somebody who fills in a form (seed 003: wait tasks)."""
+"""Wait steps: they wait for a time or for the answer to a form, without a worker."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_job_that_waits_for_nothing_is_refused(flow: WorkflowBench) -> N
         await flow.push("ojster.wait")
 
 
-async def test_somebody_is_reminded_as_long_as_the_answer_is_missing(flow: WorkflowBench) -> None:
+async def test_reminders_are_sent_until_the_form_is_answered(flow: WorkflowBench) -> None:
     remind = {"on_reminder": [{"action": "enqueue", "job": {"type": "nag", "args": [{"$ref": "job.workflow_step"}]}}]}
     ask = {
         "type": "wait",

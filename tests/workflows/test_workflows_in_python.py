@@ -1,4 +1,4 @@
-"""Workflows as they are written in Python: builders, runs, pictures; in process and over HTTP from one text."""
+"""Workflows in Python: builders, runs and drawings. Each test runs in process and over HTTP."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=["file", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Where the jobs are: in a file, or behind a server."""
+    """URL of the jobs: a SQLite file or a server."""
     database = f"sqlite:///{tmp_path}/jobs.db"
     if request.param == "file":
         yield database
@@ -281,7 +281,7 @@ async def test_what_cannot_be_meant_is_refused_in_words(app: App) -> None:
             await app.astart(chain(gate()), timeout=seconds)
 
 
-async def test_whoever_watches_sees_every_change_to_the_end(app: App) -> None:
+async def test_watching_a_run_ends_with_its_final_state(app: App) -> None:
     run = await app.astart(chain(s(app, "add", 1, 1), s(app, "add", 2, 2)))
     seen = [info.state async for info in run.watch()]
     assert seen[-1] == "completed"

@@ -28,7 +28,7 @@ def channels() -> None:
 
 @channels.command("email", epilog=examples("ojster channels email ops --from jobs@example.com --to ada@example.com"))
 @click.argument("name")
-@click.option("--from", "sender", required=True, metavar="ADDRESS", help="WebhookSender.")
+@click.option("--from", "sender", required=True, metavar="ADDRESS", help="Sender address of the messages.")
 @click.option("--to", required=True, multiple=True, metavar="ADDRESS", help="Recipient; repeatable.")
 @click.option("--cc", multiple=True, metavar="ADDRESS", help="Copy recipient; repeatable.")
 @click.option("--subject", help="Default subject, such as '{job.type} {event}'.")
