@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
@@ -1025,6 +1026,34 @@ class App:
         self._event_loop_thread = EventLoopThread()
 
 
+def load_plugin(where: str) -> Callable[[Any], object]:
+    """Return the function at ``module:name``, a plug-in of a server.
+
+    Raises
+    ------
+    InvalidRequest
+        The module does not exist, or has no such function.
+    """
+    module_name, _, name = where.partition(":")
+    found = getattr(_import(module_name), name or "install", None)
+    if not callable(found):
+        raise InvalidRequest(f"{module_name!r} has no function named {name or 'install'!r}. Name it: MODULE:FUNCTION.")
+    plugin: Callable[[Any], object] = found
+    return plugin
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module; the working directory is searched, too."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.startswith(error.name):
+            raise InvalidRequest(f"No module {name!r} in {os.getcwd()}. Check the name.") from None
+        raise
+
+
 def load_app(where: str) -> App:
     """Return the application at ``module:name``; without a name, the module's only ``App``.
 
@@ -1034,14 +1063,7 @@ def load_app(where: str) -> App:
         The module does not exist, or has no such application.
     """
     module_name, _, name = where.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and module_name.startswith(error.name):
-            raise InvalidRequest(f"No module {module_name!r} in {os.getcwd()}. Check the name.") from None
-        raise
+    module = _import(module_name)
     if name:
         found = getattr(module, name, None)
         if not isinstance(found, App):

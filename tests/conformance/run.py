@@ -123,7 +123,7 @@ def serving(database: str) -> Iterator[str]:
     """Run a server on a database; yield its URL."""
     port = free_port()
     command = ["serve", "--database", database, "--migrate", "--port", str(port)]
-    command += ["--log-level", "error", "--conformance-hooks"]
+    command += ["--log-level", "error", "--plugin", "tests.conformance.hooks:install"]
     server = subprocess.Popen([sys.executable, "-m", "ojster", *command])
     url = f"http://127.0.0.1:{port}"
     try:

@@ -334,9 +334,8 @@ async def test_two_may_delete_the_same_at_once(tmp_path: Any) -> None:
 
 
 async def test_without_a_store_there_are_no_files(bench: Bench) -> None:
-    bench.engine.store = None
     with pytest.raises(Unsupported, match="--files"):
-        await bench.engine.files.create(NewFile())
+        await Service(bench.engine.database).files.create(NewFile())
 
 
 def test_where_files_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
-from ojster.core.states import FINISHED, TRANSITIONS, JobState, allows
+from ojster.core.states import FINISHED, JOB_STATES, JobState
 from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
@@ -97,19 +97,19 @@ async def test_from_every_state_only_the_allowed_transitions_happen(bench: Bench
     if state in allowed:
         assert not refused
         assert after.state == allowed[state]
-        assert allows(state, JobState(after.state))
+        assert JOB_STATES.allows(state, JobState(after.state))
     else:
         assert to_json(after) == before, "what is refused changes nothing"
         assert refused or act in ("fetch", "time")
 
 
 def test_nothing_leaves_a_terminal_state_but_a_dead_letter() -> None:
-    assert {state for state in FINISHED if TRANSITIONS[state]} == {JobState.DISCARDED}
+    assert {state for state in FINISHED if JOB_STATES.table[state]} == {JobState.DISCARDED, JobState.CANCELLED}
 
 
 def test_every_state_can_be_reached() -> None:
-    reached = set(TRANSITIONS[None])
-    while more := {after for state in reached for after in TRANSITIONS[state]} - reached:
+    reached = set(JOB_STATES.table[None])
+    while more := {after for state in reached for after in JOB_STATES.table[state]} - reached:
         reached |= more
     assert reached == set(JobState)
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from ojster.core.ids import new_id
 from ojster.server.route import Route
-from ojster.server.routes import ROUTES
+from ojster.server.routes import routes_of
 from tests.conftest import Http
+
+ROUTES = routes_of()
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,11 @@ import pytest
 
 from ojster.core.ids import new_id
 from ojster.server.application import Application
-from ojster.server.routes import ROUTES
+from ojster.server.routes import routes_of
 from ojster.service import Service
 from tests.conftest import MEDIA_TYPE, Clock, Http
+
+ROUTES = routes_of()
 
 pytestmark = pytest.mark.anyio
 

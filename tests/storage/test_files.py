@@ -65,7 +65,7 @@ def test_a_password_in_a_url_is_not_repeated() -> None:
 
 
 def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
-    script = f"from ojster.storage.database import open_database as o; o('sqlite:///{tmp_path}/jobs.db').close()"
+    script = f"from ojster.storage.open import open_database as o; o('sqlite:///{tmp_path}/jobs.db').close()"
     children = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
     assert [child.wait(60) for child in children] == [0, 0, 0, 0]
 
@@ -78,7 +78,7 @@ async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -
     script = (
         "import asyncio, sys; from ojster.app import App, request_of\n"
         "async def main():\n"
-        "    app = App(sys.argv[1]); await app.client().enqueue([request_of('a', [])]); await app.aclose()\n"
+        "    app = App(sys.argv[1]); await app.client().jobs.enqueue([request_of('a', [])]); await app.aclose()\n"
         "asyncio.run(main())"
     )
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", script, url)

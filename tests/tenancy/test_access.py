@@ -19,9 +19,11 @@ from ojster.core.errors import Forbidden
 from ojster.server.application import Application
 from ojster.server.permissions import OPERATIONS as NEEDED
 from ojster.server.permissions import PUBLIC
-from ojster.server.routes import ROUTES
+from ojster.server.routes import routes_of
 from tests.conftest import Bench, Http
 from tests.tenancy.world import BASE, MARKER, World, call, tries
+
+ROUTES = routes_of()
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from ojster.server.application import Application
-from ojster.server.routes import ROUTES
+from ojster.server.routes import routes_of
 from tests.conftest import Bench, Http
 from tests.tenancy.world import ACME, BASE, BETA, MARKER, World, call, tries
+
+ROUTES = routes_of()
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ import uvicorn
 
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
 from ojster.app import JobHandle, request_of
-from ojster.core.errors import Unsupported
+from ojster.files.service import FileService
 from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application
@@ -169,10 +169,7 @@ async def test_child_processes_are_used_again(app: App) -> None:
 async def test_a_result_that_cannot_be_kept_fails_the_job(
     app: App, monkeypatch: pytest.MonkeyPatch, type: str, words: str
 ) -> None:
-    def no_store(engine: Service) -> None:
-        raise Unsupported("No file store is configured.")
-
-    monkeypatch.setattr(Service, "files", property(no_store))
+    monkeypatch.setattr(FileService, "has_store", property(lambda files: False))
     async with working(app):
         assert words in (await failure(await push(app, type)))["message"]
 

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import click
 
+from ojster.capabilities import CAPABILITIES
 from ojster.cli import demo, maintenance, run
 from ojster.cli.options import examples, with_exit_codes
-from ojster.collections import commands
-from ojster.events import commands as channels
-from ojster.files import commands as files
-from ojster.fleet import commands as workers
-from ojster.insight import commands as tasks
-from ojster.jobs import commands as jobs
-from ojster.jobs import dead_letter_commands
-from ojster.queues import commands as queues
-from ojster.schedules import commands as cron
-from ojster.tenancy import commands as tokens
 from ojster.version import __version__
-from ojster.workflows import commands as workflows
-from ojster.workflows import definition_commands
 
 
 @click.group(
@@ -42,28 +32,17 @@ def cli() -> None:
     """
 
 
-for command in (
-    run.serve,
-    run.worker,
-    run.dev,
-    demo.demo,
-    jobs.push,
-    jobs.jobs,
-    workflows.workflows,
-    definition_commands.definitions,
-    queues.queues,
-    cron.cron,
-    dead_letter_commands.dead_letter,
-    workers.workers,
-    tokens.tokens,
-    commands.collections,
-    files.files,
-    tasks.tasks,
-    channels.channels,
-    maintenance.migrate,
-    maintenance.doctor,
-    maintenance.prune,
-):
+def _commands() -> Iterator[click.Command]:
+    """Yield the commands: those that start something, those of the capabilities, and those for the database."""
+    yield from (run.serve, run.worker, run.dev, demo.demo)
+    for capability in CAPABILITIES:
+        for command in capability.commands:
+            module, _, name = command.partition(":")
+            yield getattr(capability.module(module), name)
+    yield from (maintenance.migrate, maintenance.doctor, maintenance.prune)
+
+
+for command in _commands():
     cli.add_command(command)
 
 

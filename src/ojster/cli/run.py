@@ -20,7 +20,7 @@ import click
 import msgspec
 from rich.logging import RichHandler
 
-from ojster.app import DEFAULT_URL, URL_VARIABLE, App, load_app
+from ojster.app import DEFAULT_URL, URL_VARIABLE, App, load_app, load_plugin
 from ojster.cli.options import Command, Duration, examples, with_migrate, with_retention
 from ojster.cli.output import console, errors
 from ojster.core.errors import InvalidRequest
@@ -153,7 +153,13 @@ def ends_with_parent(command: Command) -> Command:
     "SQLite file, and none with PostgreSQL.",
 )
 @click.option("--app", metavar="MODULE:APP", help="Application with the orchestrators that this server runs.")
-@click.option("--conformance-hooks", is_flag=True, help="Enable the two hooks of the conformance suite.")
+@click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Call FUNCTION(service) before the server starts, to add middleware or directives. Repeatable.",
+)
 @ends_with_parent
 def serve(
     database: str,
@@ -177,7 +183,7 @@ def serve(
     smtp: str | None,
     files: str | None,
     app: str | None,
-    conformance_hooks: bool,
+    plugins: tuple[str, ...],
 ) -> None:
     """Serve jobs over HTTP, according to Open Job Spec 1.0.
 
@@ -210,7 +216,7 @@ def serve(
         migrate=migrate,
         cors_origins=cors,
         log_level=log_level,
-        hooks=conformance_hooks,
+        plugins=[load_plugin(plugin) for plugin in plugins],
         trusting=trust_webhooks,
         smtp=smtp,
         files=files,

@@ -5,9 +5,10 @@ Spec: ojs-core 6
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
+
+from ojster.core.state_machine import StateMachine
 
 
 class JobState(StrEnum):
@@ -30,35 +31,64 @@ FINISHED: Final = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.DI
 
 UNFINISHED: Final = frozenset(JobState) - FINISHED
 
-TRANSITIONS: Final[Mapping[JobState | None, frozenset[JobState]]] = {
-    None: frozenset({JobState.SCHEDULED, JobState.AVAILABLE, JobState.PENDING}),
-    JobState.SCHEDULED: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
-    JobState.AVAILABLE: frozenset({JobState.ACTIVE, JobState.CANCELLED, JobState.DISCARDED}),
-    JobState.PENDING: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
-    JobState.ACTIVE: frozenset(
-        {
-            JobState.COMPLETED,
-            JobState.RETRYABLE,
-            JobState.CANCELLED,
-            JobState.DISCARDED,
-            JobState.AVAILABLE,
-            JobState.SCHEDULED,
-        }
-    ),
-    JobState.RETRYABLE: frozenset({JobState.AVAILABLE, JobState.CANCELLED, JobState.DISCARDED}),
-    JobState.COMPLETED: frozenset(),
-    JobState.CANCELLED: frozenset(),
-    JobState.DISCARDED: frozenset({JobState.AVAILABLE}),
-}
-"""All allowed transitions. ``None`` is the state before a push.
+JOB_STATES: Final = StateMachine(
+    "job",
+    {
+        None: frozenset({JobState.SCHEDULED, JobState.AVAILABLE, JobState.PENDING}),
+        JobState.SCHEDULED: frozenset(
+            {JobState.AVAILABLE, JobState.PENDING, JobState.CANCELLED, JobState.DISCARDED},
+        ),
+        JobState.AVAILABLE: frozenset(
+            {
+                JobState.ACTIVE,
+                JobState.SCHEDULED,
+                JobState.PENDING,
+                JobState.RETRYABLE,
+                JobState.COMPLETED,
+                JobState.CANCELLED,
+                JobState.DISCARDED,
+            }
+        ),
+        JobState.PENDING: frozenset(
+            {
+                JobState.AVAILABLE,
+                JobState.PENDING,
+                JobState.RETRYABLE,
+                JobState.COMPLETED,
+                JobState.CANCELLED,
+                JobState.DISCARDED,
+            }
+        ),
+        JobState.ACTIVE: frozenset(
+            {
+                JobState.AVAILABLE,
+                JobState.SCHEDULED,
+                JobState.PENDING,
+                JobState.RETRYABLE,
+                JobState.COMPLETED,
+                JobState.CANCELLED,
+                JobState.DISCARDED,
+            }
+        ),
+        JobState.RETRYABLE: frozenset(
+            {JobState.AVAILABLE, JobState.PENDING, JobState.CANCELLED, JobState.DISCARDED},
+        ),
+        JobState.COMPLETED: frozenset(),
+        JobState.CANCELLED: frozenset({JobState.AVAILABLE}),
+        JobState.DISCARDED: frozenset({JobState.AVAILABLE}),
+    },
+)
+"""All transitions of jobs; ``Transaction.move`` refuses any other. ``None`` is the state before a push.
 
-In addition to the specification, a waiting job can expire (it is discarded at its ``expires_at``), and an active job
-can be released to ``available``, or to ``scheduled`` with a delay, without using up an attempt.
+Transitions beyond the specification:
+
+* Suspension: a step of a suspended workflow becomes ``pending`` from any unfinished state. A handler can suspend its
+  job; when that is resumed, it is completed, or runs again.
+* Expiry: a waiting job is discarded at its ``expires_at``.
+* Release: an active job goes back to ``available``, or to ``scheduled`` with a delay, without using up an attempt.
+* A rate limit can delay an available job (``scheduled``) or drop it; a job that need not run is completed at once; one
+  with a lookup that finds nothing fails before it starts.
+* An operator can run a cancelled or discarded job again.
 
 Spec: ojs-core 6.3
 """
-
-
-def allows(before: JobState | None, after: JobState) -> bool:
-    """Tell whether a job may change from ``before`` (``None``: before its push) to ``after``."""
-    return after in TRANSITIONS[before]

@@ -172,3 +172,8 @@ def _write(tx: Transaction, one: Subscription) -> None:
         {"id": one.id, "body": msgspec.json.encode(one)},
     )
     tx.effects.configured = True
+
+
+def count_active(tx: Transaction, requests: Sequence[None]) -> list[int]:
+    """Return the number of active subscriptions, for each request."""
+    return [len(active_subscriptions(tx)) for _ in requests]

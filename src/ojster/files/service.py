@@ -60,11 +60,15 @@ class FileService(CapabilityService):
 
     @property
     def _store(self) -> FileStore:
-        if self._known_store is None:
+        self._need_store()
+        assert self._known_store is not None
+        return self._known_store
+
+    def _need_store(self) -> None:
+        if not self.has_store:
             raise Unsupported(
                 "No file store is configured. Start the server with --files DIRECTORY or --files s3://BUCKET."
             )
-        return self._known_store
 
     async def create(self, new: NewFile) -> File:
         """Begin an upload, or return the tenant's complete file with the same hash and size.
@@ -76,6 +80,7 @@ class FileService(CapabilityService):
         NotFound
             The job does not exist.
         """
+        self._need_store()
         creation = records.Creation(new.check(), self.scope.tenant, self.scope.who)
         return await self.scope.do(records.create_files, creation)
 
@@ -92,6 +97,7 @@ class FileService(CapabilityService):
         NotFound
             The file does not exist in this tenant, or the job is not of the file's tenant.
         """
+        self._need_store()
         known = await self.scope.look(records.find_files, file_id)
         if not self.scope.sees(known.tenant):
             raise records.no_file(file_id)
@@ -111,6 +117,7 @@ class FileService(CapabilityService):
         before:
             Id of a file; only files begun before it are returned.
         """
+        self._need_store()
         page = records.FilePage(self.scope.tenant, min(limit, MAX_FILES_PER_PAGE), before)
         return await self.scope.look(records.list_files, page)
 
@@ -137,6 +144,7 @@ class FileService(CapabilityService):
         BackendUnavailable
             The file store is unavailable; the pieces stored before are kept.
         """
+        self._need_store()
         file = await self.find(file_id)
         if file.complete:
             raise Conflict(f"File {file_id} is already complete. Upload new content as a new file.", offset=file.offset)
@@ -186,6 +194,7 @@ class FileService(CapabilityService):
         BackendError, BackendUnavailable
             The file is damaged, or the file store is unavailable; the iterator can raise them too.
         """
+        self._need_store()
         file = await self.find(file_id)
         _ = file.ref
         content = self._read(file, start, file.offset if end is None else min(end, file.offset))
@@ -205,6 +214,7 @@ class FileService(CapabilityService):
         Conflict
             A collection item refers to it.
         """
+        self._need_store()
         await self.scope.do(records.delete_files, records.Deletion(file_id, self.scope.tenant))
         await self._erase(file_id)
 

@@ -13,8 +13,9 @@ from ojster.fleet.claim_policies import (
     IdlePolicy,
     MatchingPolicy,
 )
+from ojster.fleet.workers import reap_silent_workers
 from ojster.jobs.claim_policy import NO_OBSTACLES, Claim, ClaimPolicy, Obstacles
-from ojster.jobs.extension import Extension
+from ojster.jobs.extension import Due, Extension
 from ojster.storage.memory import Memory
 from ojster.storage.transaction import Transaction
 
@@ -25,6 +26,10 @@ class FleetExtension(Extension):
     def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Wake the fetches of workers whose resources are free again."""
         tx.effects.opened.update(job.queue for job in jobs if job.needs is not None)
+
+    def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
+        """Delete silent workers, and count their attempts as lost."""
+        return Due(reap_silent_workers(tx))
 
     def selects(self, memory: Memory, request: Claim) -> bool:
         """Return whether a worker provides something, or is limited to some types or versions."""

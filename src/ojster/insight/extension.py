@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.insight.claim_policy import SkipPolicy
+from ojster.insight.statistics import roll_up_minutes
+from ojster.insight.task_history import forget_runs
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
-from ojster.jobs.extension import Extension
+from ojster.jobs.extension import DeletedCounts, Extension
+from ojster.storage.transaction import Transaction
 
 
 class TaskHistoryExtension(Extension):
     """Jobs that need not run again."""
+
+    def forget(self, tx: Transaction, room: int) -> DeletedCounts:
+        """Delete runs of tasks past their retention, and sum up the statistics of minutes."""
+        roll_up_minutes(tx)
+        return DeletedCounts(rows=forget_runs(tx, room))
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Complete jobs that need not run when they are about to be handed out."""

@@ -10,12 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.events.subscription import active_subscriptions
 from ojster.insight.statistics import Work, work_by_queue
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.waiting import oldest_waiting
 from ojster.queues.configuration import QueueConfig, read_config
-from ojster.queues.pools import list_pools
 from ojster.queues.queues import Queue, find_queue, list_queues
 from ojster.storage.transaction import Transaction
 
@@ -123,20 +121,3 @@ def _count_dead_letters(tx: Transaction, tenant: str | None) -> DeadLetters:
         min((row[3] for row in rows), default=None),
         max((row[4] for row in rows), default=None),
     )
-
-
-class ExtensionMetrics(msgspec.Struct, frozen=True):
-    """Dead letters by queue, utilization of pools (1.0: full), and the number of active webhook subscriptions."""
-
-    dead_letters: dict[str, int]
-    pools: dict[str, float]
-    subscriptions: int
-
-
-def state_of_extensions(tx: Transaction, requests: Sequence[None]) -> list[ExtensionMetrics]:
-    """Return the metrics of dead letters, pools and webhooks, for each request."""
-    dead = _count_dead_letters(tx, None).by_queue
-    (pools,) = list_pools(tx, (None,))
-    used = {one.pool.name: one.active_jobs / one.pool.concurrency for one in pools if one.pool.concurrency}
-    found = ExtensionMetrics(dead, used, len(active_subscriptions(tx)))
-    return [found for _ in requests]

@@ -12,7 +12,7 @@ import msgspec
 from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.job import Job
 from ojster.core.reacts import LOOKUP_BIT
-from ojster.core.states import JobState
+from ojster.core.states import JOB_STATES, JobState
 from ojster.jobs.extension import Group, life
 from ojster.jobs.request import NewJob
 from ojster.jobs.transitions import cancel_job
@@ -113,6 +113,7 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
     tx.insert_jobs(jobs)
     for job in jobs:
         tx.count(job.queue, job.tenant, job.state, 1)
+        JOB_STATES.check(None, job.state)
         job.moved = (None, job.state)
         if job.due_at is not None:
             tx.expect(job.due_at)

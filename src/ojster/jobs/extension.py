@@ -7,8 +7,11 @@ costs the look at an empty tuple.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, Final
+
+import msgspec
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
@@ -22,6 +25,25 @@ from ojster.storage.transaction import Transaction
 
 Group = Sequence[NewJob]
 """Jobs that are pushed together: all of them are inserted, or none."""
+
+
+DeletedCounts = Counter[str]
+"""Numbers of deleted items, by kind; ``rows`` counts all rows."""
+
+
+class Due(msgspec.Struct, frozen=True):
+    """What is due next.
+
+    Parameters
+    ----------
+    at:
+        When something is due next, in microseconds since the epoch; ``None``: nothing is known.
+    has_more:
+        Whether more is due already.
+    """
+
+    at: int | None
+    has_more: bool = False
 
 
 class Extension:
@@ -76,6 +98,24 @@ class Extension:
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete what is kept beside jobs, given by ``seq``, that are deleted."""
+
+    # Maintenance
+
+    def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
+        """Process what is due at ``tx.now``; return when to look again."""
+        return Due(None)
+
+    def end_wait(self, tx: Transaction, job: Job) -> bool:
+        """End the wait of a pending job that is due; return ``False`` if it waits for its expiry."""
+        return False
+
+    def forget(self, tx: Transaction, room: int) -> DeletedCounts:
+        """Delete what is past its retention, at most about ``room`` rows; return the numbers, by kind."""
+        return Counter()
+
+    def forgettable(self, tx: Transaction) -> DeletedCounts:
+        """Return what repeated calls of ``forget`` would delete, by kind."""
+        return Counter()
 
     # The word of a worker
 
@@ -132,6 +172,10 @@ class Life:
         self.failed = overriding("failed")
         self.last_retry = overriding("last_retry")
         self.lock = overriding("lock")
+        self.due = overriding("due")
+        self.end_wait = overriding("end_wait")
+        self.forget = overriding("forget")
+        self.forgettable = overriding("forgettable")
         self.lose = overriding("lose")
         self.settle = overriding("settle")
         self.finish = overriding("finish")

@@ -146,6 +146,12 @@ def counts_of_tenant(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:
     return counts
 
 
+def count_dead_letters(tx: Transaction, requests: Sequence[None]) -> list[dict[str, int]]:
+    """Return the number of dead letters by queue, for each request."""
+    found: dict[str, int] = dict(tx.execute("SELECT queue, count(*) FROM jobs WHERE dead = 1 GROUP BY 1 ORDER BY 1"))
+    return [found for _ in requests]
+
+
 def count_jobs_of_tenant(tx: Transaction, tenants: Sequence[str]) -> list[dict[str, dict[str, int]]]:
     """Return the number of jobs of each tenant by queue and state."""
     return [{called(name): states for name, states in counts_of_tenant(tx, tenant).items()} for tenant in tenants]

@@ -10,7 +10,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
-from ojster.jobs.extension import Extension, Group
+from ojster.jobs.extension import Due, Extension, Group
 from ojster.jobs.failure import Failure
 from ojster.jobs.request import Members, NewJob, queue_of
 from ojster.jobs.scope import Scope
@@ -29,7 +29,7 @@ from ojster.queues.claim_policies import (
     ResourceBudgetPolicy,
 )
 from ojster.queues.configuration import resource_rules
-from ojster.queues.limits import block, free_limits, limit_queue, register, unmark
+from ojster.queues.limits import block, free_limits, limit_queue, open_limits, register, unmark
 from ojster.queues.pool import pools_by_name
 from ojster.queues.rate_limit import Rate
 from ojster.storage.transaction import Transaction
@@ -82,6 +82,10 @@ class QueueExtension(Extension):
         """Close the limit of a job until the time that its handler has named."""
         if failure.rate_limit_until is not None and job.limit_key is not None:
             block(tx, job.limit_key, parse_timestamp(failure.rate_limit_until), job.error_type or "")
+
+    def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
+        """Wake the queues of limits that have room again."""
+        return Due(open_limits(tx))
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Limit and order what the queues hand out."""

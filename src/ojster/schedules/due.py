@@ -13,16 +13,11 @@ from ojster.core.durations import MINUTE
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.tenant import called
-from ojster.fleet.workers import reap_silent_workers
-from ojster.jobs.extension import lock_with, settle
+from ojster.jobs.extension import Due, life, lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import fail_attempt, fail_lost_attempt, finish, make_available
-from ojster.queues.limits import open_limits
-from ojster.schedules.cron import fire_due
 from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import JOB_COLUMNS, Transaction, TryAgain
-from ojster.workflows.suspensions import WAITING, end_suspension
-from ojster.workflows.workflows import process_due_workflows
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +47,11 @@ def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         if maintenance is None or act is not _promote:
             more = _process_due(tx, state, act) or more
     tx.tidy()
-    next_workflow, more_workflows = _look_after_workflows(tx)
-    more = more or more_workflows
-    fired = fire_due(tx) if maintenance is None else None
-    moments = [fired, reap_silent_workers(tx), open_limits(tx), _next_due(tx, maintenance is not None), next_workflow]
+    moments = [_next_due(tx, maintenance is not None)]
+    for process in life(tx).due:
+        due = _process(tx, process, maintenance is not None)
+        moments.append(due.at)
+        more = more or due.has_more
     next_due = min((moment for moment in moments if moment is not None), default=None)
     if next_due is not None and next_due <= tx.now and not more:
         next_due = tx.now + LOCKED_RETRY_DELAY_US  # another transaction has locked what is due
@@ -99,16 +95,17 @@ def _process_due(tx: Transaction, state: str, act: Callable[[Transaction, list[J
     return more
 
 
-def _look_after_workflows(tx: Transaction) -> tuple[int | None, bool]:
-    """Start and end due workflows. A failure is logged and does not stop the maintenance of jobs."""
+def _process(tx: Transaction, process: Callable[..., Due], in_maintenance: bool) -> Due:
+    """Let a capability process what is due; if that fails, jobs and other capabilities are not affected."""
     try:
         with tx.savepoint():
-            return process_due_workflows(tx)
+            due: Due = process(tx, in_maintenance=in_maintenance)
+            return due
     except TryAgain:
         raise
     except Exception:
-        log.exception("maintenance of due workflows failed; retrying in 60 seconds")
-        return tx.now + MINUTE, False
+        log.exception("due work failed; retrying it in a minute")
+        return Due(tx.now + MINUTE)
 
 
 def _promote(tx: Transaction, jobs: list[Job]) -> None:
@@ -126,9 +123,7 @@ def _expire(tx: Transaction, jobs: list[Job]) -> None:
 def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
     """End due pending jobs: expired jobs, and suspended jobs that were not resumed in time."""
     for job in jobs:
-        if job.hold in WAITING:
-            end_suspension(tx, job)
-        else:
+        if not any(end_wait(tx, job) for end_wait in life(tx).end_wait):
             _expire(tx, [job])
 
 

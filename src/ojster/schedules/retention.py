@@ -19,8 +19,7 @@ import msgspec
 from ojster.core.durations import HOUR
 from ojster.core.settings import Retention
 from ojster.core.states import FINISHED
-from ojster.insight.statistics import roll_up_minutes
-from ojster.insight.task_history import forget_runs
+from ojster.jobs.extension import DeletedCounts, life
 from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.interventions import delete_jobs
 from ojster.jobs.selection import JobFilter
@@ -28,12 +27,9 @@ from ojster.queues.configuration import QueueRetention, configured_retention
 from ojster.storage.system import FORGOTTEN, note, recall
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
-from ojster.workflows.workflows import deletable_workflows, forget_workflows
 
 BATCH: Final = 500
 
-DeletedCounts = Counter[str]
-"""Number of deleted items: ``jobs`` (including those of workflows), ``workflows``, and ``rows`` of any kind."""
 
 _KINDS: Final = (("completed", 0), ("cancelled", 0), ("discarded", 0), ("dead_letter", 1))
 """The retention periods, and whether each applies to dead letters (1) or to other jobs (0)."""
@@ -72,13 +68,11 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
         note(tx, FORGOTTEN, position)
     queues = sorted(_queues(tx))
     done += _prune_dead_letters(tx, None, queues, tx.settings.retention.most_dead_letters, BATCH - done["rows"])
-    if done["rows"] < BATCH:
-        done += forget_workflows(tx, BATCH - done["rows"])
-    if done["rows"] < BATCH:
-        done["rows"] += forget_runs(tx, BATCH - done["rows"])
+    for forget_more in life(tx).forget:
+        if done["rows"] < BATCH:
+            done += forget_more(tx, BATCH - done["rows"])
     tx.forget_events()
     forget_replies(tx)
-    roll_up_minutes(tx)
     return [done for _ in requests]
 
 
@@ -91,10 +85,8 @@ def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[Deleted
     for _, parameters in _usual(tx):
         found["jobs"] += _count(tx, _USUAL + others, parameters | marks)
     found["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
-    for condition, parameters in deletable_workflows(tx):
-        where = condition.partition(" ORDER BY ")[0]
-        ((workflows, jobs),) = tx.execute(f"SELECT count(*), sum(jobs) FROM workflows WHERE {where}", parameters)
-        found += Counter(workflows=workflows, jobs=int(jobs or 0))
+    for count_more in life(tx).forgettable:
+        found += count_more(tx)
     return [found for _ in requests]
 
 

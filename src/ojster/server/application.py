@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -22,22 +21,20 @@ from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from ojster.capabilities import CAPABILITIES, Capability
 from ojster.core.errors import MethodNotAllowed, NotFound, OjsterError
 from ojster.events.mail import Smtp
 from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender, WebhookWorker
 from ojster.events.websocket import serve_websocket
-from ojster.insight import overview
-from ojster.insight.status_routes import STARTED
-from ojster.queues.backpressure import bounded_pressures
 from ojster.server import openapi
 from ojster.server.authentication import Authenticator
-from ojster.server.metrics import Metrics, Seen
+from ojster.server.metrics import Metrics
 from ojster.server.request import Answer, Endpoint, HttpRequest, Services, encode, refuse
 from ojster.server.route import BASE, Route
-from ojster.server.routes import ROUTES
+from ojster.server.routes import routes_of
 from ojster.service import Service
-from ojster.tenancy.tenants import TenantChange, introduce_tenants, list_tenants
+from ojster.tenancy.tenants import TenantChange, introduce_tenants
 from ojster.worker.worker import Worker
 
 EXPOSED_HEADERS: Final = (
@@ -94,6 +91,8 @@ class Application:
         Mail server for e-mail notifications.
     worker:
         A worker that runs orchestrators while the application serves.
+    capabilities:
+        The capabilities that the application serves; those of the service, unless some are to be left out.
 
     Spec: ojs-http-binding 20
     """
@@ -109,21 +108,23 @@ class Application:
         guarded: bool = False,
         smtp: Smtp | None = None,
         worker: Worker | None = None,
+        capabilities: Sequence[Capability] = CAPABILITIES,
     ) -> None:
         self.engine = engine
         self._worker = worker
         self._cors_origins = cors_origins
         self._tenants = tenants
-        self.metrics = Metrics()
+        self.metrics = Metrics(capabilities)
         engine.database.on_events = self.metrics.count_events
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
         self._services = Services(self.deliverer.sender, Feed(engine), Authenticator(engine) if guarded else None)
         self._largest_body = max_body_bytes or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )
-        self._described = openapi.document(ROUTES)
+        known = routes_of(capabilities)
+        self._described = openapi.document(known)
         engine.database.records_events = True
-        routes = [*ROUTES, *self._plain_routes()]
+        routes = [*known, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
         by_path: dict[str, _Methods] = {}
         for (method, path), endpoint in endpoints.items():
@@ -243,23 +244,7 @@ class Application:
         await serve_websocket(socket, self.engine, self._services, self._cors_origins)
 
     async def _show_metrics(self, exchange: HttpRequest) -> Answer:
-        engine = self.engine
-        counts, workers, workflows, tenants, pressures, state = await asyncio.gather(
-            engine.jobs.count(),
-            engine.fleet.all(),
-            engine.workflows.count(),
-            engine.scope.look(list_tenants, None),
-            engine.scope.look(bounded_pressures, None),
-            engine.scope.look(overview.state_of_extensions, None),
-        )
-        queues = await engine.queues.all()
-        statistics = await asyncio.gather(*(engine.queues.statistics(queue.name) for queue in queues))
-        by_state: dict[str, int] = {}
-        for worker in workers:
-            by_state[worker.state] = by_state.get(worker.state, 0) + 1
-        uptime = time.monotonic() - STARTED
-        seen = Seen(counts, statistics, by_state, workflows, tenants, pressures, state, uptime)
-        return Answer(self.metrics.render(seen), content_type=b"text/plain")
+        return Answer(await self.metrics.render(self.engine), content_type=b"text/plain")
 
     async def _show_openapi(self, exchange: HttpRequest) -> Answer:
         return Answer(encode(self._described), content_type=b"application/json")

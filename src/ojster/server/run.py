@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -19,7 +19,6 @@ from ojster.core.settings import Settings
 from ojster.core.tuning import tune_interpreter
 from ojster.events.mail import read_smtp
 from ojster.files.open import store_for
-from ojster.server import conformance_hooks
 from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.service import Service
@@ -81,7 +80,7 @@ def serve(
     migrate: bool = False,
     cors_origins: Sequence[str] = (),
     log_level: str = "info",
-    hooks: bool = False,
+    plugins: Sequence[Callable[[Service], object]] = (),
     trusting: bool = False,
     tenants: Sequence[TenantChange] = (),
     guarded: bool | None = None,
@@ -97,8 +96,8 @@ def serve(
         The database, such as ``sqlite:///jobs.db`` or ``postgresql://user@host/name``.
     migrate:
         Migrate the tables of a PostgreSQL database first.
-    hooks:
-        Install the hooks that only the conformance suite needs.
+    plugins:
+        Called in turn with the service before it serves; they may add middleware and directives.
     trusting:
         Whether webhooks may use plain HTTP and non-public addresses.
     tenants:
@@ -123,8 +122,8 @@ def serve(
     tune_interpreter()
     store = store_for(url, files)
     engine = Service(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
-    if hooks:
-        conformance_hooks.install(engine)
+    for plugin in plugins:
+        plugin(engine)
     worker = None
     if app is not None:
         app.work_on(engine, url)

@@ -16,6 +16,7 @@ from ojster.core.events import Event
 from ojster.core.job import Job
 from ojster.core.reacts import BITS, JobEvent
 from ojster.core.settings import Settings
+from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
 from ojster.storage.memory import Memory, Remembered
 
@@ -286,6 +287,7 @@ class Transaction(ABC):
 
     def move(self, job: Job, state: str) -> None:
         """Change the state of ``job``, and update the counts of its queue. The row is not written."""
+        JOB_STATES.check(job.state, state)
         counts = self.effects.counts
         counts[job.queue, job.state] -= 1
         counts[job.queue, state] += 1

@@ -40,6 +40,7 @@ from ojster.workflows.node import (
 )
 from ojster.workflows.plan import MAX_MAP_ELEMENTS, Planner, Spec
 from ojster.workflows.results import Outcome, outcomes
+from ojster.workflows.states import change_node, change_workflow
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -107,7 +108,7 @@ class Advance:
             workflow.started_at = job.started_at  # the claim skipped the locked workflow
             self.graph.change(workflow)
             emit(self.tx, "workflow.started", workflow, total_steps=workflow.jobs)
-        node.state = _END_OF_JOB[JobState(job.state)].value
+        change_node(node, _END_OF_JOB[JobState(job.state)])
         node.finished_at = self.tx.now
         self.graph.touch_ended_job(node)
         self._ended.append(node)
@@ -116,7 +117,7 @@ class Advance:
         self, node: Node, state: NodeState, *, error: dict[str, Any] | None = None, result: bytes | None = None
     ) -> None:
         """End a node."""
-        node.state = state.value
+        change_node(node, state)
         node.finished_at = self.tx.now
         node.result = result
         node.error = None if error is None else _encode(error)
@@ -196,7 +197,7 @@ class Advance:
             workflow.kept_until = kept_until(self.tx.now, workflow.expiration_delay)
         was_cancelled = workflow.state == WorkflowState.CANCELLED
         if workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
-            workflow.state = root.state if root.state != NodeState.SKIPPED else WorkflowState.COMPLETED
+            change_workflow(workflow, root.state if root.state != NodeState.SKIPPED else WorkflowState.COMPLETED)
         self.graph.change(workflow)
         lasted = (self.tx.now - (workflow.started_at or workflow.created_at)) // 1000
         if workflow.state == WorkflowState.COMPLETED:
@@ -262,7 +263,7 @@ class Advance:
             workflow, spec = graph.workflow_of(node), graph.specs[node.id]
             graph.touch(node)
             if workflow.held_at is not None:
-                node.state = NodeState.READY.value
+                change_node(node, NodeState.READY)
                 continue
             values = _Values(workflow, spec, known)
             try:
@@ -303,7 +304,7 @@ class Advance:
         return spec.condition is None or evaluate(spec.condition, values.for_condition())
 
     def _block(self, node: Node, workflow: Workflow) -> None:
-        node.state = NodeState.BLOCKED.value
+        change_node(node, NodeState.BLOCKED)
         self.graph.change(workflow)
         emit(self.tx, "workflow.step_blocked", workflow, step_id=node.name or str(node.position))
 
@@ -321,7 +322,7 @@ class Advance:
                 return
             case Kind.MAP if not node.total:
                 self._expand(node, spec, values)
-        node.state = NodeState.STARTED.value
+        change_node(node, NodeState.STARTED)
         node.started_at = self.tx.now
         self._note_compensation(node)
         if not node.unfinished:
@@ -336,7 +337,7 @@ class Advance:
         saga, workflow = self.graph.parent_of(node), self.graph.workflow_of(node)
         is_main = saga is not None and saga.kind == Kind.SAGA and saga.parent == workflow.root and not saga.position
         if is_main and node.position and workflow.state == WorkflowState.RUNNING:
-            workflow.state = WorkflowState.COMPENSATING
+            change_workflow(workflow, WorkflowState.COMPENSATING)
             self.graph.change(workflow)
 
     def _job(self, node: Node, spec: Spec, values: _Values) -> NewJob:
@@ -407,7 +408,7 @@ class Advance:
                 error = {"code": "duplicate", "message": f"A job with this unique key exists: {pushed.job.id}."}
                 self.end(node, NodeState.SKIPPED, error=error)
                 continue
-            node.state = NodeState.STARTED.value
+            change_node(node, NodeState.STARTED)
             node.started_at = self.tx.now
             if node.job_id is not None:
                 self.tx.execute(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
-from ojster.jobs.extension import Extension
+from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
 from ojster.jobs.request import NewJob
 from ojster.jobs.transitions import complete_job, write_completed
@@ -20,8 +20,15 @@ from ojster.workflows.properties import refusal_of_changes
 from ojster.workflows.results import add_parent_results
 from ojster.workflows.retry import rerun
 from ojster.workflows.stopping import lock_workflows, stop_steps
-from ojster.workflows.suspensions import add_resume_data, suspend_job
-from ojster.workflows.workflows import cancel_with_worker, grow, skip_rest
+from ojster.workflows.suspensions import SUSPENDED, add_resume_data, end_suspension, suspend_job
+from ojster.workflows.workflows import (
+    cancel_with_worker,
+    count_deletable,
+    forget_workflows,
+    grow,
+    process_due_workflows,
+    skip_rest,
+)
 
 
 class WorkflowExtension(Extension):
@@ -47,6 +54,25 @@ class WorkflowExtension(Extension):
     def settle(self, tx: Transaction) -> None:
         """Advance the workflows whose jobs have ended."""
         advance(tx)
+
+    def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
+        """Start and end workflows that are due."""
+        return Due(*process_due_workflows(tx))
+
+    def end_wait(self, tx: Transaction, job: Job) -> bool:
+        """End a suspension that is due."""
+        if job.hold not in SUSPENDED:
+            return False
+        end_suspension(tx, job)
+        return True
+
+    def forget(self, tx: Transaction, room: int) -> DeletedCounts:
+        """Delete workflows past their retention."""
+        return forget_workflows(tx, room)
+
+    def forgettable(self, tx: Transaction) -> DeletedCounts:
+        """Return the numbers of workflows and of their jobs past their retention."""
+        return count_deletable(tx)
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete notes, inputs and resumptions of jobs."""

@@ -19,6 +19,7 @@ from ojster.workflows.definitions import find
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
 from ojster.workflows.node import NodeState
 from ojster.workflows.plan import NewWorkflow, read_spec, read_workflow
+from ojster.workflows.states import change_workflow
 from ojster.workflows.stopping import stopped_nodes
 from ojster.workflows.workflows import abort, create
 
@@ -128,7 +129,7 @@ def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
 def _end(graph: Graph, workflow: Workflow, job: Job) -> None:
     """End a workflow that was replaced: cancel its jobs, and start none of its branches."""
     run = Advance(graph)
-    workflow.state = WorkflowState.RETRIED
+    change_workflow(workflow, WorkflowState.RETRIED)
     workflow.due_at = None
     workflow.error = _encode(_RETRIED | {"message": f"{_RETRIED['message'][:-1]}: {workflow.next_attempt}."})
     graph.change(workflow)

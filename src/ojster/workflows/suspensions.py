@@ -51,7 +51,7 @@ class SuspensionKind(StrEnum):
     """The job was resumed and runs again."""
 
 
-WAITING: Final = (SuspensionKind.COMPLETE, SuspensionKind.AGAIN, SuspensionKind.DELAY)
+SUSPENDED: Final = (SuspensionKind.COMPLETE, SuspensionKind.AGAIN, SuspensionKind.DELAY)
 """Values that mark a job as suspended."""
 
 
@@ -161,7 +161,7 @@ def _refusal(tx: Transaction, job: Job | None, item: Resumption) -> OjsterError 
         return no_job(item.job_id)
     if job.state != JobState.PENDING:
         why = "only a pending job can be activated"
-    elif job.hold in WAITING:
+    elif job.hold in SUSPENDED:
         return _check_form(tx, job, item)
     elif job.node is not None:
         why = "its workflow is held; release the workflow instead"

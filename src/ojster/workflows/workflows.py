@@ -40,6 +40,7 @@ from ojster.workflows.graph import (
 )
 from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, count_ended_child, count_ended_predecessor
 from ojster.workflows.plan import NewWorkflow, Planner
+from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.stopping import put_off
 from ojster.workflows.targets import refuse_target
 
@@ -193,7 +194,7 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
 def _launch(run: Advance, workflow: Workflow) -> None:
     """Start a workflow; if it is held, its steps start when it is released."""
     graph = run.graph
-    workflow.state = WorkflowState.RUNNING
+    change_workflow(workflow, WorkflowState.RUNNING)
     workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
     graph.change(workflow)
     graph.load([workflow.root])
@@ -217,7 +218,7 @@ def _cancel(run: Advance, workflow: Workflow) -> None:
     if workflow.state in FINAL_STATES:
         raise _wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
     was_pending = workflow.state == WorkflowState.PENDING
-    workflow.state = WorkflowState.CANCELLED
+    change_workflow(workflow, WorkflowState.CANCELLED)
     workflow.cancelled_at = run.tx.now
     workflow.due_at = None
     run.graph.change(workflow)
@@ -574,7 +575,7 @@ class _Reset:
             self._drop(child)
 
     def _clear(self, node: Node) -> None:
-        node.state = NodeState.WAITING.value
+        change_node(node, NodeState.WAITING)
         node.approved = 0
         node.verdict = node.result = node.error = node.started_at = node.finished_at = None
 
@@ -735,7 +736,7 @@ def _look_after(tx: Transaction, workflow: Workflow) -> None:
 
 def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
     if workflow.expires_at is not None and workflow.expires_at <= run.tx.now:
-        workflow.state = WorkflowState.CANCELLED
+        change_workflow(workflow, WorkflowState.CANCELLED)
         workflow.cancelled_at = run.tx.now
         workflow.error = _encode({"code": "expired", "message": "The workflow was not started before it expired."})
         run.graph.load([workflow.root])
@@ -785,6 +786,16 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
             if done["rows"] >= room:
                 return done
     return done
+
+
+def count_deletable(tx: Transaction) -> Counter[str]:
+    """Return the numbers of workflows, and of their jobs, that are past their retention."""
+    found: Counter[str] = Counter()
+    for condition, parameters in deletable_workflows(tx):
+        where = condition.partition(" ORDER BY ")[0]
+        ((workflows, jobs),) = tx.execute(f"SELECT count(*), sum(jobs) FROM workflows WHERE {where}", parameters)
+        found += Counter(workflows=workflows, jobs=int(jobs or 0))
+    return found
 
 
 def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:

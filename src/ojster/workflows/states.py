@@ -1,0 +1,80 @@
+"""The transitions of nodes and workflows, and the functions that change their states."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.core.state_machine import StateMachine
+from ojster.workflows.graph import Workflow, WorkflowState
+from ojster.workflows.node import ENDED, Node, NodeState
+
+_BEFORE_START: Final = frozenset(
+    {
+        NodeState.BLOCKED,
+        NodeState.READY,
+        NodeState.STARTED,
+        NodeState.COMPLETED,
+        NodeState.FAILED,
+        NodeState.CANCELLED,
+        NodeState.SKIPPED,
+    }
+)
+
+NODE_STATES: Final = StateMachine(
+    "node",
+    {
+        NodeState.WAITING: _BEFORE_START | {NodeState.WAITING},
+        NodeState.BLOCKED: _BEFORE_START - {NodeState.BLOCKED},
+        NodeState.READY: _BEFORE_START,
+        NodeState.STARTED: frozenset(
+            {
+                NodeState.COMPLETED,
+                NodeState.FAILED,
+                NodeState.CANCELLED,
+                NodeState.SKIPPED,
+                NodeState.COMPENSATED,
+            }
+        ),
+        **{state: frozenset({NodeState.WAITING}) for state in ENDED},
+    },
+)
+"""All transitions of nodes; ``change_node`` refuses any other. Ended nodes wait again when the workflow is retried."""
+
+_RETRY: Final = frozenset({WorkflowState.RUNNING})
+
+WORKFLOW_STATES: Final = StateMachine(
+    "workflow",
+    {
+        WorkflowState.PENDING: frozenset({WorkflowState.RUNNING, WorkflowState.CANCELLED}),
+        WorkflowState.RUNNING: frozenset(
+            {
+                WorkflowState.COMPENSATING,
+                WorkflowState.COMPLETED,
+                WorkflowState.FAILED,
+                WorkflowState.CANCELLED,
+                WorkflowState.RETRIED,
+            }
+        ),
+        WorkflowState.COMPENSATING: frozenset(
+            {WorkflowState.COMPENSATED, WorkflowState.FAILED, WorkflowState.CANCELLED},
+        ),
+        WorkflowState.FAILED: _RETRY,
+        WorkflowState.CANCELLED: _RETRY,
+        WorkflowState.COMPENSATED: _RETRY,
+        WorkflowState.COMPLETED: frozenset(),
+        WorkflowState.RETRIED: frozenset(),
+    },
+)
+"""All transitions of workflows; ``change_workflow`` refuses any other. A retry of failed steps runs one again."""
+
+
+def change_node(node: Node, state: NodeState) -> None:
+    """Change the state of a node; raises ``IllegalTransition`` if the table lacks the transition."""
+    NODE_STATES.check(node.state, state.value)
+    node.state = state.value
+
+
+def change_workflow(workflow: Workflow, state: str) -> None:
+    """Change the state of a workflow; raises ``IllegalTransition`` if the table lacks the transition."""
+    WORKFLOW_STATES.check(workflow.state, state)
+    workflow.state = state
