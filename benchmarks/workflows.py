@@ -16,10 +16,10 @@ import uvloop
 
 from benchmarks.figure import Figure
 from benchmarks.stores import Store
+from ojster.core.json_objects import read_members
 from ojster.core.tuning import tune_interpreter
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.jobs.request import read_members
 from ojster.service import Service
 from ojster.storage.open import open_database
 

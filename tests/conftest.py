@@ -20,10 +20,10 @@ from ojster.capabilities import EXTENSIONS
 from ojster.core.durations import SECOND
 from ojster.core.events import EventFilter
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.core.settings import Settings
 from ojster.jobs.envelope import to_json
 from ojster.jobs.extension import install
-from ojster.jobs.request import Members
 from ojster.schedules.due import upkeep
 from ojster.server.application import Application
 from ojster.service import Service

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ojster.jobs.request import read_members
+from ojster.core.json_objects import read_members
 from ojster.workflows.node import Kind
 from ojster.workflows.plan import read_workflow
 

@@ -7,7 +7,7 @@
 >>> handle = send.enqueue("ada@example.com", "Hello")
 """
 
-from ojster.app import App, JobHandle, JobOptions, JobType, RateLimit, Retry, Unique
+from ojster.app import App, JobHandle, JobType
 from ojster.codec import CodecError, Encryption, Gzip
 from ojster.context import (
     DeadLetter,
@@ -36,6 +36,7 @@ from ojster.core.errors import (
 from ojster.core.job import Job
 from ojster.core.settings import Retention, Settings
 from ojster.core.states import JobState
+from ojster.job_options import JobOptions, RateLimit, Retry, Unique
 from ojster.queues.fairness import Sharing
 from ojster.version import __version__
 from ojster.worker.worker import Worker

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
 import inspect
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -29,23 +25,24 @@ from ojster.collections.handles import SharedCollection
 from ojster.collections.items import Where
 from ojster.context import JobCancelled, JobContext, JobFailed
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound
-from ojster.core.ids import new_id
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.core.reacts import BITS
 from ojster.core.settings import Settings
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import check_tenant, shown_tenant
-from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
-from ojster.events.reaction_rules import ATTRIBUTE
+from ojster.core.values import to_json
 from ojster.files.open import store_for
 from ojster.files.transfer import restore
 from ojster.fleet import ml_resources
-from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
+from ojster.job_options import JobOptions, policy_to_wire
 from ojster.jobs.extension import install
+from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name, read_type
+from ojster.jobs.options import read_options
 from ojster.jobs.push import push
-from ojster.jobs.request import DEFAULT_QUEUE, Members, check_queue_name, read_job, read_options, read_type
+from ojster.jobs.request import read_job
 from ojster.jobs.scope import Caller, accepted
-from ojster.jobs.service import EnqueueMiddleware, through_middleware
 from ojster.jobs.versions import ANY, Handled, parse_handled
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
@@ -64,214 +61,38 @@ from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHEST
 if TYPE_CHECKING:
     from ojster.client.client import HttpClient
 
+
 P = ParamSpec("P")
+
+
 R = TypeVar("R")
+
+
 O = TypeVar("O", bound=Orchestrator)  # noqa: E741
+
 
 Startable = Step | str | type[Orchestrator]
 """Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
+
 
 ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Wraps the execution of every job. It gets the job's context and ``next``, which runs the rest and returns the result.
 """
 
+
 DEFAULT_URL: Final = "sqlite:///ojster.db"
+
+
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
+
+
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
+
+
 MAX_POLL_SECONDS: Final = 30.0
 
+
 _encode: Final = msgspec.json.Encoder().encode
-
-
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """Retry policy of a job.
-
-    Parameters
-    ----------
-    max_attempts:
-        Maximum number of attempts, including the first.
-    initial_interval, max_interval:
-        First and longest delay, in seconds or as a ``timedelta``.
-    backoff:
-        Growth of the delay from one retry to the next.
-    coefficient:
-        Base of exponential backoff, exponent of polynomial backoff.
-    jitter:
-        Whether to multiply each delay by a random factor from 0.5 to 1.5 (up to ``max_interval``), so that jobs that
-        failed together are not retried together.
-    give_up_on:
-        Exception classes or error types (``auth.*`` for a prefix) that are not retried.
-    dead_letter:
-        Whether to keep a job that is not retried any more as a dead letter, for inspection and manual retry. If false,
-        the job is only discarded.
-
-    Spec: ojs-retry
-    """
-
-    max_attempts: int = 3
-    initial_interval: Seconds = 1.0
-    max_interval: Seconds = 300.0
-    backoff: Literal["exponential", "linear", "constant", "polynomial"] = "exponential"
-    coefficient: float = 2.0
-    jitter: bool = True
-    give_up_on: Sequence[type[BaseException] | str] = ()
-    dead_letter: bool = False
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the policy as the ``retry`` object of a job."""
-        return {
-            "max_attempts": self.max_attempts,
-            "initial_interval_ms": to_millis(self.initial_interval),
-            "max_interval_ms": to_millis(self.max_interval),
-            "backoff_strategy": self.backoff,
-            "backoff_coefficient": self.coefficient,
-            "jitter": self.jitter,
-            "non_retryable_errors": [
-                entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on
-            ],
-            "on_exhaustion": "dead_letter" if self.dead_letter else "discard",
-        }
-
-
-class Unique(msgspec.Struct, frozen=True, kw_only=True):
-    """Uniqueness policy: which jobs are duplicates, and how to handle a duplicate.
-
-    Parameters
-    ----------
-    keys:
-        Parts of the job that must be equal: ``queue``, ``args``, ``meta``. The type must always be equal.
-    args_keys, meta_keys:
-        Members of ``args`` and ``meta`` that must be equal. ``None`` compares all of ``args``; ``meta`` requires
-        ``meta_keys``.
-    period:
-        Maximum age of the existing job, in seconds. ``None``: any age.
-    states:
-        States in which an existing job counts; by default all unfinished states.
-    on_conflict:
-        ``reject`` raises ``Duplicate``; ``ignore`` returns the existing job; ``replace`` cancels the existing job;
-        ``replace_except_schedule`` cancels it and keeps its scheduled time.
-
-    Spec: ojs-unique-jobs
-    """
-
-    keys: Sequence[str] = ("args",)
-    args_keys: Sequence[str] | None = None
-    meta_keys: Sequence[str] | None = None
-    period: Seconds | None = None
-    states: Sequence[str] | None = None
-    on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] = "reject"
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the policy as the ``unique`` object of a job."""
-        wire: dict[str, Any] = {"keys": ["type", *self.keys], "on_conflict": self.on_conflict}
-        for name in ("args_keys", "meta_keys", "states"):
-            if (value := getattr(self, name)) is not None:
-                wire[name] = list(value)
-        if self.period is not None:
-            wire["period"] = to_duration(self.period)
-        return wire
-
-
-class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """Concurrency and rate limits for jobs that share a key.
-
-    The limits apply to all jobs with the key together, across types, queues and workers. If jobs declare different
-    limits, those of the last job pushed apply.
-
-    Parameters
-    ----------
-    key:
-        Name of the protected resource, such as ``stripe-api`` or ``tenant:acme``.
-    concurrency:
-        Maximum number of jobs that run at the same time; 0 lets none start.
-    rate:
-        Maximum number of starts in a window: ``(100, 60)`` allows 100 starts in 60 seconds. The window begins with its
-        first start.
-    throttle:
-        Maximum number of starts in a period, evenly spaced: ``(10, 1)`` allows 10 starts per second.
-    on_limit:
-        ``wait`` keeps the job in its queue until it may start; ``reschedule`` makes it a scheduled job; ``drop``
-        discards it.
-
-    Spec: ojs-rate-limiting
-    """
-
-    key: str
-    concurrency: int | None = None
-    rate: tuple[int, Seconds] | None = None
-    throttle: tuple[int, Seconds] | None = None
-    on_limit: Literal["wait", "reschedule", "drop"] = "wait"
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the policy as the ``rate_limit`` object of a job."""
-        wire: dict[str, Any] = {"key": self.key, "on_limit": self.on_limit}
-        if self.concurrency is not None:
-            wire["concurrency"] = self.concurrency
-        for name, rate in (("rate", self.rate), ("throttle", self.throttle)):
-            if rate is not None:
-                wire[name] = {"limit": rate[0], "period": to_duration(rate[1])}
-        return wire
-
-
-class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a job; ``None`` leaves an option to the server. See ``App.job``."""
-
-    queue: str | None = None
-    priority: int | None = None
-    timeout: Seconds | None = None
-    retry: Retry | int | Mapping[str, Any] | None = None
-    unique: Unique | Mapping[str, Any] | None = None
-    rate_limit: RateLimit | Mapping[str, Any] | None = None
-    delay: Seconds | None = None
-    scheduled_at: datetime | None = None
-    expires_in: Seconds | None = None
-    expires_at: datetime | None = None
-    tags: Sequence[str] | None = None
-    pending: bool | None = None
-    meta: Mapping[str, Any] | None = None
-    version: str | None = None
-    resources: Mapping[str, Any] | None = None
-    requires: Mapping[str, Any] | None = None
-    agent: Mapping[str, Any] | None = None
-    reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
-    expiration_delay: Seconds | Literal["never"] | None = None
-
-    def beside(self) -> Members:
-        """Return the members of a job that are siblings of its ``options``."""
-        members: dict[str, Any] = {} if self.version is None else {"version": self.version}
-        members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
-        members |= {attributes.PREFIX + name: value for name, value in (self.agent or {}).items()}
-        if self.requires is not None:
-            members[ml_resources.REQUIRES] = self.requires
-        if self.reactions is not None:
-            members[ATTRIBUTE] = self.reactions
-        if self.expiration_delay is not None:
-            members[EXPIRATION] = to_expiration_delay(self.expiration_delay)
-        return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
-
-    def to_wire(self) -> bytes:
-        """Return the ``options`` object of a job, as JSON."""
-        wire: dict[str, Any] = {}
-        for name in ("queue", "priority", "tags", "pending"):
-            if (value := getattr(self, name)) is not None:
-                wire[name] = value
-        if self.timeout is not None:
-            wire["timeout_ms"] = to_millis(self.timeout)
-        if self.retry is not None:
-            wire["retry"] = _policy_to_wire({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
-        if self.unique is not None:
-            wire["unique"] = _policy_to_wire(self.unique)
-        if self.rate_limit is not None:
-            wire["rate_limit"] = _policy_to_wire(self.rate_limit)
-        if self.delay is not None:
-            wire["scheduled_at"] = "+" + to_duration(self.delay)
-        if self.scheduled_at is not None:
-            wire["scheduled_at"] = to_timestamp(self.scheduled_at, "scheduled_at")
-        if self.expires_in is not None:
-            wire["expires_at"] = "+" + to_duration(self.expires_in)
-        if self.expires_at is not None:
-            wire["expires_at"] = to_timestamp(self.expires_at, "expires_at")
-        return _encode(wire)
 
 
 class JobHandle:
@@ -843,7 +664,7 @@ class App:
         whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
         members = whole.request(**options)
         if retry is not None:
-            members["retry"] = msgspec.Raw(to_json(_policy_to_wire(retry)))
+            members["retry"] = msgspec.Raw(to_json(policy_to_wire(retry)))
         if schema is not None:
             members["params_schema"] = msgspec.Raw(to_json(schema))
         client = self.client()
@@ -1026,67 +847,6 @@ class App:
         self._event_loop_thread = EventLoopThread()
 
 
-def load_plugin(where: str) -> Callable[[Any], object]:
-    """Return the function at ``module:name``, a plug-in of a server.
-
-    Raises
-    ------
-    InvalidRequest
-        The module does not exist, or has no such function.
-    """
-    module_name, _, name = where.partition(":")
-    found = getattr(_import(module_name), name or "install", None)
-    if not callable(found):
-        raise InvalidRequest(f"{module_name!r} has no function named {name or 'install'!r}. Name it: MODULE:FUNCTION.")
-    plugin: Callable[[Any], object] = found
-    return plugin
-
-
-def _import(name: str) -> ModuleType:
-    """Import a module; the working directory is searched, too."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and name.startswith(error.name):
-            raise InvalidRequest(f"No module {name!r} in {os.getcwd()}. Check the name.") from None
-        raise
-
-
-def load_app(where: str) -> App:
-    """Return the application at ``module:name``; without a name, the module's only ``App``.
-
-    Raises
-    ------
-    InvalidRequest
-        The module does not exist, or has no such application.
-    """
-    module_name, _, name = where.partition(":")
-    module = _import(module_name)
-    if name:
-        found = getattr(module, name, None)
-        if not isinstance(found, App):
-            raise InvalidRequest(f"{module_name!r} has no App named {name!r}.")
-        return found
-    apps = [value for value in vars(module).values() if isinstance(value, App)]
-    if len(apps) != 1:
-        raise InvalidRequest(f"{module_name!r} has {len(apps)} Apps, not one. Use {module_name}:NAME.")
-    return apps[0]
-
-
-def error_type(kind: type[BaseException]) -> str:
-    """Return the error type of an exception class: its ``error_type``, or its name."""
-    return getattr(kind, "error_type", None) or kind.__name__
-
-
-def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008
-    """Return the enqueue request of a job without a local handler."""
-    request: dict[str, Any] = {"id": new_id(), "type": type, "args": list(args), "meta": dict(options.meta or {})}
-    members = {name: msgspec.Raw(to_json(value)) for name, value in request.items()}
-    return members | {"options": msgspec.Raw(options.to_wire())} | options.beside()
-
-
 def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:
     """Return the minimum and maximum number of positional arguments of a call."""
     kinds = [parameter.kind for parameter in signature.parameters.values()]
@@ -1108,7 +868,3 @@ def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -
     return first.annotation is JobContext or (
         isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == JobContext.__name__
     )
-
-
-def _policy_to_wire(policy: Retry | Unique | RateLimit | Mapping[str, Any]) -> dict[str, Any]:
-    return dict(policy) if isinstance(policy, Mapping) else policy.to_wire()

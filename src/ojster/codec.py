@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from ojster.jobs.request import DEFAULT_QUEUE
+from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.uniqueness import fingerprint, parse_unique_policy
 
 ENCODINGS: Final = "ojs.codec.encodings"

@@ -21,8 +21,9 @@ from ojster.files.store import FileStore
 from ojster.fleet.service import Directive, FleetService
 from ojster.insight.service import TaskService
 from ojster.jobs.extension import Extension, install
+from ojster.jobs.middleware import EnqueueMiddleware
 from ojster.jobs.scope import Caller, Scope
-from ojster.jobs.service import EnqueueMiddleware, JobService
+from ojster.jobs.service import JobService
 from ojster.queues.service import QueueService
 from ojster.schedules.maintenance import Maintenance, answer
 from ojster.schedules.service import ScheduleService

@@ -17,14 +17,17 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import Members
 from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
-from ojster.jobs.request import Members
 from ojster.workflows.drawing import draw
-from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.plan import CONTAINERS
+from ojster.workflows.preview import preview
 
 Rule = Literal["succeeded", "finished", "failed"]
+
+
 DrawingFormat = Literal["mermaid", "svg"]
+
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -461,49 +464,3 @@ def _flat(step: Step, type: str, noun: str) -> list[Step]:
     if set(step.wire) == {"type", noun} and step.wire["type"] == type:
         return [Step(inner) for inner in step.wire[noun]]
     return [step]
-
-
-def preview(wire: Mapping[str, Any]) -> WorkflowInfo:
-    """Return the initial state of a workflow that is not created."""
-    info = WorkflowInfo(id="", type=wire.get("type", "graph"), state="pending", name=wire.get("name"))
-    _preview_children(info, wire, "")
-    for name in ("on_error", "on_cancel"):
-        branch = wire.get(name)
-        if branch is not None:
-            branch = {"type": "chain", "steps": branch} if isinstance(branch, list) else branch
-            setattr(info, name, _preview_step(branch, 0, name))
-    return info
-
-
-def _preview_children(shown: WorkflowInfo | StepInfo, wire: Mapping[str, Any], place: str) -> None:
-    for noun in ("steps", "jobs"):
-        given = enumerate(wire.get(noun, ()))
-        steps = [_preview_step(step, index, f"{place}{step.get('id', index)}") for index, step in given]
-        if steps:
-            setattr(shown, noun, steps)
-    if "do" in wire:
-        shown.jobs = [_preview_step(wire["do"], 0, f"{place}0")]
-    shown.callbacks = {
-        name: _preview_step(step, 0, place + name) for name, step in (wire.get("callbacks") or {}).items()
-    }
-    undone = [step for step in reversed(wire.get("steps", wire.get("jobs", ()))) if "compensate" in step]
-    shown.compensations = [
-        _preview_step(step["compensate"], index, f"{place}compensate.{index}") for index, step in enumerate(undone)
-    ]
-
-
-def _preview_step(wire: Mapping[str, Any], index: int, path: str) -> StepInfo:
-    if "fallback" in wire:
-        inner = {name: value for name, value in wire.items() if name not in ("fallback", "id", "depends_on")}
-        shown = StepInfo(index, path, "fallback", "waiting", id=wire.get("id"))
-        shown.steps = [_preview_step(inner, 0, f"{path}.0")]
-        shown.fallback = _preview_step(wire["fallback"], 1, f"{path}.fallback")
-    else:
-        type = wire.get("type") or wire.get("job_type") or "graph"
-        shown = StepInfo(index, path, type, "waiting", id=wire.get("id"))
-        shown.name = wire.get("display_name") or wire.get("name")
-        _preview_children(shown, wire, f"{path}.")
-    shown.manual = bool(wire.get("manual")) or wire.get("type") == "gate"
-    if "depends_on" in wire:
-        shown.depends_on = list(wire["depends_on"])
-    return shown

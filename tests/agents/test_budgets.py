@@ -22,9 +22,9 @@ from ojster.agents.budgets import Account
 from ojster.agents.handler import ModelUnavailable, Reply, ToolFailed, ToolTimeout
 from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.jobs.envelope import to_json
 from ojster.jobs.messages import Acknowledgement
-from ojster.jobs.request import read_members
 from tests.conftest import Bench
 
 pytestmark = pytest.mark.anyio

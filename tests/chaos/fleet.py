@@ -12,11 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-from ojster.app import App, JobOptions, Retry, request_of
+from ojster.app import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.states import STATE_NAMES
+from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.queries import Page
 from tests.postgres import free_port
 

@@ -15,7 +15,7 @@ import pytest
 from ojster.app import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
-from ojster.jobs.request import read_members
+from ojster.core.json_objects import read_members
 from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.views import WorkflowFilter
 from tests.chaos.fleet import OPTIONS, Fleet

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from ojster import App, Duplicate, InvalidRequest, JobContext, JobOptions, NotFound, Retry, Unique, Worker
-from ojster.app import load_app
 from ojster.core.ids import new_id
+from ojster.loading import load_app
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ojster.core.durations import HOUR
 from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.events.channel import Channel
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
@@ -24,7 +25,6 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import Page
-from ojster.jobs.request import read_members
 from ojster.jobs.selection import JobFilter
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application

@@ -9,7 +9,7 @@ import pytest
 
 from ojster.collections.items import Item, Lookup, NewItem, Where, read_lookup
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge
-from ojster.jobs.request import read_members
+from ojster.core.json_objects import read_members
 from ojster.jobs.scope import Caller
 from ojster.jobs.selection import JobFilter
 from tests.conftest import request

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from ojster.core.errors import InvalidPolicy
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse
+from ojster.jobs.middleware import Enqueue, JobRequest
 from ojster.jobs.queries import find
-from ojster.jobs.service import Enqueue, JobRequest
 from ojster.service import Service
 
 _DIRECTIVE = "test_directive"

@@ -10,8 +10,8 @@ import pytest
 from ojster import App, InvalidRequest, Retry, chain
 from ojster.core.errors import Conflict
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.events.reaction_builders import OF_JOB, enqueue, retry_after, start
-from ojster.jobs.request import read_members
 from ojster.jobs.scope import Caller
 from tests.conftest import Bench
 

@@ -17,11 +17,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
+from ojster.core.json_objects import read_members
 from ojster.events import stream_routes, streams
 from ojster.events.streams import Channel
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, Release
-from ojster.jobs.request import read_members
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, request

@@ -15,6 +15,7 @@ from ojster import App, Worker
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest, ResourcesRefused
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import NOTHING, Provided, read_provided
 from ojster.fleet.workers import Heartbeat
@@ -23,7 +24,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.envelope import from_json, to_json
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.jobs.request import read_job, read_members
+from ojster.jobs.request import read_job
 from ojster.jobs.selection import JobFilter
 from ojster.queues import configuration
 from ojster.queues.configuration import Configuration

@@ -9,8 +9,8 @@ import pytest
 
 from ojster import App
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import read_members
 from ojster.fleet.workers import Heartbeat
-from ojster.jobs.request import read_members
 from tests.conftest import Bench
 
 pytestmark = pytest.mark.anyio

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
+from ojster.core.json_objects import read_members
 from ojster.fleet.job_types import Types
 from ojster.fleet.worker_rule import read_rule_members
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.jobs.request import read_members
 from ojster.jobs.scope import Caller
 from tests.conftest import Bench
 

@@ -13,13 +13,13 @@ from ojster import App, found
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.core.outcome import Outcome, outcome_of
 from ojster.events.reaction_builders import OF_JOB, collect, record, skip_if_changed, skip_if_unchanged
 from ojster.files.file import NewFile
 from ojster.files.store import MemoryStore
 from ojster.files.transfer import fetch
 from ojster.insight.task_values import TaskFilter
-from ojster.jobs.request import read_members
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from tests.conftest import Bench, Clock, shown

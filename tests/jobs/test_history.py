@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import NotFound
+from ojster.core.json_objects import read_members
 from ojster.jobs.history import MAX_HISTORY_ENTRIES, Entry
 from ojster.jobs.messages import Release
-from ojster.jobs.request import read_members
 from ojster.schedules.retention import forget
 from ojster.service import Service
 from tests.conftest import START, Bench

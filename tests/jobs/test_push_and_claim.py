@@ -232,7 +232,7 @@ async def test_draining_answers_parked_fetches(bench: Bench) -> None:
 
 async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> None:
     from ojster.core.errors import InvalidRequest
-    from ojster.jobs.service import Enqueue, JobRequest
+    from ojster.jobs.middleware import Enqueue, JobRequest
 
     async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest:
         job["meta"] = {"stamped": True, **job.get("meta", {})}

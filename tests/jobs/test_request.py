@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster.core.errors import InvalidPayload, InvalidPolicy, InvalidRequest, OjsterError, PayloadTooLarge, Unsupported
-from ojster.jobs.request import NewJob, read_job, read_members
+from ojster.core.json_objects import read_members
+from ojster.jobs.request import NewJob, read_job
 
 NOW = 1_800_000_000_000_000
 

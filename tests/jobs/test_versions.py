@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ojster import App, Worker
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import read_members
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.request import read_members
 from ojster.jobs.versions import Handled, parse_handled, version_number
 from tests.conftest import Bench
 

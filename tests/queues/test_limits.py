@@ -20,7 +20,7 @@ from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.queues import claim_policies, limits
+from ojster.queues import claim_policies, gates, limits
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits, Rate
 from ojster.service import Service
@@ -270,7 +270,7 @@ async def test_a_pause_is_for_those_who_share_a_key_and_ends(bench: Bench) -> No
 
 @pytest.mark.parametrize("prefix", ["", "tenant:"])
 async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    monkeypatch.setattr(limits, "MAX_KEYS_PER_READ", 5)
+    monkeypatch.setattr(gates, "MAX_KEYS_PER_READ", 5)
     monkeypatch.setattr(claim_policies, "MAX_KEYS_PER_READ", 5)
     keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
     await bench.engine.jobs.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])

@@ -15,9 +15,9 @@ from ojster.collections.items import NewItem, Where
 from ojster.core.durations import DAY, HOUR
 from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
 from ojster.jobs.messages import Acknowledgement, Release
-from ojster.jobs.request import read_members
 from ojster.queues.configuration import Configuration, configure
 from ojster.tenancy.tenants import TenantChange, put_tenants
 from tests.conftest import Bench, shown

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 
 from ojster.fleet import matching
-from ojster.storage.postgres import database
+from ojster.storage.postgres import transaction
 from ojster.storage.postgres.database import PLANNER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
 
-SELECT = database.PostgresTransaction.select_available
+SELECT = transaction.PostgresTransaction.select_available
 AVAILABLE_JOBS, NEEDING_JOBS, LIMITED_JOBS = (
     SELECT.format(kind=kind, abilities="") for kind in (PLAIN, WITH_NEEDS, WITH_LIMIT)
 )
@@ -24,10 +24,10 @@ HOT = [
     (NEEDING_JOBS, "jobs_needing"),
     (matching._ACTIVE, "jobs_needing_active"),
     (LIMITED_JOBS, "jobs_limited"),
-    (database._LOCK_JOBS, "jobs_id"),
-    (database._FIND_JOBS, "jobs_id"),
-    (database._START_JOBS, "jobs_pkey"),
-    (database._COMPLETE_JOBS, "jobs_pkey"),
+    (transaction._LOCK_JOBS, "jobs_id"),
+    (transaction._FIND_JOBS, "jobs_id"),
+    (transaction._START_JOBS, "jobs_pkey"),
+    (transaction._COMPLETE_JOBS, "jobs_pkey"),
     ("SELECT seq FROM jobs WHERE state = ? AND due_at <= ? ORDER BY due_at LIMIT ? FOR UPDATE SKIP LOCKED", "jobs_due"),
     ("SELECT seq FROM jobs WHERE state = ? AND due_at <= ? AND node IS NULL ORDER BY due_at LIMIT ?", "jobs_due"),
     ("SELECT min(due_at) FROM jobs WHERE state = ? AND due_at IS NOT NULL", "jobs_due"),

@@ -9,15 +9,16 @@ import msgspec
 import psycopg
 import pytest
 
+from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.jobs.request import read_members
 from ojster.schedules.due import upkeep
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.storage.postgres.database import PLANNER_SETTINGS, PostgresTransaction
+from ojster.storage.postgres.database import PLANNER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
+from ojster.storage.postgres.transaction import PostgresTransaction
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import Clock
 

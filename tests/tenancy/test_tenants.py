@@ -10,11 +10,11 @@ import pytest
 
 from ojster.core.errors import InvalidRequest, InvalidWorkflow, NotFound, TenantLimitExceeded, TenantMissing
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.jobs.request import read_members
 from ojster.jobs.scope import Caller
 from ojster.jobs.selection import JobFilter
 from ojster.queues.configuration import Configuration, configure

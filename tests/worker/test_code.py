@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from ojster import App, InvalidRequest, Worker, WorkflowFailed
+from ojster.core.json_objects import read_members
 from ojster.jobs.code import CODE_TYPE
-from ojster.jobs.request import read_members
 from ojster.sandbox.sandbox import Sandbox
 from ojster.workflows.handle import AsyncRun
 from tests.workflows.test_workflows_in_python import url

@@ -14,9 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ojster.app import App, request_of
+from ojster.app import App
 from ojster.core.job import Job
-from ojster.jobs.request import read_members
+from ojster.core.json_objects import read_members
+from ojster.job_options import request_of
 
 
 class Processes:

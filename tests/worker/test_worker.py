@@ -14,8 +14,9 @@ import pytest
 import uvicorn
 
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
-from ojster.app import JobHandle, request_of
+from ojster.app import JobHandle
 from ojster.files.service import FileService
+from ojster.job_options import request_of
 from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application

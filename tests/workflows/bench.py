@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.jobs.request import read_members
 from ojster.jobs.scope import accepted
 from ojster.service import Service
 from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.workflows import Review, StepAddress
+from ojster.workflows.steps import StepAddress
+from ojster.workflows.workflows import Review
 from tests.conftest import Bench, Clock
 from tests.workflows.driver import every_step
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound, SchemaViolation
-from ojster.jobs.request import Members, read_members
+from ojster.core.json_objects import Members, read_members
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.storage.open import open_database

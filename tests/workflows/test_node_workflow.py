@@ -20,13 +20,13 @@ from ojster.context import JobContext
 from ojster.core import errors
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.fleet.requirements import Provided
 from ojster.fleet.workers import Heartbeat, held_jobs
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.request import read_members
 from ojster.jobs.scope import accepted
 from ojster.sandbox.sandbox import CodeFailed, Request, Sandbox
 from ojster.service import Service

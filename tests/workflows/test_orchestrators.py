@@ -11,9 +11,9 @@ import pytest
 from ojster import App, Child, JobContext, Orchestrator, WorkflowFailed, found, group
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.jobs.request import read_members
 from ojster.schedules.due import upkeep
 from ojster.service import Service
 from ojster.workflows.orchestrator_request import queue_of

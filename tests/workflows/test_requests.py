@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster.core.errors import InvalidWorkflow, OjsterError
+from ojster.core.json_objects import read_members
 from ojster.core.references import Unresolvable, follow, parse_reference, references_in, resolve
-from ojster.jobs.request import read_members
 from ojster.workflows.conditions import InvalidCondition, check_condition, evaluate
 from ojster.workflows.node import Kind
 from ojster.workflows.plan import MAX_LEVELS, NewWorkflow, read_workflow

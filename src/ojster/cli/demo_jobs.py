@@ -6,8 +6,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from ojster.app import App, Retry
+from ojster.app import App
 from ojster.context import JobContext
+from ojster.job_options import Retry
 
 app = App()
 

@@ -124,7 +124,7 @@ class _Postgres:
 
     def schema(self) -> Finding:
         from ojster.storage.migrations import scripts
-        from ojster.storage.postgres.database import schema_version
+        from ojster.storage.postgres.schema import schema_version
 
         with self._connection() as connection:
             version, known = schema_version(connection, self._url.schema), len(scripts("postgres"))

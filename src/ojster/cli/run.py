@@ -20,7 +20,7 @@ import click
 import msgspec
 from rich.logging import RichHandler
 
-from ojster.app import DEFAULT_URL, URL_VARIABLE, App, load_app, load_plugin
+from ojster.app import DEFAULT_URL, URL_VARIABLE, App
 from ojster.cli.options import Command, Duration, examples, with_migrate, with_retention
 from ojster.cli.output import console, errors
 from ojster.core.errors import InvalidRequest
@@ -28,6 +28,7 @@ from ojster.core.settings import Retention, Settings
 from ojster.core.tenant import DEFAULT_TENANT, check_tenant
 from ojster.core.tuning import tune_interpreter
 from ojster.fleet.requirements import read_provided
+from ojster.loading import load_app, load_plugin
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
 from ojster.storage.database import without_password

@@ -14,10 +14,10 @@ import msgspec
 from ojster.core import errors
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
+from ojster.core.json_objects import Members, read_members
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.envelope import from_json
 from ojster.jobs.queries import Page
-from ojster.jobs.request import Members, read_members
 from ojster.workflows.views import WorkflowFilter
 
 log = logging.getLogger(__name__)

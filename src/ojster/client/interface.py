@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
-from ojster.collections.contents import Collection
 from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.collections.named import Collection
 from ojster.core.access import Grant, Token
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.events.channel import Channel
 from ojster.files.file import File, NewFile
 from ojster.fleet.unrunnable import Unrunnable
@@ -26,7 +27,6 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.request import Members
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.service import Sweep
 from ojster.jobs.transitions import ChangedJob
@@ -38,9 +38,10 @@ from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
-from ojster.workflows.workflows import Review, StepAddress
+from ojster.workflows.workflows import Review
 
 
 class JobCalls(Protocol):

@@ -24,126 +24,28 @@ from ojster.collections.items import (
     key_of_job,
     key_of_workflow,
 )
+from ojster.collections.places import Place, find_place
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
-from ojster.core.ids import is_job_id
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import JobState
-from ojster.core.tenant import called, qualify, split
+from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import refer, renew_grace
-from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction
 
 MAX_ITEMS: Final = 10_000
 """Maximum number of items in the own collection of a workflow or a job."""
 
+
 NAMES_PER_STATEMENT: Final = 200
 """Maximum number of names in one SQL statement."""
+
 
 _COLUMNS: Final = (
     "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by, file"
 )
-
-
-class Collection(msgspec.Struct, frozen=True):
-    """A named collection and the number of its items."""
-
-    name: str
-    items: int
-    created_at: str
-    description: str | None = None
-    created_by: str | None = None
-
-
-class NewCollection(msgspec.Struct, frozen=True):
-    """A collection to create; ``name`` is qualified with the tenant."""
-
-    name: str
-    description: str | None = None
-    created_by: str | None = None
-
-
-def create_collections(tx: Transaction, new: Sequence[NewCollection]) -> list[Collection | OjsterError]:
-    """Create collections; return each, or ``Conflict`` if its name is taken."""
-    results: list[Collection | OjsterError] = []
-    for one in new:
-        rows = tx.execute("SELECT name FROM collections WHERE name = :name", {"name": one.name})
-        if rows:
-            results.append(
-                Conflict(
-                    f"The collection {called(one.name)!r} exists already. Choose another name.",
-                    collection=called(one.name),
-                )
-            )
-            continue
-        tx.execute(
-            "INSERT INTO collections (name, description, created_at, created_by) "
-            "VALUES (:name, :description, :now, :by)",
-            {"name": one.name, "description": one.description, "now": tx.now, "by": one.created_by},
-        )
-        tx.emit_about("collection.created", one.name, collection=one.name)
-        results.append(Collection(called(one.name), 0, format_timestamp(tx.now), one.description, one.created_by))
-    return results
-
-
-def list_collections(tx: Transaction, requests: Sequence[None]) -> list[list[tuple[str, Collection]]]:
-    """Return all named collections by name, each with its qualified name, for each request."""
-    rows = tx.execute(
-        "SELECT name, (SELECT count(*) FROM collection_items AS i WHERE i.collection = collections.name "
-        "AND i.removed_at IS NULL), created_at, description, created_by FROM collections ORDER BY name"
-    )
-    found = [
-        (name, Collection(called(name), items, format_timestamp(at), description, by))
-        for name, items, at, description, by in rows
-    ]
-    return [found for _ in requests]
-
-
-class Removal(msgspec.Struct, frozen=True):
-    """A collection to delete; ``force``: even if it has items."""
-
-    name: str
-    force: bool = False
-
-
-def delete_collections(tx: Transaction, removals: Sequence[Removal]) -> list[OjsterError | None]:
-    """Delete collections with their items and history."""
-    results: list[OjsterError | None] = []
-    for one in removals:
-        rows = tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_update, {"name": one.name})
-        held = _count(tx, one.name) if rows else 0
-        if not rows:
-            results.append(no_collection(one.name))
-        elif held and not one.force:
-            results.append(
-                Conflict(f"The collection {called(one.name)!r} holds {held} items. Use 'force=true'.", items=held)
-            )
-        else:
-            _release_references(
-                tx,
-                tx.execute(
-                    "DELETE FROM collection_items WHERE collection = :name RETURNING job_id, file_id",
-                    {"name": one.name},
-                ),
-            )
-            tx.execute("DELETE FROM collections WHERE name = :name", {"name": one.name})
-            tx.emit_about("collection.deleted", one.name, collection=one.name)
-            results.append(None)
-    return results
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A collection: named (qualified name), of a workflow, or of a job; ``tenant``: tenant scope (``None``: all).
-
-    With a name and a job: the collection with this name of the job's tenant.
-    """
-
-    name: str | None = None
-    workflow_id: str | None = None
-    job_id: str | None = None
-    tenant: str | None = None
 
 
 class Addition(msgspec.Struct, frozen=True):
@@ -209,65 +111,12 @@ def show(tx: Transaction, questions: Sequence[ItemQuery]) -> list[list[Item] | O
     return results
 
 
-def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[str, str]:
-    """Return the key of a collection's items, and its tenant.
-
-    Raises
-    ------
-    NotFound
-        The collection, workflow or job does not exist.
-    """
-    if place.job_id is not None:
-        job = (tx.lock_jobs if lock else tx.find_jobs)([place.job_id]).get(place.job_id)
-        if job is None or place.tenant not in (None, job.tenant):
-            raise no_job(place.job_id)
-        if place.name is not None:
-            return need_collection(tx, qualify(job.tenant, called(place.name))), job.tenant
-        return key_of_job(job.seq), job.tenant
-    if place.workflow_id is not None:
-        seq, tenant = _find_workflow(tx, place.workflow_id, lock=lock)
-        if place.tenant not in (None, tenant):
-            raise no_workflow(place.workflow_id)
-        return key_of_workflow(seq), tenant
-    name = place.name or ""
-    return need_collection(tx, name), split(name)[0]
-
-
-def _find_workflow(tx: Transaction, id: str, *, lock: bool) -> tuple[int, str]:
-    """Return the ``seq`` and the tenant of a workflow, or raise ``NotFound``."""
-    if not is_job_id(id):
-        raise no_workflow(id)
-    rows = tx.execute(
-        "SELECT seq, tenant FROM workflows WHERE id = :id AND state <> 'forgotten'" + (tx.for_update if lock else ""),
-        {"id": id},
-    )
-    if not rows:
-        raise no_workflow(id)
-    return rows[0][0], rows[0][1]
-
-
 def _check_runs(tx: Transaction, place: Place) -> None:
     """Refuse to add to the own collection of a job that is not active."""
     if place.job_id is not None and place.name is None:
         state = tx.find_jobs([place.job_id])[place.job_id].state
         if state != JobState.ACTIVE:
             raise Conflict(f"Job {place.job_id} is {state}. Only an active job can add to its own collection.")
-
-
-def need_collection(tx: Transaction, key: str) -> str:
-    """Return the key of a named collection's items.
-
-    Raises
-    ------
-    NotFound
-        The collection does not exist.
-    """
-    if not tx.execute("SELECT name FROM collections WHERE name = :name", {"name": key}):
-        raise no_collection(key)
-    return key
-
-
-# Steps of other transactions
 
 
 def put(tx: Transaction, key: str, tenant: str, new: NewItem, *, job: Job | None = None, by: str | None = None) -> Item:
@@ -323,7 +172,7 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
                 (tx.now, key, *some),
             )
             replaced += len(rows)
-            _release_references(tx, rows)
+            release_references(tx, rows)
         _check_room(tx, key, len(wanted) - replaced)
     rows = [_row(tx, key, new, file, job, None) for (key, new, job), file in zip(items, files, strict=True)]
     tx.insert_rows("collection_items", _TYPES, rows)
@@ -368,7 +217,7 @@ def _row(
 def _check_room(tx: Transaction, key: str, more: int) -> None:
     """Refuse items beyond ``MAX_ITEMS`` in the own collection of a workflow or a job."""
     is_own = is_internal(key) or is_of_job(key)
-    if more > 0 and is_own and _count(tx, key) + more > MAX_ITEMS:
+    if more > 0 and is_own and count(tx, key) + more > MAX_ITEMS:
         raise Conflict(
             f"The collection {_called(key)!r} would hold more than {MAX_ITEMS} items. Remove items first.",
             items=MAX_ITEMS,
@@ -415,6 +264,8 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
 
 
 _ACTIVE: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NULL"
+
+
 _REMOVED: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NOT NULL"
 
 
@@ -458,7 +309,7 @@ def empty(tx: Transaction, keys: Sequence[str]) -> None:
             "AND removed_at IS NULL RETURNING job_id, file_id",
             (tx.now, *some),
         )
-        _release_references(tx, rows)
+        release_references(tx, rows)
 
 
 def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
@@ -467,7 +318,7 @@ def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
         some = keys[first : first + NAMES_PER_STATEMENT]
         marks = ", ".join("?" * len(some))
         rows = tx.execute(f"DELETE FROM collection_items WHERE collection IN ({marks}) RETURNING job_id, file_id", some)
-        _release_references(tx, [(None, file_id) for _, file_id in rows])
+        release_references(tx, [(None, file_id) for _, file_id in rows])
 
 
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:
@@ -483,11 +334,11 @@ def _remove(tx: Transaction, key: str, name: str, by: str | None) -> Item | None
     )
     if not rows:
         return None
-    _release_references(tx, [row[-2:] for row in rows])
+    release_references(tx, [row[-2:] for row in rows])
     return _item(rows[0][:-2])
 
 
-def _release_references(tx: Transaction, removed: Sequence[Row]) -> None:
+def release_references(tx: Transaction, removed: Sequence[Row]) -> None:
     """Release the jobs and files, given as ``(job_id, file_id)``, that removed items referred to."""
     if any(job_id is not None for job_id, _ in removed):
         drop(tx, FORGOTTEN)  # so that retention examines again the jobs that were kept
@@ -495,7 +346,8 @@ def _release_references(tx: Transaction, removed: Sequence[Row]) -> None:
         renew_grace(tx, files)
 
 
-def _count(tx: Transaction, key: str) -> int:
+def count(tx: Transaction, key: str) -> int:
+    """Return the number of items of a collection."""
     ((count,),) = tx.execute(
         "SELECT count(*) FROM collection_items WHERE collection = :key AND removed_at IS NULL", {"key": key}
     )
@@ -524,11 +376,6 @@ def _called(key: str) -> str:
     if is_of_job(key):
         return ARTIFACTS
     return INTERNAL if is_internal(key) else called(key)
-
-
-def no_collection(key: str) -> NotFound:
-    """Return the refusal for a missing collection."""
-    return NotFound(f"There is no collection {called(key)!r}.", resource_type="collection", resource_id=called(key))
 
 
 def _no_item(key: str, name: str) -> NotFound:

@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
-from ojster.collections.contents import artifacts_of, look_up, need_collection, put, put_all
+from ojster.collections.contents import artifacts_of, look_up, put, put_all
 from ojster.collections.items import Item, NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
+from ojster.collections.places import need_collection
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.reacts import COLLECTS_BIT

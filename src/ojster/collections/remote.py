@@ -12,8 +12,8 @@ import msgspec
 from ojster.client.connection import (
     RemoteCapability,
 )
-from ojster.collections.contents import Collection
 from ojster.collections.items import ITEM_QUERY, Item, Lookup, NewItem, Where
+from ojster.collections.named import Collection
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ojster.collections import contents
-from ojster.collections.contents import Collection, Place
+from ojster.collections import contents, named
 from ojster.collections.items import Item, Lookup, NewItem, Where, check_collection_name
+from ojster.collections.named import Collection
+from ojster.collections.places import Place
 from ojster.core.tenant import split
 from ojster.jobs.scope import CapabilityService
 
@@ -22,12 +23,12 @@ class CollectionService(CapabilityService):
         Conflict
             A collection with this name exists.
         """
-        new = contents.NewCollection(self.scope.named(check_collection_name(name)), description, self.scope.who)
-        return await self.scope.do(contents.create_collections, new)
+        new = named.NewCollection(self.scope.named(check_collection_name(name)), description, self.scope.who)
+        return await self.scope.do(named.create_collections, new)
 
     async def all(self) -> list[Collection]:
         """Return the named collections, by name."""
-        found = await self.database.read(contents.list_collections, None)
+        found = await self.database.read(named.list_collections, None)
         return [one for name, one in found if self.scope.sees(split(name)[0])]
 
     async def delete(self, name: str, *, force: bool = False) -> None:
@@ -40,7 +41,7 @@ class CollectionService(CapabilityService):
         Conflict
             The collection has items, and ``force`` is false.
         """
-        await self.scope.do(contents.delete_collections, contents.Removal(self.scope.named(name), force))
+        await self.scope.do(named.delete_collections, named.Removal(self.scope.named(name), force))
 
     async def add(self, where: Where, item: NewItem) -> Item:
         """Add an item to a collection, and record the caller and the time.

@@ -23,6 +23,7 @@ from ojster.collections.outputs import (
 )
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, resolve
@@ -33,12 +34,12 @@ from ojster.events.reaction_rules import Action, Collect, Enqueue, StartWorkflow
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.admission import admit
-from ojster.jobs.request import Members, NewJob, read_job
+from ojster.jobs.request import NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.workflows.creation import create
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start
 from ojster.workflows.definitions import find
 from ojster.workflows.plan import read_workflow
-from ojster.workflows.workflows import create
 
 MAX_REACTION_ROUNDS: Final = 8
 """Maximum number of rounds of reactions that trigger reactions, in one transaction."""

@@ -14,7 +14,7 @@ from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, StreamEvent, gap, id_to_number
-from ojster.jobs.request import check_queue_name
+from ojster.jobs.names import check_queue_name
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 

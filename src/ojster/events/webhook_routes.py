@@ -25,7 +25,8 @@ from ojster.jobs import interventions
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
+from ojster.server.pages import numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 

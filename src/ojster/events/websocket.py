@@ -18,7 +18,7 @@ from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
-from ojster.jobs.request import check_queue_name
+from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
 from ojster.server.request import Services
 from ojster.service import Service

@@ -13,8 +13,8 @@ from ojster.client.connection import (
     RemoteCapability,
     members_of,
 )
+from ojster.core.json_objects import Members
 from ojster.files.file import OCTET_STREAM, File, NewFile
-from ojster.jobs.request import Members
 
 _TRANSFER_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0, read=600.0)
 """Timeouts of file transfers, in seconds. The server may read the whole file before it answers."""

@@ -15,7 +15,8 @@ from ojster.core.errors import InvalidRequest
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.service import UploadInterruptedError, range_of
 from ojster.server import wire
-from ojster.server.request import Answer, Header, HttpRequest, encode, whole
+from ojster.server.pages import whole
+from ojster.server.request import Answer, Header, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 

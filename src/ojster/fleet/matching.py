@@ -17,11 +17,11 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import Condition, Needs, Provided
 from ojster.jobs.claim_policy import UNLIMITED
 from ojster.jobs.places import last_places
-from ojster.jobs.request import read_members
 from ojster.storage.memory import Local
 from ojster.storage.transaction import Transaction, TryAgain
 

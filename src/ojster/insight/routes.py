@@ -32,8 +32,8 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.dead_letter_routes import revive
 from ojster.jobs.envelope import retry_policy, to_json
 from ojster.jobs.filters import filter_of
+from ojster.jobs.names import check_queue_name
 from ojster.jobs.queries import Page
-from ojster.jobs.request import check_queue_name
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.service import Sweep
 from ojster.queues import configuration
@@ -41,7 +41,8 @@ from ojster.queues.configuration import Configuration, QueueConfig
 from ojster.queues.rate_limit import Limits, parse_limits
 from ojster.queues.rules import Bound
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
+from ojster.server.pages import numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.storage import system
 from ojster.storage.system import Maintenance

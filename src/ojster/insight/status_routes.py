@@ -14,7 +14,8 @@ from typing import Any, Final
 from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
 from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter
 from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES
-from ojster.server.request import Answer, HttpRequest, encode, page_of
+from ojster.server.pages import page_of
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 from ojster.version import __version__
 from ojster.workflows.node import MAX_NODES

@@ -7,7 +7,8 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.outcome import Outcome
 from ojster.insight.task_values import TaskFilter
-from ojster.server.request import Answer, HttpRequest, encode, whole
+from ojster.server.pages import whole
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 

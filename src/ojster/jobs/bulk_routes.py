@@ -14,12 +14,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
+from ojster.core.json_objects import read_members
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
 from ojster.jobs.envelope import to_json
 from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
-from ojster.jobs.request import NewJob, read_members
+from ojster.jobs.request import NewJob
 from ojster.jobs.selection import JobFilter
 from ojster.server import wire
 from ojster.server.request import Answer, Handler, HttpRequest, encode

@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ojster.app import JobOptions, Retry, request_of
 from ojster.cli.options import Command, Duration, ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
 from ojster.client.interface import Client
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
+from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.bulk import Action
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter

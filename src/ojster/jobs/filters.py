@@ -8,7 +8,7 @@ from typing import Any, Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import STATE_NAMES, JobState
 from ojster.core.timestamps import parse_timestamp
-from ojster.jobs.request import check_queue_name
+from ojster.jobs.names import check_queue_name
 from ojster.jobs.selection import JobFilter
 
 

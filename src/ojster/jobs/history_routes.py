@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ojster.server.request import Answer, HttpRequest, encode, page_of
+from ojster.server.pages import page_of
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 LARGEST_PAGE: Final = 1_000

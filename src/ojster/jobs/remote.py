@@ -18,6 +18,7 @@ from ojster.client.connection import (
 from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
@@ -26,7 +27,6 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.request import Members
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.service import Sweep
 from ojster.jobs.transitions import ChangedJob

@@ -26,11 +26,12 @@ from ojster.jobs.queries import Page
 from ojster.jobs.request import NewJob
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.transitions import ChangedJob
-from ojster.queues import limits
+from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination, wait_ms
+from ojster.server.pages import page_of, pagination, wait_ms
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.notes import NewNote
 
@@ -45,7 +46,7 @@ async def enqueue(exchange: HttpRequest) -> Answer:
     told: dict[str, str] = {}
     if job.limit is not None:
         with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
-            told |= await engine.scope.look(limits.limit_headers, job.limit.key)
+            told |= await engine.scope.look(limit_views.limit_headers, job.limit.key)
     if may_be_bounded(engine.database.memory, job.queue):
         with contextlib.suppress(OjsterError):
             pressure = await engine.scope.look(pressures, job.queue)

@@ -16,7 +16,7 @@ from ojster.core.json_schema import compile_schema, parse_version
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import schemas
-from ojster.jobs.request import read_type
+from ojster.jobs.names import read_type
 from ojster.jobs.schemas import Mode, Schema, no_schema
 from ojster.server import wire
 from ojster.server.request import Answer, HttpRequest, encode

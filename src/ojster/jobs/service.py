@@ -20,6 +20,7 @@ from ojster.core.errors import (
     SchemaViolation,
 )
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
@@ -34,9 +35,10 @@ from ojster.jobs.extension import life
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.push import push
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.request import Members, NewJob, read_job
+from ojster.jobs.request import NewJob, read_job
 from ojster.jobs.schemas import Catalogue, Mode
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.selection import JobFilter, Step, walk
@@ -48,32 +50,32 @@ from ojster.storage.wakeups import FINISHED, job_topic
 
 log = logging.getLogger(__name__)
 
+
 W = TypeVar("W", Acknowledgement, FailureReport, Release, Progress, NewCheckpoint, Account)
+
 
 MAX_WAIT_SECONDS: Final = 60.0
 """Maximum long-poll wait, in seconds."""
 
+
 IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
+
 
 REPLY_CHECK_SECONDS: Final = 0.1
 """Interval, in seconds, of checks whether another process has answered a request with the same idempotency key."""
 
+
 SWEEP_BATCH_SIZE: Final = 200
 """Maximum number of jobs that a sweep handles in one transaction: a few milliseconds of work."""
+
 
 RESERVED_QUEUE_PREFIX: Final = "ojster."
 """Prefix of the queue names that are reserved for Ojster."""
 
+
 MAX_ITEM_RESULTS: Final = 1_000
 """Maximum number of per-job results returned by a bulk operation."""
-
-JobRequest = dict[str, Any]
-
-Enqueue = Callable[[JobRequest], Awaitable[JobRequest]]
-
-EnqueueMiddleware = Callable[[JobRequest, Enqueue], Awaitable[JobRequest]]
-"""Wraps every push: gets the request and ``next``; may change it, or raise to refuse it. Spec: ojs-middleware"""
 
 
 class Sweep:
@@ -562,28 +564,6 @@ def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[st
             f"Job arguments do not match the schema of {job.type}@{schema.name}.", validation_errors=wrong
         )
     return tuple(f"Schema validation warning: {one}" for one in wrong)
-
-
-async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: Members) -> Members:
-    """Pass an enqueue request through the middleware, the first outermost; a middleware may raise to refuse it."""
-    if not middleware:
-        return members
-
-    async def enqueue(request: JobRequest) -> JobRequest:
-        return request
-
-    chain: Enqueue = enqueue
-    for layer in reversed(middleware):
-        chain = _wrap(layer, chain)
-    request = await chain(msgspec.json.decode(msgspec.json.encode(members)))
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
-
-
-def _wrap(layer: EnqueueMiddleware, inner: Enqueue) -> Enqueue:
-    async def wrapped(request: JobRequest) -> JobRequest:
-        return await layer(request, inner)
-
-    return wrapped
 
 
 def _should_wait(jobs: Sequence[Job]) -> bool:

@@ -24,7 +24,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import parse_failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-from ojster.jobs.request import check_queue_name, read_type
+from ojster.jobs.names import check_queue_name, read_type
 from ojster.jobs.versions import Handled, parse_handled
 from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
 from ojster.server import wire

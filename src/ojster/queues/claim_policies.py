@@ -20,17 +20,8 @@ from ojster.jobs.extension import settle
 from ojster.jobs.places import last_places
 from ojster.jobs.transitions import finish, write_states
 from ojster.queues.fairness import STRICT, FairnessState, Sharing
-from ojster.queues.limits import (
-    MAX_KEYS_PER_READ,
-    RESCHEDULE_DELAY_US,
-    Gate,
-    Head,
-    Limit,
-    count_active,
-    find_limit,
-    heads,
-    key_of_queue,
-)
+from ojster.queues.gates import MAX_KEYS_PER_READ, Gate, Head, heads
+from ojster.queues.limits import RESCHEDULE_DELAY_US, Limit, count_active, find_limit, key_of_queue
 from ojster.queues.pool import Pool, pools_by_name
 from ojster.queues.pools import count_active_jobs, is_starved, pool_capacity
 from ojster.queues.rules import queue_rules

@@ -8,11 +8,13 @@ from typing import Final
 from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.extension import Due, Extension, Group
 from ojster.jobs.failure import Failure
-from ojster.jobs.request import Members, NewJob, queue_of
+from ojster.jobs.options import queue_of
+from ojster.jobs.request import NewJob
 from ojster.jobs.scope import Scope
 from ojster.queues.backpressure import make_room
 from ojster.queues.claim_policies import (

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ojster.core.durations import format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.request import check_queue_name
+from ojster.jobs.names import check_queue_name
 from ojster.queues import pools
 from ojster.queues.fairness import Sharing
 from ojster.queues.pool import Pool

@@ -11,11 +11,12 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import parse_timestamp
-from ojster.queues import limits
+from ojster.queues import limit_views, limits
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits, check_key, parse_limits
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
+from ojster.server.pages import numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 
@@ -23,7 +24,7 @@ async def list_rate_limits(exchange: HttpRequest) -> Answer:
     """List the rate limits by key, with their current usage."""
     page = numbered_page(exchange.query)
     found, total = await exchange.engine.scope.look(
-        limits.list_limits, (exchange.engine.scope.tenant or "", page.size, page.offset)
+        limit_views.list_limits, (exchange.engine.scope.tenant or "", page.size, page.offset)
     )
     items = [state.to_wire() for state in found]
     return Answer(encode({"items": items, "pagination": numbered_pagination(page, total)}))
@@ -55,7 +56,7 @@ async def restore_rate_limit(exchange: HttpRequest) -> Answer:
 
 
 async def _shown(exchange: HttpRequest, key: str) -> Answer:
-    state = await exchange.engine.scope.look(limits.show_limits, exchange.engine.scope.named(key))
+    state = await exchange.engine.scope.look(limit_views.show_limits, exchange.engine.scope.named(key))
     shown: dict[str, Any] = state.to_wire()
     return Answer(encode(shown))
 

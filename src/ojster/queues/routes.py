@@ -10,10 +10,11 @@ from typing import Any, Final
 from ojster.core.durations import SECOND
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.request import check_queue_name
+from ojster.jobs.names import check_queue_name
 from ojster.queues.queues import Queue
 from ojster.queues.rate_limit import Limits
-from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination
+from ojster.server.pages import page_of, pagination
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ojster.core.json_objects import Members
 from ojster.fleet.ml_resources import ResourceLimits
-from ojster.jobs.request import Members
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction
 

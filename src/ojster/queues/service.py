@@ -6,7 +6,7 @@ from ojster.core.errors import (
     NotFound,
 )
 from ojster.core.tenant import NOBODY
-from ojster.jobs.request import check_queue_name
+from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.service import JobService
 from ojster.queues import queues

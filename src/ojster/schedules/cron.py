@@ -15,11 +15,13 @@ import msgspec
 
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import settle
+from ojster.jobs.options import queue_of
 from ojster.jobs.push import push
-from ojster.jobs.request import NewJob, queue_of, read_job, read_members
+from ojster.jobs.request import NewJob, read_job
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
 from ojster.schedules.cron_expression import CronSchedule

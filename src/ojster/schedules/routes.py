@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import Members, read_members
 from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.request import Members, read_members
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination
+from ojster.server.pages import page_of, pagination
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from ojster.core.json_objects import read_members
 from ojster.core.tenant import split
 from ojster.jobs.extension import life
-from ojster.jobs.request import read_job, read_members
+from ojster.jobs.request import read_job
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.schedules import cron
 

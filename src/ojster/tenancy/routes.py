@@ -22,7 +22,8 @@ from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
 from ojster.queues.rate_limit import MAX_LIMIT, Rate, parse_rate
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, numbered_page, numbered_pagination
+from ojster.server.pages import numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.tenancy import tenants
 from ojster.tenancy.tenant import Tenant

@@ -10,11 +10,11 @@ import msgspec
 from ojster.client.interface import Client
 from ojster.context import JobContext, Released
 from ojster.core.errors import OjsterError
+from ojster.core.json_objects import read_members
 from ojster.core.values import to_json
 from ojster.jobs.code import ATTRIBUTE, read_code
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release, Then
-from ojster.jobs.request import read_members
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import Properties

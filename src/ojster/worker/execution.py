@@ -17,9 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from ojster import tracing
-from ojster.app import App, JobType, error_type
+from ojster.app import App, JobType
 from ojster.context import JobContext, Outcome, RateLimited, Released, enter_job
 from ojster.core.values import to_json, to_timestamp
+from ojster.job_options import error_type
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release

@@ -18,11 +18,12 @@ from ojster.collections.contents import promise
 from ojster.collections.outputs import collect_outputs, finder
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.json_objects import read_members
 from ojster.core.references import INDEX, Reference, Unresolvable, follow, resolve
 from ojster.core.states import JobState
 from ojster.jobs.admission import admit
 from ojster.jobs.expiration import kept_until
-from ojster.jobs.request import NewJob, read_job, read_members
+from ojster.jobs.request import NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph, Workflow, WorkflowState

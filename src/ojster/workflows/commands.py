@@ -21,22 +21,23 @@ from rich.tree import Tree
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
+from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.failure import Failure
-from ojster.jobs.request import read_members
-from ojster.workflow import preview
 from ojster.workflows.drawing import MARKS, draw
 from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.handle import MAX_WATCH_POLL_SECONDS
 from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.notes import NewNote
 from ojster.workflows.plan import CONTAINERS, read_workflow
+from ojster.workflows.preview import preview
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
+from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
-from ojster.workflows.workflows import Review, StepAddress
+from ojster.workflows.workflows import Review
 
 STYLES: Final = {
     "waiting": "bright_black",

@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest, SchemaViolation
+from ojster.core.json_objects import Members
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
-from ojster.jobs.request import Members
 from ojster.jobs.retry import RetryPolicy, parse_retry_policy
 from ojster.workflows.locks import compile_lock
 

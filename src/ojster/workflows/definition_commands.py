@@ -12,7 +12,7 @@ from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
 from ojster.core.errors import Duplicate, NotFound
-from ojster.jobs.request import Members, read_members
+from ojster.core.json_objects import Members, read_members
 from ojster.workflow import start_request
 from ojster.workflows.commands import follow, parameter, read_file
 from ojster.workflows.definition import Definition

@@ -12,8 +12,8 @@ from ojster.client.connection import (
     RemoteCapability,
     list_of,
 )
+from ojster.core.json_objects import Members
 from ojster.core.timestamps import parse_timestamp
-from ojster.jobs.request import Members
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 

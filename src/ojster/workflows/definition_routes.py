@@ -8,7 +8,8 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination
+from ojster.server.pages import page_of, pagination
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named

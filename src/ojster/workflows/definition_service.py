@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ojster.core.json_objects import Members
 from ojster.core.tenant import split
-from ojster.jobs.request import Members
 from ojster.jobs.scope import CapabilityService
 from ojster.workflows import definitions
 from ojster.workflows.definition import Definition, read_definition

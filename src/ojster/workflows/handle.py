@@ -17,8 +17,9 @@ from ojster.workflow import DrawingFormat
 from ojster.workflows.drawing import draw
 from ojster.workflows.info import WorkflowError, WorkflowInfo
 from ojster.workflows.status import WorkflowStatus
+from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.workflows import Review, StepAddress
+from ojster.workflows.workflows import Review
 
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from ojster.collections.items import INTERNAL, Lookup, Provided, read_lookup, read_provided
 from ojster.core.errors import InvalidWorkflow, OjsterError
 from ojster.core.ids import is_job_id, new_id
+from ojster.core.json_objects import Members, read_members
 from ojster.core.references import (
     INDEX,
     ITEM,
@@ -34,17 +35,8 @@ from ojster.events.reaction_rules import Collect
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
-from ojster.jobs.request import (
-    PRIORITIES,
-    Members,
-    NewJob,
-    read_job,
-    read_members,
-    read_moment,
-    read_options,
-    read_owner,
-    read_span,
-)
+from ojster.jobs.options import PRIORITIES, read_moment, read_options, read_span
+from ojster.jobs.request import NewJob, read_job, read_owner
 from ojster.jobs.retry import parse_retry_policy
 from ojster.workflows.conditions import InvalidCondition, check_condition
 from ojster.workflows.node import MAX_NODES, TWO_PART, Inputs, Kind, Node, Rule, count_ended_predecessor

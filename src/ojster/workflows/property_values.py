@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import Conflict, InvalidRequest, PayloadTooLarge
+from ojster.core.json_objects import Members, check_depth, read_members
 from ojster.core.parsing import read_value
-from ojster.jobs.request import Members, check_depth, read_members
 
 MAX_PROPERTIES: Final = 1_000
 """Maximum number of properties of a workflow."""

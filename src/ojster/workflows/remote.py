@@ -16,16 +16,17 @@ from ojster.client.connection import (
 )
 from ojster.core.errors import Duplicate
 from ojster.core.ids import new_id
+from ojster.core.json_objects import Members
 from ojster.jobs.failure import Failure
-from ojster.jobs.request import Members
 from ojster.jobs.transitions import ChangedJob
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
-from ojster.workflows.workflows import Review, StepAddress
+from ojster.workflows.workflows import Review
 
 _encode: Final = msgspec.json.Encoder().encode
 

@@ -9,11 +9,14 @@ import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.json_objects import Members, read_members
 from ojster.jobs.failure import Failure
-from ojster.jobs.request import Members, read_job, read_members
+from ojster.jobs.request import read_job
 from ojster.jobs.transitions import cancel_job, fail_attempt
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.advance import Advance, emit
+from ojster.workflows.cancellation import abort
+from ojster.workflows.creation import create
 from ojster.workflows.definition import Definition, read_workflow_retry_policy
 from ojster.workflows.definitions import find
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
@@ -21,7 +24,6 @@ from ojster.workflows.node import NodeState
 from ojster.workflows.plan import NewWorkflow, read_spec, read_workflow
 from ojster.workflows.states import change_workflow
 from ojster.workflows.stopping import stopped_nodes
-from ojster.workflows.workflows import abort, create
 
 _encode: Final = msgspec.json.Encoder().encode
 

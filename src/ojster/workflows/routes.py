@@ -11,16 +11,18 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 from ojster.jobs.routes import read_note, read_resumption
 from ojster.server import wire
-from ojster.server.request import Answer, HttpRequest, encode, page_of, pagination, wait_ms, whole
+from ojster.server.pages import page_of, pagination, wait_ms, whole
+from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
+from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
-from ojster.workflows.workflows import Review, StepAddress
+from ojster.workflows.workflows import Review
 
 
 async def create_workflow(exchange: HttpRequest) -> Answer:

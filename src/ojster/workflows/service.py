@@ -12,15 +12,16 @@ import msgspec
 from ojster.core.errors import (
     InvalidRequest,
 )
+from ojster.core.json_objects import Members, read_members
 from ojster.jobs.failure import Failure
 from ojster.jobs.queries import no_workflow
-from ojster.jobs.request import Members, read_job, read_members
+from ojster.jobs.request import read_job
 from ojster.jobs.schemas import Catalogue
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, check_args
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
-from ojster.workflows import notes, properties, status, suspensions, views, workflows
+from ojster.workflows import cancellation, creation, notes, properties, restart, status, suspensions, views, workflows
 from ojster.workflows.definition import START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
@@ -32,9 +33,10 @@ from ojster.workflows.plan import NewWorkflow, Problem, read_workflow, refusal_o
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.property_values import check_changes
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.views import WorkflowCounts, WorkflowFilter, WorkflowRequest
-from ojster.workflows.workflows import Review, StepAddress
+from ojster.workflows.workflows import Review
 
 LARGE_REQUEST: Final = 100_000
 """Size in bytes above which a workflow request is read in a thread, so that other calls need not wait."""
@@ -142,7 +144,7 @@ class WorkflowService(CapabilityService):
         Duplicate
             A workflow with the given id exists.
         """
-        return [accepted(one) for one in await self.database.run_many(workflows.create, new)]
+        return [accepted(one) for one in await self.database.run_many(creation.create, new)]
 
     async def show(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
@@ -200,7 +202,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             There is no such workflow, or it is in a final state.
         """
-        return await self._steered(workflows.cancel_workflows, workflow_id)
+        return await self._steered(cancellation.cancel_workflows, workflow_id)
 
     async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Run the steps of a workflow again that did not succeed.
@@ -210,7 +212,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The workflow does not exist, or has not finished, or is completed.
         """
-        return await self._steered(workflows.retry_workflows, workflow_id)
+        return await self._steered(restart.retry_workflows, workflow_id)
 
     async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: nothing of it starts until it is released.
@@ -342,7 +344,7 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             The step does not exist, or has ended.
         """
-        return await self._steered(workflows.cancel_steps, address, address.workflow_id)
+        return await self._steered(cancellation.cancel_steps, address, address.workflow_id)
 
     async def _steered(self, operation: Any, argument: Any, workflow_id: str | None = None) -> WorkflowInfo:
         await self._check_workflow(workflow_id or argument)

@@ -15,10 +15,10 @@ import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.json_objects import read_members
 from ojster.core.states import JobState
 from ojster.jobs.failure import Failure
 from ojster.jobs.queries import no_job, no_workflow
-from ojster.jobs.request import read_members
 from ojster.jobs.transitions import (
     ChangedJob,
     cancel_job,
@@ -33,9 +33,9 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance
 from ojster.workflows.graph import Graph, Workflow, find_workflow
 from ojster.workflows.node import Kind
+from ojster.workflows.steps import find_step
 from ojster.workflows.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.wait import ATTRIBUTE, WAIT_TYPE, decode_wait, read_wait
-from ojster.workflows.workflows import find_step
 
 
 class SuspensionKind(StrEnum):

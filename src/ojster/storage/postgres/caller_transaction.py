@@ -21,9 +21,11 @@ from ojster.core.errors import InvalidRequest, NotInTransaction
 from ojster.core.settings import Settings
 from ojster.storage.database import topics_of
 from ojster.storage.memory import Memory
-from ojster.storage.postgres.database import NOW, SLOTS, PostgresTransaction, channel_of
+from ojster.storage.postgres.clock import NOW
+from ojster.storage.postgres.database import channel_of
 from ojster.storage.postgres.notifier import messages
 from ojster.storage.postgres.pipeline import Array, Value, texts, translate, unnest
+from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
 from ojster.storage.transaction import Parameters, Row, Transaction
 
 R = TypeVar("R")

@@ -1,0 +1,82 @@
+"""Where items are: named collections, and those of workflows and jobs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.collections.items import (
+    key_of_job,
+    key_of_workflow,
+)
+from ojster.core.errors import NotFound
+from ojster.core.ids import is_job_id
+from ojster.core.tenant import called, qualify, split
+from ojster.jobs.queries import no_job, no_workflow
+from ojster.storage.transaction import Transaction
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A collection: named (qualified name), of a workflow, or of a job; ``tenant``: tenant scope (``None``: all).
+
+    With a name and a job: the collection with this name of the job's tenant.
+    """
+
+    name: str | None = None
+    workflow_id: str | None = None
+    job_id: str | None = None
+    tenant: str | None = None
+
+
+def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[str, str]:
+    """Return the key of a collection's items, and its tenant.
+
+    Raises
+    ------
+    NotFound
+        The collection, workflow or job does not exist.
+    """
+    if place.job_id is not None:
+        job = (tx.lock_jobs if lock else tx.find_jobs)([place.job_id]).get(place.job_id)
+        if job is None or place.tenant not in (None, job.tenant):
+            raise no_job(place.job_id)
+        if place.name is not None:
+            return need_collection(tx, qualify(job.tenant, called(place.name))), job.tenant
+        return key_of_job(job.seq), job.tenant
+    if place.workflow_id is not None:
+        seq, tenant = _find_workflow(tx, place.workflow_id, lock=lock)
+        if place.tenant not in (None, tenant):
+            raise no_workflow(place.workflow_id)
+        return key_of_workflow(seq), tenant
+    name = place.name or ""
+    return need_collection(tx, name), split(name)[0]
+
+
+def _find_workflow(tx: Transaction, id: str, *, lock: bool) -> tuple[int, str]:
+    """Return the ``seq`` and the tenant of a workflow, or raise ``NotFound``."""
+    if not is_job_id(id):
+        raise no_workflow(id)
+    rows = tx.execute(
+        "SELECT seq, tenant FROM workflows WHERE id = :id AND state <> 'forgotten'" + (tx.for_update if lock else ""),
+        {"id": id},
+    )
+    if not rows:
+        raise no_workflow(id)
+    return rows[0][0], rows[0][1]
+
+
+def need_collection(tx: Transaction, key: str) -> str:
+    """Return the key of a named collection's items.
+
+    Raises
+    ------
+    NotFound
+        The collection does not exist.
+    """
+    if not tx.execute("SELECT name FROM collections WHERE name = :name", {"name": key}):
+        raise no_collection(key)
+    return key
+
+
+def no_collection(key: str) -> NotFound:
+    """Return the refusal for a missing collection."""
+    return NotFound(f"There is no collection {called(key)!r}.", resource_type="collection", resource_id=called(key))

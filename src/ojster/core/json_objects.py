@@ -1,0 +1,143 @@
+"""JSON objects as they are received: members that are not decoded, checked for depth and repeated names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from array import array
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.errors import InvalidPayload
+
+MAX_NESTING_DEPTH: Final = 100
+
+
+Members = dict[str, msgspec.Raw]
+"""The members of a JSON object, each as its raw bytes."""
+
+
+_decode_members: Final[Callable[[bytes | msgspec.Raw], Members]] = msgspec.json.Decoder(Members).decode
+
+
+def read_members(body: bytes | msgspec.Raw, what: str = "The request body") -> Members:
+    """Return the members of the JSON object in ``body``, each as its raw bytes.
+
+    Raises
+    ------
+    InvalidPayload
+        The body is empty, is not UTF-8 or JSON, is not an object, is nested too deeply, or has a member twice or a lone
+        surrogate.
+    """
+    raw = bytes(body)
+    try:
+        raw.decode()
+        members = _decode_members(raw)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"{what} is not UTF-8: byte {error.start} is invalid.") from None
+    except RecursionError:
+        raise _too_deep(what) from None
+    except msgspec.ValidationError:
+        raise InvalidPayload(f"{what} must be a JSON object.") from None
+    except msgspec.DecodeError as error:
+        if not raw.strip():
+            raise InvalidPayload(f"{what} is empty; it must be a JSON object.") from None
+        if b"\\u" in raw:  # half a surrogate pair is reported as if the data ended
+            with contextlib.suppress(json.JSONDecodeError, RecursionError):
+                _check_names_and_surrogates(raw, what)
+        raise InvalidPayload(f"{what} is not valid JSON: {error}.") from None
+    if raw.count(b"[") + raw.count(b"{") > MAX_NESTING_DEPTH:
+        check_depth(raw, what)
+    if b"\\ud" in raw or b"\\uD" in raw or not _holds_each_name_once(raw, members):
+        _check_names_and_surrogates(raw, what)
+    return members
+
+
+def check_depth(raw: bytes, what: str) -> None:
+    """Reject valid JSON nested deeper than ``MAX_NESTING_DEPTH`` levels: many clients cannot decode it."""
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(plain.translate(None, _NO_BRACKETS).split(b'"')[::2])  # the text between the strings
+    if max(accumulate(array("b", brackets.translate(_STEPS)))) > MAX_NESTING_DEPTH:
+        raise _too_deep(what)
+
+
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
+"""Change of depth for each bracket: 1, or -1 as a signed byte."""
+
+
+def _too_deep(what: str) -> InvalidPayload:
+    return InvalidPayload(f"{what} is nested deeper than {MAX_NESTING_DEPTH} levels.")
+
+
+def _holds_each_name_once(raw: bytes, members: Members) -> bool:
+    """Whether each top-level name certainly occurs once. Decoding keeps the last of a repeated name.
+
+    The check must cost next to nothing.
+
+    Compact JSON consists of the decoded names and values, and of quotes, colons, commas and braces, so its length is
+    known. Other JSON passes if it has no escapes and the text of each name occurs once anywhere.
+    """
+    count = len(members)
+    if len(raw) == 4 * count + 1 + len("".join(members).encode()) + sum(map(len, members.values())):
+        return True
+    if count > _FEW_NAMES or b"\\" in raw:
+        return False
+    for name in members:  # noqa: SIM110  (a generator would take twice as long)
+        if raw.count(b'"%b"' % name.encode()) != 1:
+            return False
+    return True
+
+
+_FEW_NAMES: Final = 24
+
+
+def check_names(raw: bytes | msgspec.Raw, what: str) -> None:
+    """Reject a JSON object inside a parsed body if it has a member twice.
+
+    Raises
+    ------
+    InvalidPayload
+        A member occurs twice.
+    """
+    if not _holds_each_name_once(bytes(raw), _decode_members(raw)):
+        _check_names_and_surrogates(bytes(raw), what)
+
+
+class _Object(dict[str, Any]):
+    repeated: str | None = None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    found = _Object(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        found.repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return found
+
+
+def _no_number(text: str) -> int:
+    return 0
+
+
+def _check_names_and_surrogates(raw: bytes, what: str) -> None:
+    """Run the slow, exact check, for the few bodies that may have a name twice or a lone surrogate."""
+    try:
+        value = json.loads(raw, object_pairs_hook=_object, parse_int=_no_number, parse_float=_no_number)
+    except RecursionError:
+        raise _too_deep(what) from None
+    if isinstance(value, _Object) and value.repeated is not None:
+        raise InvalidPayload(f"{what} has the member {value.repeated!r} twice.", field=value.repeated)
+    if b"\\u" not in raw:
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidPayload(
+            f"{what} has an unpaired surrogate (\\u{ord(error.object[error.start]):04x}), which is not a character."
+        ) from None

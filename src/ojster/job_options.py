@@ -1,0 +1,227 @@
+"""Options of job types, as Python writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ojster.agents import attributes
+from ojster.core.ids import new_id
+from ojster.core.json_objects import Members
+from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.events.reaction_rules import ATTRIBUTE
+from ojster.fleet import ml_resources
+from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """Retry policy of a job.
+
+    Parameters
+    ----------
+    max_attempts:
+        Maximum number of attempts, including the first.
+    initial_interval, max_interval:
+        First and longest delay, in seconds or as a ``timedelta``.
+    backoff:
+        Growth of the delay from one retry to the next.
+    coefficient:
+        Base of exponential backoff, exponent of polynomial backoff.
+    jitter:
+        Whether to multiply each delay by a random factor from 0.5 to 1.5 (up to ``max_interval``), so that jobs that
+        failed together are not retried together.
+    give_up_on:
+        Exception classes or error types (``auth.*`` for a prefix) that are not retried.
+    dead_letter:
+        Whether to keep a job that is not retried any more as a dead letter, for inspection and manual retry. If false,
+        the job is only discarded.
+
+    Spec: ojs-retry
+    """
+
+    max_attempts: int = 3
+    initial_interval: Seconds = 1.0
+    max_interval: Seconds = 300.0
+    backoff: Literal["exponential", "linear", "constant", "polynomial"] = "exponential"
+    coefficient: float = 2.0
+    jitter: bool = True
+    give_up_on: Sequence[type[BaseException] | str] = ()
+    dead_letter: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the policy as the ``retry`` object of a job."""
+        return {
+            "max_attempts": self.max_attempts,
+            "initial_interval_ms": to_millis(self.initial_interval),
+            "max_interval_ms": to_millis(self.max_interval),
+            "backoff_strategy": self.backoff,
+            "backoff_coefficient": self.coefficient,
+            "jitter": self.jitter,
+            "non_retryable_errors": [
+                entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on
+            ],
+            "on_exhaustion": "dead_letter" if self.dead_letter else "discard",
+        }
+
+
+class Unique(msgspec.Struct, frozen=True, kw_only=True):
+    """Uniqueness policy: which jobs are duplicates, and how to handle a duplicate.
+
+    Parameters
+    ----------
+    keys:
+        Parts of the job that must be equal: ``queue``, ``args``, ``meta``. The type must always be equal.
+    args_keys, meta_keys:
+        Members of ``args`` and ``meta`` that must be equal. ``None`` compares all of ``args``; ``meta`` requires
+        ``meta_keys``.
+    period:
+        Maximum age of the existing job, in seconds. ``None``: any age.
+    states:
+        States in which an existing job counts; by default all unfinished states.
+    on_conflict:
+        ``reject`` raises ``Duplicate``; ``ignore`` returns the existing job; ``replace`` cancels the existing job;
+        ``replace_except_schedule`` cancels it and keeps its scheduled time.
+
+    Spec: ojs-unique-jobs
+    """
+
+    keys: Sequence[str] = ("args",)
+    args_keys: Sequence[str] | None = None
+    meta_keys: Sequence[str] | None = None
+    period: Seconds | None = None
+    states: Sequence[str] | None = None
+    on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] = "reject"
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the policy as the ``unique`` object of a job."""
+        wire: dict[str, Any] = {"keys": ["type", *self.keys], "on_conflict": self.on_conflict}
+        for name in ("args_keys", "meta_keys", "states"):
+            if (value := getattr(self, name)) is not None:
+                wire[name] = list(value)
+        if self.period is not None:
+            wire["period"] = to_duration(self.period)
+        return wire
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """Concurrency and rate limits for jobs that share a key.
+
+    The limits apply to all jobs with the key together, across types, queues and workers. If jobs declare different
+    limits, those of the last job pushed apply.
+
+    Parameters
+    ----------
+    key:
+        Name of the protected resource, such as ``stripe-api`` or ``tenant:acme``.
+    concurrency:
+        Maximum number of jobs that run at the same time; 0 lets none start.
+    rate:
+        Maximum number of starts in a window: ``(100, 60)`` allows 100 starts in 60 seconds. The window begins with its
+        first start.
+    throttle:
+        Maximum number of starts in a period, evenly spaced: ``(10, 1)`` allows 10 starts per second.
+    on_limit:
+        ``wait`` keeps the job in its queue until it may start; ``reschedule`` makes it a scheduled job; ``drop``
+        discards it.
+
+    Spec: ojs-rate-limiting
+    """
+
+    key: str
+    concurrency: int | None = None
+    rate: tuple[int, Seconds] | None = None
+    throttle: tuple[int, Seconds] | None = None
+    on_limit: Literal["wait", "reschedule", "drop"] = "wait"
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the policy as the ``rate_limit`` object of a job."""
+        wire: dict[str, Any] = {"key": self.key, "on_limit": self.on_limit}
+        if self.concurrency is not None:
+            wire["concurrency"] = self.concurrency
+        for name, rate in (("rate", self.rate), ("throttle", self.throttle)):
+            if rate is not None:
+                wire[name] = {"limit": rate[0], "period": to_duration(rate[1])}
+        return wire
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a job; ``None`` leaves an option to the server. See ``App.job``."""
+
+    queue: str | None = None
+    priority: int | None = None
+    timeout: Seconds | None = None
+    retry: Retry | int | Mapping[str, Any] | None = None
+    unique: Unique | Mapping[str, Any] | None = None
+    rate_limit: RateLimit | Mapping[str, Any] | None = None
+    delay: Seconds | None = None
+    scheduled_at: datetime | None = None
+    expires_in: Seconds | None = None
+    expires_at: datetime | None = None
+    tags: Sequence[str] | None = None
+    pending: bool | None = None
+    meta: Mapping[str, Any] | None = None
+    version: str | None = None
+    resources: Mapping[str, Any] | None = None
+    requires: Mapping[str, Any] | None = None
+    agent: Mapping[str, Any] | None = None
+    reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    expiration_delay: Seconds | Literal["never"] | None = None
+
+    def beside(self) -> Members:
+        """Return the members of a job that are siblings of its ``options``."""
+        members: dict[str, Any] = {} if self.version is None else {"version": self.version}
+        members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
+        members |= {attributes.PREFIX + name: value for name, value in (self.agent or {}).items()}
+        if self.requires is not None:
+            members[ml_resources.REQUIRES] = self.requires
+        if self.reactions is not None:
+            members[ATTRIBUTE] = self.reactions
+        if self.expiration_delay is not None:
+            members[EXPIRATION] = to_expiration_delay(self.expiration_delay)
+        return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
+
+    def to_wire(self) -> bytes:
+        """Return the ``options`` object of a job, as JSON."""
+        wire: dict[str, Any] = {}
+        for name in ("queue", "priority", "tags", "pending"):
+            if (value := getattr(self, name)) is not None:
+                wire[name] = value
+        if self.timeout is not None:
+            wire["timeout_ms"] = to_millis(self.timeout)
+        if self.retry is not None:
+            wire["retry"] = policy_to_wire({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
+        if self.unique is not None:
+            wire["unique"] = policy_to_wire(self.unique)
+        if self.rate_limit is not None:
+            wire["rate_limit"] = policy_to_wire(self.rate_limit)
+        if self.delay is not None:
+            wire["scheduled_at"] = "+" + to_duration(self.delay)
+        if self.scheduled_at is not None:
+            wire["scheduled_at"] = to_timestamp(self.scheduled_at, "scheduled_at")
+        if self.expires_in is not None:
+            wire["expires_at"] = "+" + to_duration(self.expires_in)
+        if self.expires_at is not None:
+            wire["expires_at"] = to_timestamp(self.expires_at, "expires_at")
+        return _encode(wire)
+
+
+def error_type(kind: type[BaseException]) -> str:
+    """Return the error type of an exception class: its ``error_type``, or its name."""
+    return getattr(kind, "error_type", None) or kind.__name__
+
+
+def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions()) -> Members:  # noqa: B008
+    """Return the enqueue request of a job without a local handler."""
+    request: dict[str, Any] = {"id": new_id(), "type": type, "args": list(args), "meta": dict(options.meta or {})}
+    members = {name: msgspec.Raw(to_json(value)) for name, value in request.items()}
+    return members | {"options": msgspec.Raw(options.to_wire())} | options.beside()
+
+
+def policy_to_wire(policy: Retry | Unique | RateLimit | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a policy as requests have it."""
+    return dict(policy) if isinstance(policy, Mapping) else policy.to_wire()

@@ -1,0 +1,62 @@
+"""Loading applications and plug-ins by name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ojster.app import App
+from ojster.core.errors import InvalidRequest
+
+
+def load_plugin(where: str) -> Callable[[Any], object]:
+    """Return the function at ``module:name``, a plug-in of a server.
+
+    Raises
+    ------
+    InvalidRequest
+        The module does not exist, or has no such function.
+    """
+    module_name, _, name = where.partition(":")
+    found = getattr(_import(module_name), name or "install", None)
+    if not callable(found):
+        raise InvalidRequest(f"{module_name!r} has no function named {name or 'install'!r}. Name it: MODULE:FUNCTION.")
+    plugin: Callable[[Any], object] = found
+    return plugin
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module; the working directory is searched, too."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.startswith(error.name):
+            raise InvalidRequest(f"No module {name!r} in {os.getcwd()}. Check the name.") from None
+        raise
+
+
+def load_app(where: str) -> App:
+    """Return the application at ``module:name``; without a name, the module's only ``App``.
+
+    Raises
+    ------
+    InvalidRequest
+        The module does not exist, or has no such application.
+    """
+    module_name, _, name = where.partition(":")
+    module = _import(module_name)
+    if name:
+        found = getattr(module, name, None)
+        if not isinstance(found, App):
+            raise InvalidRequest(f"{module_name!r} has no App named {name!r}.")
+        return found
+    apps = [value for value in vars(module).values() if isinstance(value, App)]
+    if len(apps) != 1:
+        raise InvalidRequest(f"{module_name!r} has {len(apps)} Apps, not one. Use {module_name}:NAME.")
+    return apps[0]

@@ -1,0 +1,172 @@
+"""Limits during a claim: their remaining capacity, and the jobs that start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.job import Job
+from ojster.queues.limits import UNLIMITED, Limit, count_active, find_limit, limit_of, write_limit
+from ojster.storage.transaction import Transaction
+
+_ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
+"""SQL: the active jobs with a key. Worded like the partial index on unfinished jobs with a key."""
+
+_COLUMNS: Final = (
+    "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "
+    "override_until, window_started_at, window_used, next_start_at, blocked_until, opens_at, exceeded"
+)
+
+MAX_KEYS_PER_READ: Final = 200
+"""Maximum number of keys that a claim reads from one queue at a time."""
+
+
+class Gate:
+    """A limit during a claim: its remaining capacity, and the jobs that start.
+
+    The limit is first read without a lock. Only a claim that finds capacity locks it and reads it again. A claim that
+    finds it locked skips it, and its queues are woken when the lock is released. So claims never wait for a lock.
+
+    Attributes
+    ----------
+    limit:
+        The limit as last read.
+    room:
+        Number of jobs that may still start.
+    strategy:
+        Strategy that has no capacity; ``None``: there is capacity.
+    opens_at:
+        Time at which that strategy has capacity again, in microseconds since the epoch; ``None``: unknown.
+    """
+
+    def __init__(self, tx: Transaction, limit: Limit, active: int) -> None:
+        self._tx = tx
+        self._started: list[Job] = []
+        self._is_ours = False
+        self._look(limit, active)
+
+    def _look(self, limit: Limit, active: int) -> None:
+        self.limit = limit
+        self.room = UNLIMITED
+        self.strategy: str | None = None
+        self.opens_at: int | None = None
+        now, allowed = self._tx.now, limit.in_force(self._tx.now)
+        if limit.blocked_until > now:
+            self._narrow(0, "blocked", limit.blocked_until)
+        if allowed.concurrency is not None:
+            self._narrow(allowed.concurrency - active, "concurrency", None)
+        if allowed.rate is not None:
+            opens_at = limit.window_started_at + allowed.rate.period
+            self._narrow(allowed.rate.limit - limit.used(allowed.rate, now), "rate", opens_at)
+        if allowed.throttle is not None:
+            self._narrow(int(limit.next_start_at <= now), "throttle", limit.next_start_at)
+
+    def _narrow(self, room: int, strategy: str, opens_at: int | None) -> None:
+        if room < self.room:
+            self.room = max(0, room)
+            if room <= 0:
+                self.strategy, self.opens_at = strategy, opens_at
+
+    def enter(self) -> int:
+        """Lock the limit if it seems to have capacity; return the number of jobs that may start."""
+        if self._is_ours or not self.room:
+            return self.room
+        tx = self._tx
+        locked = find_limit(tx, self.limit.key, tx.skip_locked)
+        if locked is None:
+            self.room = 0  # locked by another transaction, or deleted
+        else:
+            self._is_ours = True
+            self._look(locked, count_active(tx, locked.key))
+            if tx.skip_locked:
+                tx.effects.opened.update(locked.queues)  # wake claims that have skipped the locked row
+        return self.room
+
+    @property
+    def counts_active(self) -> bool:
+        """Whether the limit can depend on the number of active jobs."""
+        return self.limit.concurrency is not None or self.limit.override is not None
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Record that jobs start."""
+        self.room -= len(jobs)
+        self._started += jobs
+
+    def close(self) -> None:
+        """Write the usage, and the time at which there is capacity again."""
+        tx, limit, now = self._tx, self.limit, self._tx.now
+        if not self._started:
+            if self.strategy is not None and limit.exceeded is None:
+                self._exceed(self.strategy)
+            return
+        allowed = limit.in_force(now)
+        opens_at = limit.override_until if limit.overridden(now) else None
+        if allowed.rate is not None:
+            if now - limit.window_started_at >= allowed.rate.period:
+                limit.window_started_at, limit.window_used = now, 0
+            limit.window_used += len(self._started)
+            if limit.window_used >= allowed.rate.limit:
+                opens_at = limit.window_started_at + allowed.rate.period
+        if allowed.throttle is not None:
+            limit.next_start_at = now + max(1, allowed.throttle.period // allowed.throttle.limit)
+            opens_at = max(opens_at or 0, limit.next_start_at)
+        limit.opens_at = opens_at
+        tx.expect(limit.opens_at)
+        if limit.exceeded is not None:
+            strategy, first = limit.exceeded, self._started[0].id
+            tx.emit_about("rate_limit.released", limit.key, key=limit.key, strategy=strategy, job_id=first)
+            limit.exceeded = None
+        write_limit(tx, limit)
+
+    def _exceed(self, strategy: str) -> None:
+        """Emit ``rate_limit.exceeded``, once until jobs start again."""
+        tx = self._tx
+        limit = self.limit if self._is_ours else find_limit(tx, self.limit.key, tx.skip_locked)
+        if limit is None or limit.exceeded is not None:
+            return
+        allowed = limit.in_force(tx.now).to_wire().get(strategy)
+        tx.emit_about("rate_limit.exceeded", limit.key, key=limit.key, strategy=strategy, limit=allowed)
+        limit.exceeded = strategy
+        if self.opens_at is not None:
+            limit.opens_at = self.opens_at
+            tx.expect(limit.opens_at)
+        write_limit(tx, limit)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The next available job with a key in a queue, the limit of the key, and the number of its active jobs."""
+
+    priority: int
+    seq: int
+    limit: Limit
+    active: int
+
+
+_WAITS: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND limit_key"
+
+
+_HEADS: Final = (
+    f"SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, "
+    + ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
+    + " FROM (WITH RECURSIVE keys(name) AS ("
+    f"SELECT (SELECT min(limit_key) {_WAITS} > :after) "
+    f"UNION ALL SELECT (SELECT min(limit_key) {_WAITS} > keys.name) FROM keys WHERE keys.name IS NOT NULL"
+    ") SELECT name FROM keys WHERE name IS NOT NULL LIMIT :most) AS first "
+    f"JOIN jobs AS j ON j.seq = (SELECT seq {_WAITS} = first.name ORDER BY priority DESC, seq LIMIT 1) "
+    "LEFT JOIN rate_limits AS r ON r.key = first.name ORDER BY first.name"
+)
+"""Looks up each key after the one before it, so that the cost depends on the number of keys, not of jobs."""
+
+
+def heads(tx: Transaction, queue: str, tenant: str, after: str) -> list[Head]:
+    """Return the next available job of each key after ``after``, for a tenant in a queue, ordered by key.
+
+    At most ``MAX_KEYS_PER_READ`` jobs.
+    """
+    rows = tx.execute(_HEADS, {"queue": queue, "tenant": tenant, "after": after, "most": MAX_KEYS_PER_READ})
+    return [
+        Head(priority, seq, Limit(name) if columns[0] is None else limit_of(columns), active)
+        for priority, seq, active, name, *columns in rows
+    ]

@@ -1,0 +1,128 @@
+"""Limits as callers see them.
+
+Spec: ojs-rate-limiting 10
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.durations import SECOND
+from ojster.core.errors import OjsterError
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
+from ojster.core.timestamps import format_timestamp
+from ojster.queues.limits import Limit, count_active, find_limit, limit_of, no_limit
+from ojster.storage.transaction import Transaction
+
+_COLUMNS: Final = (
+    "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "
+    "override_until, window_started_at, window_used, next_start_at, blocked_until, opens_at, exceeded"
+)
+
+
+class LimitState(msgspec.Struct, frozen=True):
+    """A limit, and its numbers of active and waiting jobs."""
+
+    limit: Limit
+    active: int
+    waiting: int
+    now: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON form of the limit.
+
+        Spec: ojs-rate-limiting 10.1
+        """
+        limit, now, allowed = self.limit, self.now, self.limit.in_force(self.now)
+        wire: dict[str, Any] = {"key": called(limit.key), "on_limit": limit.on_limit, "waiting_count": self.waiting}
+        if allowed.concurrency is not None:
+            available = max(0, allowed.concurrency - self.active)
+            wire["concurrency"] = {"limit": allowed.concurrency, "active": self.active, "available": available}
+        if allowed.rate is not None:
+            used = limit.used(allowed.rate, now)
+            wire["rate"] = allowed.rate.to_wire() | {"current_count": used}
+            if used:
+                wire["rate"]["window_resets_at"] = format_timestamp(limit.window_started_at + allowed.rate.period)
+        if allowed.throttle is not None:
+            next_at = format_timestamp(max(now, limit.next_start_at))
+            wire["throttle"] = allowed.throttle.to_wire() | {"next_allowed_at": next_at}
+        if limit.blocked_until > now:
+            wire["blocked_until"] = format_timestamp(limit.blocked_until)
+        if limit.overridden(now):
+            wire["override"] = {"original": limit.own.to_wire()}
+            if limit.override_until is not None:
+                wire["override"]["expires_at"] = format_timestamp(limit.override_until)
+        return wire
+
+    def headers(self) -> dict[str, str]:
+        """Return the ``X-RateLimit-*`` headers of a response.
+
+        Spec: ojs-rate-limiting 10.4
+        """
+        allowed = self.limit.in_force(self.now)
+        if allowed.rate is not None:
+            used = self.limit.used(allowed.rate, self.now)
+            resets_at = self.limit.window_started_at + allowed.rate.period if used else self.now
+            return _headers(allowed.rate.limit, allowed.rate.limit - used, resets_at)
+        if allowed.throttle is not None:
+            left = int(self.limit.next_start_at <= self.now)
+            return _headers(allowed.throttle.limit, left, max(self.now, self.limit.next_start_at))
+        if allowed.concurrency is not None:
+            return _headers(allowed.concurrency, allowed.concurrency - self.active, self.now)
+        return {}
+
+
+def _headers(limit: int, remaining: int, resets_at: int) -> dict[str, str]:
+    return {
+        "X-RateLimit-Limit": str(limit),
+        "X-RateLimit-Remaining": str(max(0, remaining)),
+        "X-RateLimit-Reset": str(-(-resets_at // SECOND)),
+    }
+
+
+def show_limits(tx: Transaction, keys: Sequence[str]) -> list[LimitState | OjsterError]:
+    """Return the state of each key's limit, or ``NotFound``."""
+    results: list[LimitState | OjsterError] = []
+    for key in keys:
+        limit = find_limit(tx, key)
+        results.append(no_limit(key) if limit is None else _state(tx, limit))
+    return results
+
+
+def _state(tx: Transaction, limit: Limit) -> LimitState:
+    ((waiting,),) = tx.execute(
+        "SELECT count(*) FROM jobs WHERE state = 'available' AND finished_at IS NULL AND limit_key = :key",
+        {"key": limit.key},
+    )
+    return LimitState(limit, count_active(tx, limit.key), int(waiting), tx.now)
+
+
+def limit_headers(tx: Transaction, keys: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rate limit headers for each key, empty if it has no limit. Waiting jobs are not counted."""
+    results = []
+    for key in keys:
+        limit = find_limit(tx, key)
+        results.append({} if limit is None else LimitState(limit, count_active(tx, key), 0, tx.now).headers())
+    return results
+
+
+def list_limits(tx: Transaction, pages: Sequence[tuple[str, int, int]]) -> list[tuple[list[LimitState], int]]:
+    """Return a page of the limits of a tenant's keys, ordered by key, and the total number.
+
+    A page is ``(tenant, limit, offset)``.
+    """
+    results = []
+    for tenant, size, offset in pages:
+        first, end = names_of(tenant) if tenant else (NO_TENANT_START, NO_TENANT_END)
+        bounds: dict[str, Any] = {"first": first, "end": end}
+        rows = tx.execute(
+            f"SELECT {_COLUMNS} FROM rate_limits WHERE key >= :first AND key < :end "
+            "ORDER BY key LIMIT :size OFFSET :offset",
+            bounds | {"size": size, "offset": offset},
+        )
+        ((total,),) = tx.execute("SELECT count(*) FROM rate_limits WHERE key >= :first AND key < :end", bounds)
+        results.append(([_state(tx, limit_of(row)) for row in rows], int(total)))
+    return results

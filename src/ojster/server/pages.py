@@ -1,0 +1,102 @@
+"""Query parameters of lists and of long polls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ojster.core.errors import (
+    InvalidRequest,
+)
+
+
+def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:
+    """Return ``limit`` (at most ``largest``), ``offset``, and the position that ``cursor`` encodes.
+
+    Raises
+    ------
+    InvalidRequest
+        A parameter is malformed.
+
+    Spec: ojs-http-binding 17
+    """
+    limit = whole(query, "limit", default, 1)
+    cursor = query.get("cursor")
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise InvalidRequest(f"The cursor {cursor[:40]!r} is invalid. Use 'next_cursor' of a page.", field="cursor")
+    before = int(cursor) if cursor else None
+    return min(limit, largest), whole(query, "offset", 0, 0), before
+
+
+def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
+    """Return a query parameter that is an integer of at least ``least``.
+
+    Raises
+    ------
+    InvalidRequest
+        The parameter is no such integer, or has more than 9 digits.
+    """
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
+        raise InvalidRequest(f"The parameter {name!r} must be an integer of at least {least}, not {text[:40]!r}.")
+    return int(text)
+
+
+def wait_ms(query: Mapping[str, str]) -> float:
+    """Return the parameter ``wait_ms`` in seconds; 0 if it is missing.
+
+    Raises
+    ------
+    InvalidRequest
+        It is not an integer of at most 6 digits.
+    """
+    text = query.get("wait_ms", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 7):
+        raise InvalidRequest(f"'wait_ms' must be 0 to 999999 milliseconds, not {text[:40]!r}.", field="wait_ms")
+    return int(text) / 1000
+
+
+class NumberedPage(msgspec.Struct, frozen=True):
+    """A page of an admin list; ``number`` starts at 1.
+
+    Spec: ojs-admin-api 7.1
+    """
+
+    number: int
+    size: int
+
+    @property
+    def offset(self) -> int:
+        """The number of entries before the page."""
+        return (self.number - 1) * self.size
+
+
+def numbered_page(query: Mapping[str, str]) -> NumberedPage:
+    """Return the page given by ``page`` (default 1) and ``per_page`` (default 20, at most 100).
+
+    Raises
+    ------
+    InvalidRequest
+        A parameter is malformed.
+    """
+    return NumberedPage(whole(query, "page", 1, 1), min(whole(query, "per_page", 20, 1), 100))
+
+
+def numbered_pagination(page: NumberedPage, total: int) -> dict[str, Any]:
+    """Return the ``pagination`` object of an admin list."""
+    return {"total": total, "page": page.number, "per_page": page.size}
+
+
+def pagination(total: int, limit: int, offset: int, next_before: int | None) -> dict[str, Any]:
+    """Return the ``pagination`` object of a list.
+
+    Spec: ojs-http-binding 17.2
+    """
+    page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}
+    if next_before is not None:
+        page["next_cursor"] = str(next_before)
+    return page

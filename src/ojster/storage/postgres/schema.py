@@ -1,0 +1,60 @@
+"""The version of a schema, and its migration."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import sql
+
+from ojster.core.errors import BackendUnavailable
+from ojster.storage.migrations import refuse_newer, scripts
+from ojster.storage.postgres.url import PostgresUrl
+
+
+def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: bool) -> int:
+    """Check that a schema has the current version, or migrate it; return that version.
+
+    Several processes may do so at the same time. The migration is one transaction.
+
+    Raises
+    ------
+    BackendUnavailable
+        The schema is newer, or it is older and ``migrate`` is false.
+    """
+    wanted = scripts("postgres")
+    version = schema_version(connection, url.schema)
+    refuse_newer(version, len(wanted))
+    if version < len(wanted) and not migrate:
+        there = f"has schema version {version}, not {len(wanted)}" if version else "has no Ojster tables"
+        raise BackendUnavailable(
+            f"The database {url.shown} {there} (schema {url.schema!r}): run `ojster migrate --database URL` once, "
+            "or start with --migrate."
+        )
+    if version < len(wanted):
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"ojster:{url.schema}",))
+            version = schema_version(connection, url.schema)
+            refuse_newer(version, len(wanted))
+            name = sql.Identifier(url.schema)
+            known = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (url.schema,)).fetchone()
+            if known is None:  # CREATE SCHEMA IF NOT EXISTS needs a right that we may lack
+                connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+            connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
+            for number, script in enumerate(wanted[version:], version + 1):
+                connection.execute(script.encode())
+                connection.execute("INSERT INTO migrations (version, applied_at) VALUES (%s, now())", (number,))
+    return len(wanted)
+
+
+def schema_version(connection: psycopg.Connection, schema: str) -> int:
+    """Return the version of a schema; 0 if there is none."""
+    # Read from the catalogue's tables, because to_regclass may answer from the session's cache.
+    there = connection.execute(
+        "SELECT 1 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = 'migrations'",
+        (schema,),
+    ).fetchone()
+    if there is None:
+        return 0
+    query = sql.SQL("SELECT coalesce(max(version), 0) FROM {}.migrations").format(sql.Identifier(schema))
+    row = connection.execute(query).fetchone()
+    return int(row[0]) if row is not None else 0

@@ -1,0 +1,99 @@
+"""Workflows that are due: their start, their timeout and their expiry."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from ojster.core.durations import MINUTE, SECOND
+from ojster.storage.transaction import Transaction, TryAgain
+from ojster.workflows.advance import Advance, emit
+from ojster.workflows.cancellation import abort
+from ojster.workflows.creation import launch
+from ojster.workflows.graph import (
+    WORKFLOW_COLUMNS,
+    Graph,
+    Workflow,
+    WorkflowState,
+)
+from ojster.workflows.node import NodeState
+from ojster.workflows.retention import MAX_DUE_WORKFLOWS
+from ojster.workflows.states import change_workflow
+
+_encode: Final = msgspec.json.Encoder().encode
+
+log = logging.getLogger(__name__)
+
+
+def process_due_workflows(tx: Transaction) -> tuple[int | None, bool]:
+    """Start workflows that are due, and end those that have expired or timed out.
+
+    Return when the next workflow is due, and whether more may be due now.
+    """
+    rows = tx.execute(
+        f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE due_at <= :now ORDER BY due_at LIMIT :limit{tx.skip_locked}",
+        {"now": tx.now, "limit": MAX_DUE_WORKFLOWS},
+    )
+    for row in rows:
+        try:
+            with tx.savepoint():
+                _look_after(tx, Workflow(*row))
+        except TryAgain:
+            raise
+        except Exception:
+            log.exception("maintenance of the workflow %s failed; retrying in 60 seconds", row[1])
+            later = {"later": tx.now + MINUTE, "seq": row[0]}
+            tx.execute("UPDATE workflows SET due_at = :later WHERE seq = :seq", later)
+    ((next_due,),) = tx.execute("SELECT min(due_at) FROM workflows WHERE due_at IS NOT NULL")
+    return next_due, len(rows) == MAX_DUE_WORKFLOWS
+
+
+def _look_after(tx: Transaction, workflow: Workflow) -> None:
+    """Start, expire or time out one due workflow."""
+    graph = Graph(tx)
+    graph.workflows[workflow.seq] = workflow
+    run = Advance(graph)
+    if workflow.state == WorkflowState.PENDING:
+        _expire_or_launch(run, workflow)
+    else:
+        _time_out(run, workflow)
+    run.go()
+
+
+def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
+    if workflow.expires_at is not None and workflow.expires_at <= run.tx.now:
+        change_workflow(workflow, WorkflowState.CANCELLED)
+        workflow.cancelled_at = run.tx.now
+        workflow.error = _encode({"code": "expired", "message": "The workflow was not started before it expired."})
+        run.graph.load([workflow.root])
+        run.end(run.graph.nodes[workflow.root], NodeState.CANCELLED)
+        emit(run.tx, "workflow.cancelled", workflow, reason="expired")
+    elif workflow.previous_attempt is not None and not _is_finished(run.tx, workflow.previous_attempt):
+        workflow.due_at = run.tx.now + SECOND  # the previous attempt has not finished
+        run.graph.change(workflow)
+    else:
+        launch(run, workflow)
+
+
+def _is_finished(tx: Transaction, id: str) -> bool:
+    rows = tx.execute("SELECT finished_at FROM workflows WHERE id = :id", {"id": id})
+    return not rows or rows[0][0] is not None
+
+
+def _time_out(run: Advance, workflow: Workflow) -> None:
+    workflow.due_at = None
+    run.graph.change(workflow)
+    run.graph.load([workflow.root])
+    root = run.graph.nodes[workflow.root]
+    main = run.graph.children(root)[0]
+    if main.has_ended:
+        return  # only a branch is still running
+    seconds = (workflow.timeout or 0) / 1e6
+    error = {"code": "workflow_timeout", "message": f"The workflow ran longer than {seconds:g} seconds."}
+    workflow.error = _encode(error)
+    if root.state == NodeState.READY:
+        run.end(root, NodeState.FAILED, error=error)
+    else:
+        abort(run, workflow, main, NodeState.FAILED, error, active_too=True)

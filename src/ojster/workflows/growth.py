@@ -1,0 +1,114 @@
+"""Steps that a running workflow adds to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from ojster.collections.contents import promise
+from ojster.core.errors import InvalidRequest
+from ojster.core.job import NODE_BITS, Job
+from ojster.storage.transaction import Transaction
+from ojster.workflows.advance import Advance
+from ojster.workflows.graph import (
+    Graph,
+)
+from ojster.workflows.node import TWO_PART, Kind, Node
+from ojster.workflows.plan import Planner
+
+
+def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
+    """Add steps to the container of an active job: at the end of a chain, in parallel in a group or graph.
+
+    Nothing is added if the job's node was told to stop.
+
+    Raises
+    ------
+    InvalidRequest
+        The job has no workflow, or its container does not accept steps.
+    InvalidWorkflow
+        The steps are invalid.
+    """
+    if job.node is None:
+        raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
+    graph = Graph(tx)
+    graph.lock([job.node >> NODE_BITS])
+    graph.load([job.node])
+    node = graph.nodes[job.node]
+    container = graph.container_of(node)
+    while container.kind == Kind.FALLBACK:
+        container = graph.container_of(container)
+    if container.kind in TWO_PART or _is_compensation(graph, container):
+        raise InvalidRequest(
+            f"The job {job.id} cannot append steps here. "
+            "Append steps in a chain, a group or a graph that is not a compensation."
+        )
+    if node.verdict is not None:
+        return  # it was told to stop, so nothing new starts
+    workflow = graph.workflow_of(node)
+    base = workflow.root
+    graph.load_specs([container])
+    siblings = graph.children_with_names(container)
+    planner = Planner(
+        tx.now,
+        tx.settings.largest_job,
+        workflow_id=workflow.id,
+        tenant=workflow.tenant,
+        metadata=workflow.metadata,
+        first=workflow.nodes,
+        outer=partial(_look_outside, graph, container),
+    )
+    planner.more(
+        steps,
+        _by_number(container),
+        "$.append",
+        graph.place_of(container),
+        graph.specs[container.id].inherited,
+        known={one.name: _by_number(one) for one in siblings if one.name is not None},
+        last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
+    )
+    added = graph.plant(planner.plan, workflow)
+    promise(tx, workflow.seq, planner.plan.promises)
+    for source, _ in planner.plan.edges:
+        before = graph.nodes[base | source]
+        before.followed = 1
+        graph.touch(before)
+    fresh = [one for one in added if one.parent == container.id]
+    container.total += len(fresh)
+    container.unfinished += len(fresh)
+    graph.touch(container)
+    run = Advance(graph)
+    run.decide(fresh)
+    run.go()
+
+
+def _by_number(node: Node) -> Node:
+    """Return a copy of a node for the planner, which identifies nodes by number, not by id."""
+    number = (1 << NODE_BITS) - 1
+    source = None if node.source is None else node.source & number
+    return msgspec.structs.replace(node, id=node.number, source=source)
+
+
+def _is_compensation(graph: Graph, container: Node) -> bool:
+    """Return whether a container is the compensation of a saga."""
+    return graph.container_of(container).kind == Kind.SAGA and container.position > 0
+
+
+def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
+    """Return the number of the nearest step with a name that precedes steps added to a container, if any."""
+    inner: Node | None = None
+    node: Node | None = container
+    while node is not None:
+        place = node
+        if place.kind in TWO_PART and inner is not None and inner.position:
+            while place.kind in TWO_PART:
+                place = graph.children(place)[0]
+        if place.kind in (Kind.CHAIN, Kind.GRAPH) or place is not node:
+            for found in graph.named_children(place, name):
+                before = place is not node or inner is None or place.kind == Kind.GRAPH
+                if found is not inner and (before or (inner is not None and found.position < inner.position)):
+                    return found.number
+        inner, node = node, None if node.parent is None else graph.container_of(node)
+    return None

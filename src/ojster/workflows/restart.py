@@ -1,0 +1,143 @@
+"""Running the failed steps of a workflow again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from ojster.core.errors import OjsterError
+from ojster.storage.transaction import Later, Transaction, TryAgain
+from ojster.workflows.advance import Advance, emit
+from ojster.workflows.creation import launch
+from ojster.workflows.graph import (
+    FINAL_STATES,
+    Graph,
+    Workflow,
+    WorkflowState,
+)
+from ojster.workflows.node import Kind, Node, NodeState, count_ended_child, count_ended_predecessor
+from ojster.workflows.states import change_node
+from ojster.workflows.steps import steer, wrong_state
+from ojster.workflows.targets import refuse_target
+
+
+def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
+    """Retry finished workflows: run the steps that did not succeed again; completed steps keep their results.
+
+    For each, return its id or an error.
+    """
+    return [steer(tx, id, _retry) for id in ids]
+
+
+def _retry(run: Advance, workflow: Workflow) -> None:
+    if workflow.finished_at is None:
+        waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
+        raise wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
+    if workflow.state == WorkflowState.COMPLETED:
+        raise wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
+    if workflow.state == WorkflowState.RETRIED:
+        raise wrong_state(workflow, f"The workflow {workflow.id} was retried as {workflow.next_attempt}.")
+    refusal = refuse_target(run.tx, workflow.tenant, workflow.target, workflow.target_key, workflow.locks)
+    if isinstance(refusal, Later):
+        raise TryAgain(refusal.message)
+    if refusal is not None:
+        raise type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
+    graph = run.graph
+    nodes = graph.load_whole(workflow)
+    reset = _Reset(nodes)
+    reset.root()
+    nodes = graph.drop(reset.dropped, nodes)
+    _recount(graph, workflow, nodes)
+    for node in nodes:
+        graph.touch(node)
+    graph.write_nodes()
+    jobs = [node for node in nodes if node.kind == Kind.JOB]
+    workflow.jobs = len(jobs)
+    workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
+    workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
+    workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
+    workflow.retries += 1
+    workflow.finished_at = workflow.cancelled_at = workflow.error = workflow.kept_until = None
+    emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
+    launch(run, workflow)
+
+
+class _Reset:
+    """Resets the nodes of a workflow that did not succeed to their state before the start."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._children: dict[int, list[Node]] = defaultdict(list)
+        self.dropped: list[Node] = []
+        """Children of map nodes to delete, because the maps will create them again."""
+        for node in nodes:
+            if node.parent is None:
+                self._root = node
+            else:
+                self._children[node.parent].append(node)
+        for children in self._children.values():
+            children.sort(key=lambda child: child.position)
+
+    def root(self) -> None:
+        """Reset a workflow: in its main container the nodes that did not succeed, in its branches all nodes."""
+        self._clear(self._root)
+        main, *branches = self._children[self._root.id]
+        self._failed(main)
+        for branch in branches:
+            self._reset_all(branch)
+
+    def _failed(self, node: Node) -> None:
+        children = self._children[node.id]
+        if node.kind == Kind.SAGA and node.state != NodeState.WAITING:
+            steps, undoing = children
+            if undoing.state == NodeState.COMPLETED:  # the compensation has undone all steps
+                self._reset_all(node)
+            else:
+                self._clear(node)
+                self._unless_succeeded(undoing if undoing.has_ended and not undoing.succeeded else steps)
+            return
+        self._clear(node)
+        for child in children:
+            self._unless_succeeded(child)
+
+    def _unless_succeeded(self, node: Node) -> None:
+        if node.state == NodeState.SKIPPED:
+            self._reset_all(node)
+        elif not node.succeeded or node.state == NodeState.CANCELLED:
+            self._failed(node)
+
+    def _reset_all(self, node: Node) -> None:
+        self._clear(node)
+        if node.kind == Kind.MAP:
+            self._drop(node)
+            node.total = 0
+            return
+        for child in self._children[node.id]:
+            self._reset_all(child)
+
+    def _drop(self, node: Node) -> None:
+        for child in self._children[node.id]:
+            self.dropped.append(child)
+            self._drop(child)
+
+    def _clear(self, node: Node) -> None:
+        change_node(node, NodeState.WAITING)
+        node.approved = 0
+        node.verdict = node.result = node.error = node.started_at = node.finished_at = None
+
+
+def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
+    """Recompute the counters of nodes: their predecessors and their children, by state."""
+    for node in nodes:
+        node.waiting = node.failed_before = node.cancelled_before = node.unmet = 0
+        node.completed = node.failed = node.cancelled = node.broken = node.lost = 0
+        node.unfinished = node.total
+    for source, target in graph.tx.execute(
+        "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ?", workflow.numbers
+    ):
+        node, before = graph.nodes[target], graph.nodes[source]
+        node.waiting += 1
+        if before.has_ended:
+            count_ended_predecessor(node, before)
+    for node in nodes:
+        if node.has_ended and node.parent is not None:
+            count_ended_child(graph.nodes[node.parent], node)

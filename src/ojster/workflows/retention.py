@@ -1,0 +1,111 @@
+"""Deletion of workflows past their retention."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from ojster.collections.contents import delete_items
+from ojster.collections.items import key_of_workflow
+from ojster.jobs.interventions import delete_jobs
+from ojster.storage.transaction import Transaction
+from ojster.tenancy.tenant import tenants_retention
+from ojster.workflows.graph import (
+    FORGOTTEN,
+    WORKFLOW_COLUMNS,
+    Workflow,
+    delete_nodes,
+)
+
+MAX_DUE_WORKFLOWS: Final = 100
+"""Maximum number of due workflows processed in one transaction."""
+
+
+def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
+    """Delete workflows past their retention with their jobs and nodes, at most about ``room`` rows.
+
+    Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
+    """
+    done: Counter[str] = Counter()
+    for condition, parameters in deletable_workflows(tx):
+        for row in tx.execute(
+            f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {condition} LIMIT :limit{tx.skip_locked}",
+            parameters | {"limit": MAX_DUE_WORKFLOWS},
+        ):
+            done += _forget(tx, Workflow(*row), room - done["rows"])
+            if done["rows"] >= room:
+                return done
+    return done
+
+
+def count_deletable(tx: Transaction) -> Counter[str]:
+    """Return the numbers of workflows, and of their jobs, that are past their retention."""
+    found: Counter[str] = Counter()
+    for condition, parameters in deletable_workflows(tx):
+        where = condition.partition(" ORDER BY ")[0]
+        ((workflows, jobs),) = tx.execute(f"SELECT count(*), sum(jobs) FROM workflows WHERE {where}", parameters)
+        found += Counter(workflows=workflows, jobs=int(jobs or 0))
+    return found
+
+
+def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
+    """Return the workflows that may be deleted now, as SQL conditions (with ORDER BY) and their parameters.
+
+    A workflow is kept until its next attempt, if any, has finished, and while a collection contains its items.
+    """
+    now, usual = tx.now, tx.settings.retention
+    free = (
+        "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL) "
+        "AND NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.workflow = workflows.seq AND i.removed_at IS NULL)"
+    )
+    found: list[tuple[str, dict[str, Any]]] = [
+        ("state = :state ORDER BY finished_at", {"state": FORGOTTEN}),
+        (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
+    ]
+    own = tenants_retention(tx)
+    marks = {f"tenant_{number}": tenant for number, tenant in enumerate(sorted(own))}
+    others = f" AND tenant NOT IN (:{', :'.join(marks)})" if marks else ""
+    for state, period in (
+        ("completed", usual.completed),
+        ("cancelled", usual.cancelled),
+        ("retried", usual.cancelled),
+        ("failed", usual.discarded),
+        ("compensated", usual.discarded),
+    ):
+        finished = f"state = :state AND finished_at < :before AND kept_until IS NULL AND {free}"
+        if period is not None:
+            parameters = {"state": state, "before": now - period, **marks}
+            found.append((f"{finished}{others} ORDER BY finished_at", parameters))
+        for tenant, delay in own.items():
+            if delay:
+                parameters = {"state": state, "before": now - delay, "tenant": tenant}
+                found.append((f"{finished} AND tenant = :tenant ORDER BY finished_at", parameters))
+    return found
+
+
+def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
+    """Delete a workflow in parts: first its jobs, then its nodes, then itself, at most ``room`` rows in this call.
+
+    The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
+    """
+    low, high = workflow.numbers
+    tx.execute(f"UPDATE workflows SET state = '{FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
+    jobs = tx.execute(
+        "SELECT seq, queue, tenant, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
+        {"low": low, "high": high, "room": room},
+    )
+    delete_jobs(tx, [(seq, queue, tenant, state) for seq, queue, tenant, state in jobs])
+    left = room - len(jobs)
+    nodes = tx.execute(
+        "SELECT id FROM nodes WHERE id BETWEEN :low AND :high ORDER BY id DESC LIMIT :left",
+        {"low": low, "high": high, "left": left},
+    )
+    delete_nodes(tx, [id for (id,) in nodes])
+    left -= len(nodes)
+    if left > 0:
+        for table in ("workflow_properties", "notes"):
+            tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
+        delete_items(tx, [key_of_workflow(workflow.seq)])
+        tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
+    rows = len(jobs) + len(nodes) + (left > 0)
+    return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
