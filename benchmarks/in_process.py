@@ -15,9 +15,9 @@ from benchmarks.figure import Figure, percentile
 from benchmarks.floors import MEASURED_FLOORS
 from benchmarks.stores import Store
 from ojster import App, JobContext, Worker
-from ojster.app import JobType
 from ojster.core.tuning import tune_interpreter
 from ojster.events.reaction_builders import OF_JOB, collect, enqueue
+from ojster.job_type import JobType
 
 R = TypeVar("R")
 

@@ -7,7 +7,7 @@
 >>> handle = send.enqueue("ada@example.com", "Hello")
 """
 
-from ojster.app import App, JobHandle, JobType
+from ojster.app import App
 from ojster.codec import CodecError, Encryption, Gzip
 from ojster.context import (
     DeadLetter,
@@ -37,6 +37,7 @@ from ojster.core.job import Job
 from ojster.core.settings import Retention, Settings
 from ojster.core.states import JobState
 from ojster.job_options import JobOptions, RateLimit, Retry, Unique
+from ojster.job_type import JobHandle, JobType
 from ojster.queues.fairness import Sharing
 from ojster.version import __version__
 from ojster.worker.worker import Worker

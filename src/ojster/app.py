@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
-import math
 import os
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
 from ojster import tracing
-from ojster.agents import attributes
 from ojster.capabilities import EXTENSIONS
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
 from ojster.collections.handles import SharedCollection
 from ojster.collections.items import Where
-from ojster.context import JobCancelled, JobContext, JobFailed
+from ojster.context import JobContext
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.reacts import BITS
 from ojster.core.settings import Settings
-from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.values import to_json
 from ojster.files.open import store_for
-from ojster.files.transfer import restore
-from ojster.fleet import ml_resources
-from ojster.job_options import JobOptions, policy_to_wire
+from ojster.job_options import JobOptions, JobOptionsDict, policy_to_wire
+from ojster.job_type import Declare, DeclaredJob, JobHandle, JobType
 from ojster.jobs.extension import install
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
-from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name, read_type
-from ojster.jobs.options import read_options
+from ojster.jobs.names import check_queue_name, read_type
 from ojster.jobs.push import push
 from ojster.jobs.request import read_job
 from ojster.jobs.scope import Caller, accepted
@@ -70,6 +62,8 @@ R = TypeVar("R")
 
 O = TypeVar("O", bound=Orchestrator)  # noqa: E741
 
+J = TypeVar("J", bound=JobType[..., Any])
+
 
 Startable = Step | str | type[Orchestrator]
 """Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
@@ -89,299 +83,7 @@ URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 
-MAX_POLL_SECONDS: Final = 30.0
-
-
 _encode: Final = msgspec.json.Encoder().encode
-
-
-class JobHandle:
-    """An enqueued job: its id, state and result."""
-
-    def __init__(self, app: App, job: Job) -> None:
-        self._app = app
-        self._job = job
-
-    def __repr__(self) -> str:
-        return f"<JobHandle {self.id} {self._job.type} {self.state}>"
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self._job.id
-
-    @property
-    def state(self) -> str:
-        """The job's state when it was last fetched; ``refresh`` fetches it again."""
-        return self._job.state
-
-    @property
-    def job(self) -> Job:
-        """The job as it was last fetched."""
-        return self._job
-
-    def refresh(self) -> JobHandle:
-        """Fetch the job again and return this handle."""
-        return self._app._event_loop_thread.call(self.arefresh())
-
-    async def arefresh(self) -> JobHandle:
-        """Fetch the job again and return this handle. See ``refresh``."""
-        self._job = await self._app.client().jobs.find(self.id)
-        return self
-
-    def cancel(self) -> None:
-        """Cancel the job.
-
-        Raises
-        ------
-        Conflict
-            The job is finished.
-        """
-        self._app._event_loop_thread.call(self.acancel())
-
-    async def acancel(self) -> None:
-        """Cancel the job. See ``cancel``."""
-        self._job = (await self._app.client().jobs.cancel(self.id)).job
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait until the job is finished, and return its handler's result.
-
-        Parameters
-        ----------
-        timeout:
-            Maximum wait, in seconds; ``None`` waits without limit.
-
-        Raises
-        ------
-        TimeoutError
-            The job is not finished within ``timeout``.
-        JobFailed
-            The job was discarded; ``error`` is the error of its last attempt.
-        JobCancelled
-            The job was cancelled.
-        """
-        return self._app._event_loop_thread.call(self.aresult(timeout))
-
-    async def aresult(self, timeout: float | None = None) -> Any:
-        """Wait until the job is finished, and return its handler's result. See ``result``."""
-        client = self._app.client()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            job = self._job = await client.jobs.wait_for(self.id, min(left, MAX_POLL_SECONDS))
-            if job.state in FINISHED:
-                return await restore(client, _result_of(job), self.id)
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"The job {self.id} is still {job.state} after {timeout} s. Raise timeout.")
-
-
-def _result_of(job: Job) -> Any:
-    match job.state:
-        case JobState.COMPLETED:
-            return None if job.result is None else msgspec.json.decode(job.result)
-        case JobState.CANCELLED:
-            raise JobCancelled(f"The job {job.id} was cancelled.")
-        case _:
-            error = job.error or {"type": "expired", "message": "The job expired before it started."}
-            raise JobFailed(f"The job {job.id} was discarded: {error['type']}: {error['message']}", error)
-
-
-class JobType(Generic[P, R]):
-    """A declared job type: a function to call directly, or to enqueue for a worker."""
-
-    def __init__(self, app: App, type: str, function: Callable[P, R], options: JobOptions, process: bool) -> None:
-        functools.update_wrapper(self, function)
-        self.app = app
-        self.type = type
-        self.function = function
-        self.options = options
-        self.process = process
-        self.handled: Handled | None = None
-        self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = inspect.signature(function)
-        self.takes_context = _takes_context(function, self.signature)
-        if process and (self.is_async or self.takes_context):
-            raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
-        self._min_args, self._max_args = _arity(self.signature, self.takes_context)
-        self._type_json = msgspec.Raw(_encode(type))
-        self._options_json = msgspec.Raw(options.to_wire())
-        self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
-        self._sibling_members = options.beside()
-        read_options(bytes(self._options_json))
-        ml_resources.read_resources(self._sibling_members)
-        attributes.read_agent(self._sibling_members)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function directly."""
-        return self.function(*args, **kwargs)
-
-    def using(self, **options: Any) -> JobType[P, R]:
-        """Return a copy of this job type with changed options, for one or more enqueues. See ``JobOptions``.
-
-        Raises
-        ------
-        TypeError
-            An option does not exist.
-        """
-        changed = msgspec.structs.replace(self.options, **options)
-        return JobType(self.app, self.type, self.function, changed, self.process)
-
-    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job with these arguments, which must be JSON-serializable.
-
-        Raises
-        ------
-        TypeError
-            The function does not take these arguments, or they are not JSON-serializable.
-        Duplicate
-            The job is unique, and a duplicate exists.
-        BackendUnavailable
-            The server cannot be reached.
-        """
-        with self._traced() as carried:  # in the caller's thread, where its trace context is
-            return self.app._event_loop_thread.call(self._enqueue(self.request(args, kwargs, carried)))
-
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job with these arguments. See ``enqueue``."""
-        with self._traced() as carried:
-            return await self._enqueue(self.request(args, kwargs, carried))
-
-    async def _enqueue(self, request: Members) -> JobHandle:
-        (pushed,) = await self.app.client().jobs.enqueue((request,))
-        return JobHandle(self.app, pushed.job)
-
-    def _traced(self, count: int = 1) -> AbstractContextManager[dict[str, str]]:
-        return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
-
-    def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments in one request, all or none. A server takes 1,000 by default.
-
-        Raises
-        ------
-        TypeError, Duplicate, BackendUnavailable
-            See ``enqueue``.
-        PayloadTooLarge
-            The request is larger than the server accepts.
-        """
-        requests = list(calls)
-        with self._traced(len(requests)) as carried:
-            return self.app._event_loop_thread.call(
-                self._enqueue_many([self.request(args, {}, carried) for args in requests])
-            )
-
-    async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``."""
-        requests = list(calls)
-        with self._traced(len(requests)) as carried:
-            return await self._enqueue_many([self.request(args, {}, carried) for args in requests])
-
-    async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle]:
-        pushed = await self.app.client().jobs.enqueue(requests) if requests else []
-        return [JobHandle(self.app, one.job) for one in pushed]
-
-    def s(self, *args: Any, **kwargs: Any) -> Step:
-        """Return a workflow step with these arguments, which may contain references.
-
-        Raises
-        ------
-        TypeError
-            The function does not take these arguments; they are not JSON-serializable; or the application has codecs:
-            the server inserts results into the arguments of steps, so these cannot be encoded.
-        """
-        if self.app.codecs:
-            raise TypeError(f"{self.type}: the arguments of steps cannot be encoded; use an App without codecs.")
-        request = self.request(args, kwargs)
-        return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
-
-    def enqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job in the caller's transaction on ``connection``: the job exists if and only if it commits.
-
-        Parameters
-        ----------
-        connection:
-            Connection to the PostgreSQL database of the ``App``, with an open transaction: a ``psycopg.Connection``, an
-            SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
-
-        Raises
-        ------
-        TypeError
-            See ``enqueue``; or ``connection`` is none of these.
-        Duplicate
-            The job is unique, and a duplicate exists. The transaction stays usable.
-        NotInTransaction
-            The connection has no open transaction.
-        InvalidRequest
-            The application does not use PostgreSQL.
-        """
-        with self._traced() as carried:
-            (handle,) = self.app._enqueue_in(connection, [self.request(args, kwargs, carried)])
-        return handle
-
-    async def aenqueue_in(self, connection: Any, *args: Any, **kwargs: Any) -> JobHandle:
-        """Enqueue a job in the caller's transaction on ``connection``. See ``enqueue_in``.
-
-        ``connection`` may also be a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
-        ``AsyncConnection`` or ``AsyncSession``.
-        """
-        with self._traced() as carried:
-            (handle,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs, carried)])
-        return handle
-
-    def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``."""
-        requests = list(calls)
-        with self._traced(len(requests)) as carried:
-            return self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
-
-    async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle]:
-        """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``."""
-        requests = list(calls)
-        with self._traced(len(requests)) as carried:
-            return await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
-
-    def request(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None
-    ) -> Members:
-        """Return the enqueue request for these arguments.
-
-        Parameters
-        ----------
-        carried:
-            Trace context to store in the job's ``meta``.
-        """
-        if kwargs:
-            given = ((), *args) if self.takes_context else args
-            bound = self.signature.bind(*given, **kwargs)
-            bound.apply_defaults()
-            if bound.kwargs:
-                raise TypeError(f"{self.type}: job arguments must be positional; make {list(bound.kwargs)} positional.")
-            args = bound.args[1:] if self.takes_context else bound.args
-        elif not self._min_args <= len(args) <= self._max_args:
-            self.signature.bind(*(((), *args) if self.takes_context else args))  # raises TypeError with the reason
-        encoded = to_json(list(args))
-        meta = self._meta_json
-        if carried:
-            meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
-        if self.app.codecs:
-            return self._encoded(encoded, meta)
-        return {
-            "type": self._type_json,
-            "args": msgspec.Raw(encoded),
-            "meta": meta,
-            "options": self._options_json,
-            **self._sibling_members,
-        }
-
-    def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
-        meta, options = msgspec.json.decode(given), msgspec.json.decode(self._options_json)
-        args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
-        return {
-            "type": self._type_json,
-            "args": msgspec.Raw(args),
-            "meta": msgspec.Raw(_encode(meta)),
-            "options": msgspec.Raw(_encode(options)),
-            **self._sibling_members,
-        }
 
 
 def _workflow_type(workflow: Startable) -> str:
@@ -478,8 +180,8 @@ class App:
         return tuple(one.handled for one in declared if one.handled is not None)
 
     def job(
-        self, type: str | None = None, *, process: bool = False, versions: str = ANY, **options: Any
-    ) -> Callable[[Callable[P, R]], JobType[P, R]]:
+        self, type: str | None = None, *, process: bool = False, versions: str = ANY, **options: Unpack[JobOptionsDict]
+    ) -> Declare:
         """Declare a function as the handler of a job type.
 
         Parameters
@@ -510,11 +212,13 @@ class App:
             The type already has a handler.
         """
 
-        def declare(function: Callable[P, R]) -> JobType[P, R]:
+        def declare(function: Callable[..., Any]) -> Any:
             name = read_type(_encode(type or function.__name__))
             if name in self.handlers:
                 raise ValueError(f"The job type {name!r} already has a handler: {self.handlers[name].function!r}.")
-            declared = JobType(self, name, function, JobOptions(**options), process)
+            declared: DeclaredJob[..., Any, ..., Any] = DeclaredJob(
+                self, name, function, JobOptions(**options), process
+            )
             declared.handled = parse_handled(name, versions)
             self.handlers[name] = declared
             return declared
@@ -561,7 +265,7 @@ class App:
         timezone: str = "UTC",
         overlap_policy: OverlapPolicy = "skip",
         description: str | None = None,
-    ) -> Callable[[JobType[P, R]], JobType[P, R]]:
+    ) -> Callable[[J], J]:
         """Schedule a declared job type as a cron job; workers register it when they start.
 
         Parameters
@@ -583,7 +287,7 @@ class App:
             The expression or the time zone is malformed.
         """
 
-        def declare(declared: JobType[P, R]) -> JobType[P, R]:
+        def declare(declared: J) -> J:
             cron = Cron(
                 name=name or declared.type.replace("_", "-"),
                 expression=expression,
@@ -754,7 +458,7 @@ class App:
     async def _show(self, workflow_id: str) -> WorkflowInfo:
         return await self.client().workflows.show(workflow_id)
 
-    def find(self, job_id: str) -> JobHandle:
+    def find(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job.
 
         Raises
@@ -764,11 +468,11 @@ class App:
         """
         return self._event_loop_thread.call(self.afind(job_id))
 
-    async def afind(self, job_id: str) -> JobHandle:
+    async def afind(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job. See ``find``."""
         return JobHandle(self, await self.client().jobs.find(job_id))
 
-    def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
+    def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
         from ojster.storage.postgres import caller_transaction
 
         schema = self._schema()
@@ -776,22 +480,20 @@ class App:
             return []
         execute = caller_transaction.executes(connection)
         prepared = self._event_loop_thread.call(self._prepare(requests)) if self.enqueue_middleware else requests
-        jobs = caller_transaction.run_in_caller_transaction(
+        return caller_transaction.run_in_caller_transaction(
             execute, lambda tx: self._push(tx, prepared), self.settings, schema
         )
-        return [JobHandle(self, job) for job in jobs]
 
-    async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[JobHandle]:
+    async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
         from ojster.storage.postgres import caller_transaction
 
         schema = self._schema()
         if not requests:
             return []
         prepared = await self._prepare(requests)
-        jobs = await caller_transaction.run_in_caller_transaction_async(
+        return await caller_transaction.run_in_caller_transaction_async(
             connection, lambda tx: self._push(tx, prepared), self.settings, schema
         )
-        return [JobHandle(self, job) for job in jobs]
 
     async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
         return [await through_middleware(self.enqueue_middleware, members) for members in requests]
@@ -845,26 +547,3 @@ class App:
         self._engine_lock = threading.Lock()
         self._http = {}
         self._event_loop_thread = EventLoopThread()
-
-
-def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:
-    """Return the minimum and maximum number of positional arguments of a call."""
-    kinds = [parameter.kind for parameter in signature.parameters.values()]
-    positional = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    fewest = sum(parameter.default is parameter.empty for parameter in positional) - takes_context
-    most = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else len(positional) - takes_context
-    return fewest, most
-
-
-def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -> bool:
-    """Return whether the function's first parameter is annotated as ``JobContext``."""
-    first = next(iter(signature.parameters.values()), None)
-    if first is None:
-        return False
-    return first.annotation is JobContext or (
-        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == JobContext.__name__
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 
@@ -147,6 +147,30 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
             if rate is not None:
                 wire[name] = {"limit": rate[0], "period": to_duration(rate[1])}
         return wire
+
+
+class JobOptionsDict(TypedDict, total=False):
+    """The options of a job, as keyword arguments. See ``App.job``."""
+
+    queue: str | None
+    priority: int | None
+    timeout: Seconds | None
+    retry: Retry | int | Mapping[str, Any] | None
+    unique: Unique | Mapping[str, Any] | None
+    rate_limit: RateLimit | Mapping[str, Any] | None
+    delay: Seconds | None
+    scheduled_at: datetime | None
+    expires_in: Seconds | None
+    expires_at: datetime | None
+    tags: Sequence[str] | None
+    pending: bool | None
+    meta: Mapping[str, Any] | None
+    version: str | None
+    resources: Mapping[str, Any] | None
+    requires: Mapping[str, Any] | None
+    agent: Mapping[str, Any] | None
+    reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None
+    expiration_delay: Seconds | Literal["never"] | None
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,22 +52,22 @@ class Reference(dict[str, Any]):
         raise TypeError(f"The value of {self._text} is unknown until its step starts. Pass it as an argument.")
 
 
-def result_of(step: str | int | Step) -> Reference:
+def result_of(step: str | int | Step) -> Any:
     """Return a reference to the result of a step: given by its id, by its index in a chain, or as a step with an id."""
     return Reference(f"steps.{_name_of(step)}.result")
 
 
-def error_of(step: str | int | Step) -> Reference:
+def error_of(step: str | int | Step) -> Any:
     """Return a reference to the error of a step; the error is ``None`` if the step succeeded."""
     return Reference(f"steps.{_name_of(step)}.error")
 
 
-def param(name: str) -> Reference:
+def param(name: str) -> Any:
     """Return a reference to a parameter of the workflow."""
     return Reference(f"params.{name}")
 
 
-def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> Any:
     """Return a reference to what a lookup finds in a collection when the step starts.
 
     Steps that promise a matching item are predecessors of the step.
@@ -83,12 +83,12 @@ def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     return {"$lookup": lookup}
 
 
-def element(name: str = "item") -> Reference:
+def element(name: str = "item") -> Any:
     """Return a reference to the current element of a map. ``name`` is the name that the map gives it."""
     return Reference(name)
 
 
-INDEX: Final = Reference("index")
+INDEX: Final[Any] = Reference("index")
 """A reference to the index, from 0, of the current element of a map."""
 
 

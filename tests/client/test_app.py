@@ -61,9 +61,9 @@ def test_arguments_that_do_not_fit_or_are_no_json_are_refused(app: App) -> None:
     def one(a: int) -> None: ...
 
     with pytest.raises(TypeError):
-        one.enqueue(b=1)
+        one.enqueue(b=1)  # type: ignore[call-arg]  # refused
     with pytest.raises(TypeError):
-        one.enqueue(object())
+        one.enqueue(object())  # type: ignore[arg-type]  # refused
 
     @app.job("named")
     def named(*, a: int) -> None: ...
@@ -88,7 +88,7 @@ def test_options_are_checked_when_they_are_declared(app: App) -> None:
     with pytest.raises(InvalidRequest):
         app.job("b", retry=-1)(lambda: None)
     with pytest.raises(TypeError):
-        app.job("c", colour="red")(lambda: None)
+        app.job("c", colour="red")(lambda: None)  # type: ignore[call-arg]  # refused
     app.job("d")(lambda: None)
     with pytest.raises(ValueError, match="already has a handler"):
         app.job("d")(lambda: None)
@@ -131,7 +131,7 @@ def test_using_changes_options_for_one_job(app: App) -> None:
     assert a.using(priority=7).enqueue().job.priority == 7
     assert a.using(meta={"k": 1}).enqueue().job.meta == {"k": 1}
     with pytest.raises(TypeError):
-        a.using(colour="red")
+        a.using(colour="red")  # type: ignore[call-arg]  # refused
 
 
 def test_a_unique_job_is_refused_or_found(app: App) -> None:

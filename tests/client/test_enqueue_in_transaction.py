@@ -163,7 +163,7 @@ class Caller:
             with now as connection:
                 yield connection
 
-    async def enqueue(self, declared: JobType[Any, Any], connection: Any, *args: Any) -> JobHandle:
+    async def enqueue(self, declared: JobType[Any, Any], connection: Any, *args: Any) -> JobHandle[Any]:
         if self.waits:
             return await declared.aenqueue_in(connection, *args)
         return declared.enqueue_in(connection, *args)
@@ -217,7 +217,7 @@ async def test_a_job_is_visible_after_commit_and_wakes_parked_fetches(
 
 async def test_nothing_is_left_when_the_transaction_is_undone(app: App, guest: Caller, elsewhere: Service) -> None:
     ship = declare(app)
-    handles: list[JobHandle] = []
+    handles: list[JobHandle[Any]] = []
 
     async def enqueue_and_fail() -> None:
         async with guest.transaction() as connection:

@@ -14,9 +14,9 @@ import pytest
 import uvicorn
 
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
-from ojster.app import JobHandle
 from ojster.files.service import FileService
 from ojster.job_options import request_of
+from ojster.job_type import JobHandle
 from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application
@@ -62,7 +62,7 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
         await asyncio.wait_for(running, 20)
 
 
-async def push(app: App, type: str, *args: Any, **options: Any) -> JobHandle:
+async def push(app: App, type: str, *args: Any, **options: Any) -> JobHandle[Any]:
     declared = app.handlers[type]
     return await (declared.using(**options) if options else declared).aenqueue(*args)
 
@@ -72,7 +72,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def failure(handle: JobHandle) -> dict[str, Any]:
+async def failure(handle: JobHandle[Any]) -> dict[str, Any]:
     with pytest.raises(JobFailed) as failed:
         await handle.aresult(15)
     return failed.value.error

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -23,21 +23,23 @@ from ojster.agents.budgets import Account
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 
+P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H", covariant=True)
 
 
-class Delegate(Protocol[H]):
+class Delegate(Protocol[P, H]):
     """A job type that an agent can delegate to: ``ojster.JobType``."""
 
     @property
     def options(self) -> Any:
         """The options of the type; ``agent`` among them."""
 
-    def using(self, **options: Any) -> Delegate[H]:
-        """Return the type with other options."""
+    @property
+    def using(self) -> Callable[..., Any]:
+        """Returns the type with other options."""
 
-    async def aenqueue(self, *args: Any, **kwargs: Any) -> H:
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> H:
         """Enqueue a job."""
 
 
@@ -183,7 +185,7 @@ class AgentTask:
         await self._record_tool_call(name, started, result if isinstance(result, dict) else {"value": result})
         return result
 
-    async def delegate(self, to: Delegate[H], *args: Any, **kwargs: Any) -> H:
+    async def delegate(self, to: Delegate[P, H], *args: P.args, **kwargs: P.kwargs) -> H:
         """Enqueue a job that does part of this job's work. It shares this job's token budget and is one level deeper.
 
         Raises
@@ -192,7 +194,8 @@ class AgentTask:
             The new job would exceed the maximum delegation depth (``AGENT_MAX_DELEGATION_DEPTH``).
         """
         child = to.using(agent={**(to.options.agent or {}), "parent_id": self._job.id})
-        return await child.aenqueue(*args, **kwargs)
+        handle: H = await child.aenqueue(*args, **kwargs)
+        return handle
 
     async def _record_tool_call(
         self, name: str, started: float, result: dict[str, Any] | None = None, error: ToolFailed | None = None

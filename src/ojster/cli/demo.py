@@ -23,12 +23,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ojster.app import URL_VARIABLE, App, JobHandle, JobType
+from ojster.app import URL_VARIABLE, App
 from ojster.cli.options import examples, with_json
 from ojster.cli.output import STATE_STYLES, print_json, state_text
 from ojster.core.errors import BackendError
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
+from ojster.job_type import JobHandle, JobType
 
 TIME_LIMIT_SECONDS: Final = 50.0
 """Time limit of the demonstration, in seconds."""
@@ -39,7 +40,7 @@ THUMBNAIL_COUNT: Final = 60
 class _DemoJob:
     """A job of the demonstration, with its description and its expected final state."""
 
-    def __init__(self, handle: JobHandle, story: str, ends: str) -> None:
+    def __init__(self, handle: JobHandle[Any], story: str, ends: str) -> None:
         self.handle = handle
         self.story = story
         self.ends = ends
@@ -114,7 +115,7 @@ async def _act(job: JobType[Any, Any], args: tuple[Any, ...], story: str, ends: 
 async def _follow(
     app: App,
     acts: list[_DemoJob],
-    thumbnails: list[JobHandle],
+    thumbnails: list[JobHandle[Any]],
     invoice: Path,
     console: Console,
     live: Live,
@@ -148,7 +149,7 @@ async def _follow(
         await asyncio.sleep(0.1)
 
 
-def _render(acts: list[_DemoJob], thumbnails: list[JobHandle], note: str) -> Group:
+def _render(acts: list[_DemoJob], thumbnails: list[JobHandle[Any]], note: str) -> Group:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("job", "what it does", "state", "attempt", "progress", ""):
         table.add_column(column)
@@ -194,7 +195,9 @@ def _note(job: Job) -> str:
     return ""
 
 
-def _summarize(acts: list[_DemoJob], thumbnails: list[JobHandle], console: Console, seconds: float) -> dict[str, Any]:
+def _summarize(
+    acts: list[_DemoJob], thumbnails: list[JobHandle[Any]], console: Console, seconds: float
+) -> dict[str, Any]:
     """Print the summary, and return it for ``--json``."""
     table = Table(title="Summary", title_justify="left", title_style="bold", header_style="bold")
     for column in ("job", "states", "attempts", "result"):

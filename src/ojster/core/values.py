@@ -17,6 +17,11 @@ Seconds = float | timedelta
 _encode: Final = msgspec.json.Encoder().encode
 
 
+def to_seconds(span: Seconds) -> float:
+    """Return a time span in seconds."""
+    return span.total_seconds() if isinstance(span, timedelta) else float(span)
+
+
 def to_millis(span: Seconds) -> int:
     """Return a duration in milliseconds; 0 if it is negative."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span

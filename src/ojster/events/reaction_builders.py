@@ -14,7 +14,7 @@ import msgspec
 from ojster.core.values import to_json
 from ojster.workflow import Reference, Step, Workflow, chain, start_request
 
-OF_JOB: Final = Reference("job")
+OF_JOB: Final[Any] = Reference("job")
 """The job that triggers the reaction: ``OF_JOB["id"]``, ``["args"][0]``, ``["result"]``, ``["error"]``."""
 
 

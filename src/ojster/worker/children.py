@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.app import JobType
 from ojster.context import Released
+from ojster.job_type import JobType
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release
 

@@ -17,10 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from ojster import tracing
-from ojster.app import App, JobType
+from ojster.app import App
 from ojster.context import JobContext, Outcome, RateLimited, Released, enter_job
 from ojster.core.values import to_json, to_timestamp
 from ojster.job_options import error_type
+from ojster.job_type import JobType
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release

@@ -1,0 +1,415 @@
+"""Job types as Python declares them, and handles of enqueued jobs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+import msgspec
+
+from ojster import tracing
+from ojster.agents import attributes
+from ojster.client.event_loop_thread import EventLoopThread
+from ojster.client.interface import Client
+from ojster.codec import Codecs
+from ojster.context import JobCancelled, JobContext, JobFailed
+from ojster.core.job import Job
+from ojster.core.json_objects import Members
+from ojster.core.states import FINISHED, JobState
+from ojster.core.values import Seconds, to_json, to_seconds
+from ojster.files.transfer import restore
+from ojster.fleet import ml_resources
+from ojster.job_options import JobOptions, JobOptionsDict
+from ojster.jobs.names import DEFAULT_QUEUE
+from ojster.jobs.options import read_options
+from ojster.jobs.versions import Handled
+from ojster.workflow import Step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Q = ParamSpec("Q")
+T_co = TypeVar("T_co", covariant=True)
+
+MAX_POLL_SECONDS: Final = 30.0
+"""Maximum long-poll wait for a job's result, in seconds."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Application(Protocol):
+    """An application, as far as job types and handles need it: ``ojster.App``."""
+
+    codecs: Codecs
+    _event_loop_thread: EventLoopThread
+
+    def client(self) -> Client:
+        """Return the client for the running event loop."""
+
+    def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]: ...
+
+    async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]: ...
+
+
+class JobHandle(Generic[R]):
+    """An enqueued job: its id, state and result."""
+
+    def __init__(self, app: Application, job: Job) -> None:
+        self._app = app
+        self._job = job
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id} {self._job.type} {self.state}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._job.id
+
+    @property
+    def state(self) -> str:
+        """The job's state when it was last fetched; ``refresh`` fetches it again."""
+        return self._job.state
+
+    @property
+    def job(self) -> Job:
+        """The job as it was last fetched."""
+        return self._job
+
+    def refresh(self) -> JobHandle[R]:
+        """Fetch the job again and return this handle."""
+        return self._app._event_loop_thread.call(self.arefresh())
+
+    async def arefresh(self) -> JobHandle[R]:
+        """Fetch the job again and return this handle. See ``refresh``."""
+        self._job = await self._app.client().jobs.find(self.id)
+        return self
+
+    def cancel(self) -> None:
+        """Cancel the job.
+
+        Raises
+        ------
+        Conflict
+            The job is finished.
+        """
+        self._app._event_loop_thread.call(self.acancel())
+
+    async def acancel(self) -> None:
+        """Cancel the job. See ``cancel``."""
+        self._job = (await self._app.client().jobs.cancel(self.id)).job
+
+    def result(self, timeout: Seconds | None = None) -> R:
+        """Wait until the job is finished, and return its handler's result.
+
+        Parameters
+        ----------
+        timeout:
+            Maximum wait, in seconds or as a ``timedelta``; ``None`` waits without limit.
+
+        Raises
+        ------
+        TimeoutError
+            The job is not finished within ``timeout``.
+        JobFailed
+            The job was discarded; ``error`` is the error of its last attempt.
+        JobCancelled
+            The job was cancelled.
+        """
+        return self._app._event_loop_thread.call(self.aresult(timeout))
+
+    async def aresult(self, timeout: Seconds | None = None) -> R:
+        """Wait until the job is finished, and return its handler's result. See ``result``."""
+        client = self._app.client()
+        seconds = None if timeout is None else to_seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+            job = self._job = await client.jobs.wait_for(self.id, min(left, MAX_POLL_SECONDS))
+            if job.state in FINISHED:
+                result: R = await restore(client, _result_of(job), self.id)
+                return result
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout.")
+
+
+def _result_of(job: Job) -> Any:
+    match job.state:
+        case JobState.COMPLETED:
+            return None if job.result is None else msgspec.json.decode(job.result)
+        case JobState.CANCELLED:
+            raise JobCancelled(f"The job {job.id} was cancelled.")
+        case _:
+            error = job.error or {"type": "expired", "message": "The job expired before it started."}
+            raise JobFailed(f"The job {job.id} was discarded: {error['type']}: {error['message']}", error)
+
+
+class JobType(Generic[P, R]):
+    """A declared job type.
+
+    ``P`` are the arguments of its jobs, without a ``JobContext``, which the worker adds; ``R`` is the handler's result.
+    """
+
+    def __init__(
+        self, app: Application, type: str, function: Callable[..., Any], options: JobOptions, process: bool
+    ) -> None:
+        functools.update_wrapper(cast("Callable[..., Any]", self), function)
+        self.app = app
+        self.type = type
+        self.function = function
+        self.options = options
+        self.process = process
+        self.handled: Handled | None = None
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = inspect.signature(function)
+        self.takes_context = _takes_context(function, self.signature)
+        if process and (self.is_async or self.takes_context):
+            raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
+        self._min_args, self._max_args = _arity(self.signature, self.takes_context)
+        self._type_json = msgspec.Raw(_encode(type))
+        self._options_json = msgspec.Raw(options.to_wire())
+        self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
+        self._sibling_members = options.beside()
+        read_options(bytes(self._options_json))
+        ml_resources.read_resources(self._sibling_members)
+        attributes.read_agent(self._sibling_members)
+
+    def using(self, **options: Unpack[JobOptionsDict]) -> Self:
+        """Return a copy of this job type with changed options, for one or more enqueues. See ``JobOptions``.
+
+        Raises
+        ------
+        TypeError
+            An option does not exist.
+        """
+        changed = msgspec.structs.replace(self.options, **options)
+        return type(self)(self.app, self.type, self.function, changed, self.process)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job with these arguments, which must be JSON-serializable.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are not JSON-serializable.
+        Duplicate
+            The job is unique, and a duplicate exists.
+        BackendUnavailable
+            The server cannot be reached.
+        """
+        with self._traced() as carried:  # in the caller's thread, where its trace context is
+            return self.app._event_loop_thread.call(self._enqueue(self.request(args, kwargs, carried)))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job with these arguments. See ``enqueue``."""
+        with self._traced() as carried:
+            return await self._enqueue(self.request(args, kwargs, carried))
+
+    async def _enqueue(self, request: Members) -> JobHandle[R]:
+        (pushed,) = await self.app.client().jobs.enqueue((request,))
+        return JobHandle(self.app, pushed.job)
+
+    def _traced(self, count: int = 1) -> AbstractContextManager[dict[str, str]]:
+        return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
+
+    def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments in one request, all or none. A server takes 1,000 by default.
+
+        Raises
+        ------
+        TypeError, Duplicate, BackendUnavailable
+            See ``enqueue``.
+        PayloadTooLarge
+            The request is larger than the server accepts.
+        """
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return self.app._event_loop_thread.call(
+                self._enqueue_many([self.request(args, {}, carried) for args in requests])
+            )
+
+    async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``."""
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            return await self._enqueue_many([self.request(args, {}, carried) for args in requests])
+
+    async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle[R]]:
+        pushed = await self.app.client().jobs.enqueue(requests) if requests else []
+        return [JobHandle(self.app, one.job) for one in pushed]
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """Return a workflow step with these arguments, which may contain references.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments; they are not JSON-serializable; or the application has codecs:
+            the server inserts results into the arguments of steps, so these cannot be encoded.
+        """
+        if self.app.codecs:
+            raise TypeError(f"{self.type}: the arguments of steps cannot be encoded; use an App without codecs.")
+        request = self.request(args, kwargs)
+        return Step({name: value for name, value in request.items() if bytes(value) != b"{}"} | {"type": self.type})
+
+    def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job in the caller's transaction on ``connection``: the job exists if and only if it commits.
+
+        Parameters
+        ----------
+        connection:
+            Connection to the PostgreSQL database of the ``App``, with an open transaction: a ``psycopg.Connection``, an
+            SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
+
+        Raises
+        ------
+        TypeError
+            See ``enqueue``; or ``connection`` is none of these.
+        Duplicate
+            The job is unique, and a duplicate exists. The transaction stays usable.
+        NotInTransaction
+            The connection has no open transaction.
+        InvalidRequest
+            The application does not use PostgreSQL.
+        """
+        with self._traced() as carried:
+            (job,) = self.app._enqueue_in(connection, [self.request(args, kwargs, carried)])
+        return JobHandle(self.app, job)
+
+    async def aenqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a job in the caller's transaction on ``connection``. See ``enqueue_in``.
+
+        ``connection`` may also be a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
+        ``AsyncConnection`` or ``AsyncSession``.
+        """
+        with self._traced() as carried:
+            (job,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs, carried)])
+        return JobHandle(self.app, job)
+
+    def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``."""
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            jobs = self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
+        return [JobHandle(self.app, job) for job in jobs]
+
+    async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``."""
+        requests = list(calls)
+        with self._traced(len(requests)) as carried:
+            jobs = await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
+        return [JobHandle(self.app, job) for job in jobs]
+
+    def request(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None
+    ) -> Members:
+        """Return the enqueue request for these arguments.
+
+        Parameters
+        ----------
+        carried:
+            Trace context to store in the job's ``meta``.
+        """
+        if kwargs:
+            given = ((), *args) if self.takes_context else args
+            bound = self.signature.bind(*given, **kwargs)
+            bound.apply_defaults()
+            if bound.kwargs:
+                raise TypeError(f"{self.type}: job arguments must be positional; make {list(bound.kwargs)} positional.")
+            args = bound.args[1:] if self.takes_context else bound.args
+        elif not self._min_args <= len(args) <= self._max_args:
+            self.signature.bind(*(((), *args) if self.takes_context else args))  # raises TypeError with the reason
+        encoded = to_json(list(args))
+        meta = self._meta_json
+        if carried:
+            meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
+        if self.app.codecs:
+            return self._encoded(encoded, meta)
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(encoded),
+            "meta": meta,
+            "options": self._options_json,
+            **self._sibling_members,
+        }
+
+    def _encoded(self, args: bytes, given: msgspec.Raw) -> Members:
+        meta, options = msgspec.json.decode(given), msgspec.json.decode(self._options_json)
+        args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
+        return {
+            "type": self._type_json,
+            "args": msgspec.Raw(args),
+            "meta": msgspec.Raw(_encode(meta)),
+            "options": msgspec.Raw(_encode(options)),
+            **self._sibling_members,
+        }
+
+
+class DeclaredJob(JobType[P, R], Generic[Q, T_co, P, R]):
+    """A decorated function: a job type that can also be called directly, as the function that it is."""
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> T_co:
+        """Call the function directly, without a queue."""
+        result: T_co = self.function(*args, **kwargs)
+        return result
+
+
+class Declare(Protocol):
+    """The decorator that ``App.job`` returns: it keeps the function's signature."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> DeclaredJob[Concatenate[JobContext, P], Coroutine[Any, Any, R], P, R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> DeclaredJob[P, Coroutine[Any, Any, R], P, R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> DeclaredJob[Concatenate[JobContext, P], R, P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> DeclaredJob[P, R, P, R]: ...
+
+
+def _arity(signature: inspect.Signature, takes_context: bool) -> tuple[int, float]:
+    """Return the minimum and maximum number of positional arguments of a call."""
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    positional = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    fewest = sum(parameter.default is parameter.empty for parameter in positional) - takes_context
+    most = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else len(positional) - takes_context
+    return fewest, most
+
+
+def _takes_context(function: Callable[..., Any], signature: inspect.Signature) -> bool:
+    """Return whether the function's first parameter is annotated as ``JobContext``."""
+    first = next(iter(signature.parameters.values()), None)
+    if first is None:
+        return False
+    return first.annotation is JobContext or (
+        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == JobContext.__name__
+    )
