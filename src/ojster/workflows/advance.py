@@ -198,7 +198,7 @@ class Advance:
             workflow.kept_until = kept_until(self.tx.now, workflow.expiration_delay)
         was_cancelled = workflow.state == WorkflowState.CANCELLED
         if workflow.state not in (WorkflowState.CANCELLED, WorkflowState.RETRIED):
-            change_workflow(workflow, root.state if root.state != NodeState.SKIPPED else WorkflowState.COMPLETED)
+            change_workflow(workflow, root.state)
         self.graph.change(workflow)
         lasted = (self.tx.now - (workflow.started_at or workflow.created_at)) // 1000
         if workflow.state == WorkflowState.COMPLETED:

@@ -25,13 +25,12 @@ NODE_STATES: Final = StateMachine(
     {
         NodeState.WAITING: _BEFORE_START | {NodeState.WAITING},
         NodeState.BLOCKED: _BEFORE_START - {NodeState.BLOCKED},
-        NodeState.READY: _BEFORE_START,
+        NodeState.READY: _BEFORE_START - {NodeState.READY},
         NodeState.STARTED: frozenset(
             {
                 NodeState.COMPLETED,
                 NodeState.FAILED,
                 NodeState.CANCELLED,
-                NodeState.SKIPPED,
                 NodeState.COMPENSATED,
             }
         ),
