@@ -58,17 +58,25 @@ class Capability(msgspec.Struct, frozen=True):
 CAPABILITIES: Final = (
     Capability(
         "jobs",
-        routes=("bulk_routes", "routes", "history_routes", "worker_routes", "dead_letter_routes", "schema_routes"),
+        routes=(
+            "bulk_routes",
+            "routes",
+            "history_routes",
+            "worker_routes",
+            "admin_routes",
+            "dead_letter_routes",
+            "schema_routes",
+        ),
         commands=("commands:push", "commands:jobs", "dead_letter_commands:dead_letter"),
         metrics="metrics",
         is_optional=False,
     ),
     Capability("tenancy", TenancyExtension(), ("routes", "token_routes"), ("commands:tokens",), "metrics"),
-    Capability("fleet", FleetExtension(), ("routes",), ("commands:workers",), "metrics"),
+    Capability("fleet", FleetExtension(), ("routes", "admin_routes"), ("commands:workers",), "metrics"),
     Capability(
         "queues",
         QueueExtension(),
-        ("routes", "rate_limit_routes", "pool_routes"),
+        ("routes", "admin_routes", "rate_limit_routes", "pool_routes"),
         ("commands:queues",),
         "metrics",
         is_optional=False,

@@ -24,8 +24,7 @@ from ojster.schedules.retention import forget
 from ojster.service import Service
 from ojster.storage.database import without_password
 from ojster.storage.open import migrate_database, open_database
-from ojster.storage.postgres import database as postgres
-from ojster.storage.postgres import notifier
+from ojster.storage.postgres import notifier, transaction
 from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
@@ -433,7 +432,7 @@ async def test_the_whole_of_a_push_is_one_transaction(postgres_url: str) -> None
 async def test_events_that_were_forgotten_before_anybody_asked_leave_a_gap(
     postgres_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "KEEP_EVENT_BATCHES", 1)
+    monkeypatch.setattr(transaction, "KEEP_EVENT_BATCHES", 1)
     database = open_database(postgres_url, clock=clock)
     database.records_events = True
     engine = Service(database)

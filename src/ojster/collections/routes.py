@@ -8,15 +8,15 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.collections.items import ITEM_QUERY, Lookup, NewItem, Where
+from ojster.collections.wire import COLLECTION, ITEM, CollectionBody, ItemBody
 from ojster.core.errors import InvalidRequest, NotFound
-from ojster.server import wire
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 
 async def create_collection(exchange: HttpRequest) -> Answer:
     """Create a named collection."""
-    body = await exchange.read(wire.COLLECTION)
+    body = await exchange.read(COLLECTION)
     made = await exchange.engine.collections.create(body.name, body.description)
     return Answer(encode({"collection": made}), 201)
 
@@ -38,7 +38,7 @@ async def add_item(exchange: HttpRequest) -> Answer:
 
     With ``job_id``, use the named collection of that job's workspace.
     """
-    body = await exchange.read(wire.ITEM)
+    body = await exchange.read(ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
     item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
     return Answer(encode({"item": await exchange.engine.collections.add(_where(exchange), item)}), 201)
@@ -85,7 +85,7 @@ def _where(exchange: HttpRequest) -> Where:
 _TAG: Final = "Collections"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/collections", create_collection, _TAG, wire.CollectionBody, status=201),
+    Route("POST", f"{BASE}/collections", create_collection, _TAG, CollectionBody, status=201),
     Route("GET", f"{BASE}/collections", list_collections, _TAG),
     Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, query=("force",)),
     *(
@@ -93,7 +93,7 @@ ROUTES: Final = (
         for base in (f"{BASE}/collections/{{name}}", f"{BASE}/workflows/{{id}}", f"{BASE}/jobs/{{job}}")
         for route in (
             Route("GET", f"{base}/items", list_items, _TAG, query=ITEM_QUERY),
-            Route("POST", f"{base}/items", add_item, _TAG, wire.ItemBody, status=201),
+            Route("POST", f"{base}/items", add_item, _TAG, ItemBody, status=201),
             Route("GET", f"{base}/items/{{item}}", show_item, _TAG),
             Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG),
         )

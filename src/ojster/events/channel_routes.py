@@ -6,14 +6,14 @@ from typing import Final
 
 from ojster.events.channel import Channel
 from ojster.events.webhooks import new_secret
-from ojster.server import wire
+from ojster.events.wire import CHANNEL, ChannelBody
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 
 async def put_channel(exchange: HttpRequest) -> Answer:
     """Create or replace a channel. Only this answer contains the secret that signs the calls of a webhook."""
-    body = await exchange.read(wire.CHANNEL)
+    body = await exchange.read(CHANNEL)
     secret = None
     if body.method == "webhook" and body.url is not None:
         await exchange.sender.check(body.url)
@@ -41,6 +41,6 @@ _TAG: Final = "Notifications"
 
 ROUTES: Final = (
     Route("GET", f"{BASE}/channels", list_channels, _TAG),
-    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, wire.ChannelBody),
+    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, ChannelBody),
     Route("DELETE", f"{BASE}/channels/{{name}}", delete_channel, _TAG),
 )

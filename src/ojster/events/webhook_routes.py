@@ -21,10 +21,16 @@ from ojster.events import webhooks
 from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import Refused
 from ojster.events.webhooks import Change
+from ojster.events.wire import (
+    SUBSCRIPTION,
+    SUBSCRIPTION_PATCH,
+    EventFilterBody,
+    SubscriptionBody,
+    SubscriptionPatchBody,
+)
 from ojster.jobs import interventions
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
-from ojster.server import wire
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
@@ -32,9 +38,9 @@ from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 async def create_subscription(exchange: HttpRequest) -> Answer:
     """Subscribe to events. Only this answer and rotations contain the secret that signs deliveries."""
-    body = await exchange.read(wire.SUBSCRIPTION)
+    body = await exchange.read(SUBSCRIPTION)
     await exchange.sender.check(body.url)
-    chosen = body.filter or wire.EventFilterBody()
+    chosen = body.filter or EventFilterBody()
     subscription = Subscription(
         id=f"sub_{new_id()}",
         url=body.url,
@@ -66,7 +72,7 @@ async def show_subscription(exchange: HttpRequest) -> Answer:
 
 async def change_subscription(exchange: HttpRequest) -> Answer:
     """Change a subscription. Omitted members keep their values."""
-    body = await exchange.read(wire.SUBSCRIPTION_PATCH)
+    body = await exchange.read(SUBSCRIPTION_PATCH)
     await _find(exchange)
     members: dict[str, Any] = {}
     if body.url is not UNSET:
@@ -79,7 +85,7 @@ async def change_subscription(exchange: HttpRequest) -> Answer:
     if body.metadata is not UNSET:
         members["metadata"] = body.metadata
     if body.filter is not UNSET:
-        chosen = body.filter or wire.EventFilterBody()
+        chosen = body.filter or EventFilterBody()
         members |= {"queues": tuple(chosen.queues), "job_types": tuple(chosen.job_types)}
     changed = await exchange.engine.scope.do(webhooks.change_subscriptions, Change(exchange.path["id"], members))
     return _answer(_shown(changed))
@@ -220,10 +226,10 @@ _SUBSCRIPTIONS: Final = f"{BASE}/webhooks/subscriptions"
 _TAG: Final = "Webhooks"
 
 ROUTES: Final = (
-    Route("POST", _SUBSCRIPTIONS, create_subscription, _TAG, wire.SubscriptionBody, status=201),
+    Route("POST", _SUBSCRIPTIONS, create_subscription, _TAG, SubscriptionBody, status=201),
     Route("GET", _SUBSCRIPTIONS, list_subscriptions, _TAG),
     Route("GET", f"{_SUBSCRIPTIONS}/{{id}}", show_subscription, _TAG),
-    Route("PATCH", f"{_SUBSCRIPTIONS}/{{id}}", change_subscription, _TAG, wire.SubscriptionPatchBody),
+    Route("PATCH", f"{_SUBSCRIPTIONS}/{{id}}", change_subscription, _TAG, SubscriptionPatchBody),
     Route("DELETE", f"{_SUBSCRIPTIONS}/{{id}}", delete_subscription, _TAG),
     Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/test", test_subscription, _TAG),
     Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/rotate-secret", rotate_secret, _TAG),

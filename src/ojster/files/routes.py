@@ -14,7 +14,7 @@ from urllib.parse import quote
 from ojster.core.errors import InvalidRequest
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.service import UploadInterruptedError, range_of
-from ojster.server import wire
+from ojster.files.wire import FILE, FileBody
 from ojster.server.pages import whole
 from ojster.server.request import Answer, Header, HttpRequest, encode
 from ojster.server.route import BASE, Route
@@ -33,7 +33,7 @@ class RangeNotSatisfiable(InvalidRequest):
 
 async def create_file(exchange: HttpRequest) -> Answer:
     """Start an upload. If the workspace already has a file with that ``sha256`` and size, return it with 200."""
-    body = await exchange.read(wire.FILE)
+    body = await exchange.read(FILE)
     file = await exchange.engine.files.create(
         NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id)
     )
@@ -138,7 +138,7 @@ def _answer(file: File, status: int = 200) -> Answer:
 _TAG: Final = "Files"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/files", create_file, _TAG, wire.FileBody, status=201),
+    Route("POST", f"{BASE}/files", create_file, _TAG, FileBody, status=201),
     Route("PUT", f"{BASE}/files", put_file, _TAG, status=201, query=("filename", "sha256", "job_id")),
     Route("GET", f"{BASE}/files", list_files, _TAG, query=("limit", "before")),
     Route("GET", f"{BASE}/files/{{id}}", show_file, _TAG, query=("job_id",)),

@@ -6,8 +6,8 @@ from typing import Final
 
 from msgspec import UNSET
 
+from ojster.fleet.wire import WORKER_RULE, WorkerRuleBody
 from ojster.fleet.worker_rule import read_rule_members
-from ojster.server import wire
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
@@ -23,7 +23,7 @@ async def change_worker_rule(exchange: HttpRequest) -> Answer:
     The rule overrides what the worker reports, and also applies to later workers with this id. A disabled worker gives
     its jobs back.
     """
-    body = await exchange.read(wire.WORKER_RULE)
+    body = await exchange.read(WORKER_RULE)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     rule = await exchange.engine.fleet.change_rule(exchange.path["id"], read_rule_members(given))
     return Answer(encode({"rule": rule.to_wire()}))
@@ -39,6 +39,6 @@ _RULES: Final = f"{BASE}/admin/worker-rules"
 
 ROUTES: Final = (
     Route("GET", _RULES, list_worker_rules, "Operators"),
-    Route("PATCH", f"{_RULES}/{{id}}", change_worker_rule, "Operators", wire.WorkerRuleBody),
+    Route("PATCH", f"{_RULES}/{{id}}", change_worker_rule, "Operators", WorkerRuleBody),
     Route("DELETE", f"{_RULES}/{{id}}", forget_worker_rule, "Operators"),
 )

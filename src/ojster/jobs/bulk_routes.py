@@ -22,7 +22,7 @@ from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.request import NewJob
 from ojster.jobs.selection import JobFilter
-from ojster.server import wire
+from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchSchema, BulkSchema, BulkSteeringBody, JobsAnswer
 from ojster.server.request import Answer, Handler, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
@@ -142,7 +142,7 @@ class _BulkFormat:
 async def enqueue_bulk(exchange: HttpRequest) -> Answer:
     """Enqueue several jobs independently, or with ``atomicity: atomic`` all or none, and return a result for each."""
     raw = await exchange.body()
-    body = exchange.decode(raw, wire.BULK)
+    body = exchange.decode(raw, BULK)
     return await push_jobs(exchange, raw, body.jobs, body.atomicity, body.idempotency_key, _BulkFormat())
 
 
@@ -152,7 +152,7 @@ async def enqueue_batch(exchange: HttpRequest) -> Answer:
     With a ``mode``, the answer has a result for each job. Without it, the answer has the jobs, or the first error.
     """
     raw = await exchange.body()
-    body = exchange.decode(raw, wire.BATCH)
+    body = exchange.decode(raw, BATCH)
     style = _JobsFormat() if body.mode is None else _BatchFormat()
     return await push_jobs(exchange, raw, body.jobs, body.mode or "atomic", body.idempotency_key, style)
 
@@ -178,7 +178,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
 
     async def steer(exchange: HttpRequest) -> Answer:
         raw = await exchange.body()
-        body = exchange.decode(raw, wire.BULK_STEERING)
+        body = exchange.decode(raw, BULK_STEERING)
         if (body.job_ids is None) == (body.filter is None):
             raise InvalidRequest("Exactly one of 'job_ids' and 'filter' is required.", field="job_ids")
         key = _key(exchange, action, body.idempotency_key, raw, style)
@@ -280,16 +280,16 @@ delete_batch: Final = _bulk_endpoint(Action.DELETE, _BATCH, "delete_batch", _DEL
 
 def _steering_route(style: _AnswerFormat, family: str, action: Action, doc: str) -> Route:
     handler = _bulk_endpoint(action, style, f"{action}_{family}", doc)
-    return Route("POST", f"{BASE}/jobs/{family}/{action}", handler, "Bulk", wire.BulkSteeringBody, large=True)
+    return Route("POST", f"{BASE}/jobs/{family}/{action}", handler, "Bulk", BulkSteeringBody, large=True)
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/jobs/batch", enqueue_batch, "Bulk", wire.BatchSchema, wire.JobsAnswer, 201, large=True),
-    Route("POST", f"{BASE}/jobs/bulk", enqueue_bulk, "Bulk", wire.BulkSchema, status=201, large=True),
+    Route("POST", f"{BASE}/jobs/batch", enqueue_batch, "Bulk", BatchSchema, JobsAnswer, 201, large=True),
+    Route("POST", f"{BASE}/jobs/bulk", enqueue_bulk, "Bulk", BulkSchema, status=201, large=True),
     *(
         _steering_route(style, family, action, doc)
         for family, style in (("batch", _BATCH), ("bulk", _BULK))
         for action, doc in ((Action.CANCEL, _CANCEL), (Action.RETRY, _RETRY), (Action.DELETE, _DELETE))
     ),
-    Route("DELETE", f"{BASE}/jobs/batch", delete_batch, "Bulk", wire.BulkSteeringBody, large=True),
+    Route("DELETE", f"{BASE}/jobs/batch", delete_batch, "Bulk", BulkSteeringBody, large=True),
 )

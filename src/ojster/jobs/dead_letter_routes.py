@@ -13,7 +13,7 @@ from ojster.jobs.envelope import to_json
 from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.routes import job_page
 from ojster.jobs.selection import JobFilter
-from ojster.server import wire
+from ojster.jobs.wire import DEAD_LETTER_RETRY, DeadLetterRetryBody, JobAnswer, JobPageAnswer
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 
@@ -34,7 +34,7 @@ async def retry_dead_letter(exchange: HttpRequest) -> Answer:
 async def revive(exchange: HttpRequest) -> Job:
     """Run the discarded job in the path again, with the overrides of the optional body."""
     id, raw = exchange.path["id"], await exchange.body()
-    override = exchange.decode(raw, wire.DEAD_LETTER_RETRY).override if raw.strip() else None
+    override = exchange.decode(raw, DEAD_LETTER_RETRY).override if raw.strip() else None
     if override is None:
         return await exchange.engine.jobs.retry_dead(id)
     revival = DeadLetterRetry(id, override.args, override.queue, override.meta, override.retry)
@@ -56,7 +56,7 @@ ROUTES: Final = (
         list_dead_letters,
         _TAG,
         None,
-        wire.JobPageAnswer,
+        JobPageAnswer,
         query=("queue", "type", *PAGE),
     ),
     Route(
@@ -64,8 +64,8 @@ ROUTES: Final = (
         f"{BASE}/dead-letter/{{id}}/retry",
         retry_dead_letter,
         _TAG,
-        wire.DeadLetterRetryBody,
-        wire.JobAnswer,
+        DeadLetterRetryBody,
+        JobAnswer,
         may_be_empty=True,
     ),
     Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, _TAG),

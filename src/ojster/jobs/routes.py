@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from ojster.agents.budgets import Account
+from ojster.agents.wire import AGENT_USAGE, AgentUsageBody
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge, QueueFull
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
@@ -26,14 +27,25 @@ from ojster.jobs.queries import Page
 from ojster.jobs.request import NewJob
 from ojster.jobs.selection import JobFilter
 from ojster.jobs.transitions import ChangedJob
+from ojster.jobs.wire import (
+    ADJUSTMENT,
+    CHECKPOINT,
+    PROGRESS,
+    AdjustmentBody,
+    CheckpointBody,
+    EnqueueBody,
+    JobAnswer,
+    JobPageAnswer,
+    ProgressBody,
+)
 from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
-from ojster.server import wire
 from ojster.server.pages import page_of, pagination, wait_ms
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.notes import NewNote
+from ojster.workflows.wire import NOTE, RESUME, NoteBody, ResumeBody
 
 
 async def enqueue(exchange: HttpRequest) -> Answer:
@@ -101,7 +113,7 @@ async def cancel_job(exchange: HttpRequest) -> Answer:
 
 async def adjust_job(exchange: HttpRequest) -> Answer:
     """Raise or lower the priority of an unfinished job. Only administrators may raise it."""
-    body = await exchange.read(wire.ADJUSTMENT)
+    body = await exchange.read(ADJUSTMENT)
     job = await exchange.engine.jobs.adjust_priority(exchange.path["id"], body.priority_adjustment)
     shown = encode({"priority_adjustment": body.priority_adjustment})[1:]
     return Answer(b'{"job":%b,%b' % (to_json(job), shown))
@@ -127,7 +139,7 @@ async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure 
     PayloadTooLarge
         The result is larger than the largest job.
     """
-    body = exchange.decode(await exchange.optional_body() or b"{}", wire.RESUME)
+    body = exchange.decode(await exchange.optional_body() or b"{}", RESUME)
     failure = None
     if body.error is not None:
         if body.result is not msgspec.UNSET:
@@ -151,7 +163,7 @@ async def note_job(exchange: HttpRequest) -> Answer:
 
 async def read_note(exchange: HttpRequest) -> bytes:
     """Return the note in the body, as JSON."""
-    body = await exchange.read(wire.NOTE)
+    body = await exchange.read(NOTE)
     read_value(body.note, "note")
     return bytes(body.note)
 
@@ -179,7 +191,7 @@ def _state_change_answer(steered: ChangedJob, stamp: str) -> Answer:
 
 async def report_progress(exchange: HttpRequest) -> Answer:
     """Report the progress of an active job."""
-    body = await exchange.read(wire.PROGRESS)
+    body = await exchange.read(PROGRESS)
     fraction = min(1.0, max(0.0, body.progress))
     item = Progress(exchange.path["id"], fraction, body.message, body.worker_id, body.attempt)
     job = await exchange.engine.jobs.report(item)
@@ -198,7 +210,7 @@ def _progress(job: Job) -> Answer:
 
 async def account_agent(exchange: HttpRequest) -> Answer:
     """Record token usage of an agent's job. Answers 429 if the remaining budget is too small for an estimated call."""
-    body = await exchange.read(wire.AGENT_USAGE)
+    body = await exchange.read(AGENT_USAGE)
     item = Account(
         exchange.path["id"],
         body.tokens,
@@ -225,7 +237,7 @@ async def account_agent(exchange: HttpRequest) -> Answer:
 
 async def save_checkpoint(exchange: HttpRequest) -> Answer:
     """Save a checkpoint for the job's next attempt, at most 1 MiB, in place of the previous one."""
-    body = await exchange.read(wire.CHECKPOINT)
+    body = await exchange.read(CHECKPOINT)
     item = NewCheckpoint(exchange.path["id"], bytes(body.state), body.worker_id, body.attempt)
     return _checkpoint(await exchange.engine.jobs.save_checkpoint(item))
 
@@ -273,20 +285,20 @@ async def job_page(exchange: HttpRequest, chosen: JobFilter) -> Answer:
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/jobs", enqueue, "Jobs", wire.EnqueueBody, wire.JobAnswer, 201),
-    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, wire.JobPageAnswer, query=("state", "queue", "type", *PAGE)),
-    Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, wire.JobAnswer, query=("wait_ms",)),
-    Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", wire.AdjustmentBody, wire.JobAnswer),
+    Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, JobAnswer, 201),
+    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=("state", "queue", "type", *PAGE)),
+    Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
+    Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, JobAnswer),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs"),
     Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs"),
-    Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs", wire.ResumeBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/info", note_job, "Jobs", wire.NoteBody, status=201),
+    Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs", ResumeBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/info", note_job, "Jobs", NoteBody, status=201),
     Route("GET", f"{BASE}/jobs/{{id}}/info", list_job_notes, "Jobs"),
-    Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", wire.ProgressBody),
+    Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody),
     Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs"),
-    Route("PUT", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", wire.CheckpointBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", wire.CheckpointBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/agent/usage", account_agent, "Jobs", wire.AgentUsageBody),
+    Route("PUT", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", CheckpointBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", CheckpointBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/agent/usage", account_agent, "Jobs", AgentUsageBody),
     Route("GET", f"{BASE}/jobs/{{id}}/checkpoint", show_checkpoint, "Jobs"),
     Route("DELETE", f"{BASE}/jobs/{{id}}/checkpoint", clear_checkpoint, "Jobs"),
 )

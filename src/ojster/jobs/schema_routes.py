@@ -18,26 +18,26 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs import schemas
 from ojster.jobs.names import read_type
 from ojster.jobs.schemas import Mode, Schema, no_schema
-from ojster.server import wire
+from ojster.jobs.wire import SCHEMA, SchemaBody
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
 
 async def register_schema(exchange: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of a job type, as a new version."""
-    body = await exchange.read(wire.SCHEMA)
+    body = await exchange.read(SCHEMA)
     schema = await _register(exchange, body, body.job_type or body.type, body.version)
     return Answer(encode(_shown(schema)), 201)
 
 
 async def put_schema(exchange: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of the job type in the path, as a new version."""
-    body = await exchange.read(wire.SCHEMA)
+    body = await exchange.read(SCHEMA)
     schema = await _register(exchange, body, exchange.path["type"], exchange.path["version"])
     return Answer(encode(_shown(schema)), 201)
 
 
-async def _register(exchange: HttpRequest, body: wire.SchemaBody, type: str | None, version: Any) -> Schema:
+async def _register(exchange: HttpRequest, body: SchemaBody, type: str | None, version: Any) -> Schema:
     if type is None or version is None:
         raise InvalidRequest("'job_type' or 'version' is missing. Send both.", field="job_type")
     given = body.args_schema if body.schema is msgspec.UNSET else body.schema
@@ -128,7 +128,7 @@ def _version(schema: Schema) -> int | str:
 _TAG: Final = "Schemas"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/schemas", register_schema, _TAG, wire.SchemaBody, status=201),
+    Route("POST", f"{BASE}/schemas", register_schema, _TAG, SchemaBody, status=201),
     *(
         route
         for base in (BASE, f"{BASE}/admin")
@@ -140,5 +140,5 @@ ROUTES: Final = (
             Route("DELETE", f"{base}/schemas/{{type}}/{{version}}", delete_schema, _TAG),
         )
     ),
-    Route("PUT", f"{BASE}/admin/schemas/{{type}}/{{version}}", put_schema, _TAG, wire.SchemaBody, status=201),
+    Route("PUT", f"{BASE}/admin/schemas/{{type}}/{{version}}", put_schema, _TAG, SchemaBody, status=201),
 )

@@ -19,6 +19,7 @@ from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.fleet.requirements import read_provided
+from ojster.fleet.wire import DIRECTIVE, HEARTBEAT, DirectiveBody, HandlerBody, HeartbeatBody
 from ojster.fleet.workers import Heartbeat, Worker
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.envelope import to_json
@@ -26,16 +27,39 @@ from ojster.jobs.failure import parse_failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.names import check_queue_name, read_type
 from ojster.jobs.versions import Handled, parse_handled
+from ojster.jobs.wire import (
+    ACK,
+    ACK_BATCH,
+    ACK_JOB,
+    FETCH,
+    NACK,
+    NACK_BATCH,
+    NACK_JOB,
+    RELEASE,
+    RELEASE_BATCH,
+    RELEASE_JOB,
+    AckBatchBody,
+    AckBody,
+    AckJobBody,
+    FetchBody,
+    JobsAnswer,
+    NackBatchBody,
+    NackBody,
+    NackJobBody,
+    ReleaseBatchBody,
+    ReleaseBody,
+    ReleaseJobBody,
+)
 from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
-from ojster.server import wire
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 from ojster.workflows.property_values import Changes
+from ojster.workflows.wire import ChangesBody, PropertiesBody
 
 
 async def fetch(exchange: HttpRequest) -> Answer:
     """Claim jobs for a worker. With ``wait_ms``, wait up to that time if no job is available."""
-    body = await exchange.read(wire.FETCH)
+    body = await exchange.read(FETCH)
     if body.capabilities and body.worker_id is None:
         raise InvalidRequest(
             "'worker_id' is missing. It is required with 'capabilities', to track the resources in use.",
@@ -56,7 +80,7 @@ async def fetch(exchange: HttpRequest) -> Answer:
     return Answer(b'{"jobs":[%b]}' % b",".join([to_json(job) for job in jobs]))
 
 
-def _sharing(body: wire.FetchBody) -> Sharing:
+def _sharing(body: FetchBody) -> Sharing:
     strategy = body.strategy or "weighted"
     if strategy != "strict" and len(body.queues) > MAX_FAIR_QUEUES:
         raise InvalidRequest(f"Strategy {strategy} allows {MAX_FAIR_QUEUES} queues. Name fewer.", field="queues")
@@ -89,24 +113,24 @@ async def _fetch_until_disconnect(exchange: HttpRequest, request: Claim, wait: f
 
 async def acknowledge(exchange: HttpRequest) -> Answer:
     """Complete a job."""
-    return await _acknowledge(exchange, await exchange.read(wire.ACK))
+    return await _acknowledge(exchange, await exchange.read(ACK))
 
 
-async def _acknowledge(exchange: HttpRequest, body: wire.AckBody) -> Answer:
+async def _acknowledge(exchange: HttpRequest, body: AckBody) -> Answer:
     (outcome,) = await exchange.engine.jobs.acknowledge((_acknowledgement(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
     return Answer(_completed(outcome))
 
 
-def _acknowledgement(body: wire.AckBody) -> Acknowledgement:
+def _acknowledgement(body: AckBody) -> Acknowledgement:
     result = None if body.result is UNSET else bytes(body.result)
     appended = tuple(map(bytes, body.append))
     changes = changes_of(body.properties)
     return Acknowledgement(body.job_id, result, body.worker_id, body.attempt, appended, changes, body.result_file)
 
 
-def changes_of(body: wire.ChangesBody | wire.PropertiesBody | None) -> Changes | None:
+def changes_of(body: ChangesBody | PropertiesBody | None) -> Changes | None:
     """Return the requested changes of workflow properties, or ``None``."""
     return None if body is None else Changes(body.set, tuple(body.delete), body.expected)
 
@@ -121,31 +145,31 @@ def _completed(job: Job) -> bytes:
 
 async def acknowledge_job(exchange: HttpRequest) -> Answer:
     """Complete the job in the path."""
-    body = await exchange.read(wire.ACK_JOB)
-    given = wire.AckBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
+    body = await exchange.read(ACK_JOB)
+    given = AckBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
     return await _acknowledge(exchange, given)
 
 
 async def acknowledge_batch(exchange: HttpRequest) -> Answer:
     """Complete several jobs. Each acknowledgement is accepted or refused independently."""
-    body = await exchange.read(wire.ACK_BATCH)
+    body = await exchange.read(ACK_BATCH)
     outcomes = await exchange.engine.jobs.acknowledge([_acknowledgement(ack) for ack in body.acks])
     return _batch(outcomes, _completed)
 
 
 async def fail(exchange: HttpRequest) -> Answer:
     """Report that a job failed, or hand it back with ``requeue``."""
-    return await _fail(exchange, await exchange.read(wire.NACK))
+    return await _fail(exchange, await exchange.read(NACK))
 
 
 async def fail_job(exchange: HttpRequest) -> Answer:
     """Report that the job in the path failed, or hand it back with ``requeue``."""
-    body = await exchange.read(wire.NACK_JOB)
-    given = wire.NackBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
+    body = await exchange.read(NACK_JOB)
+    given = NackBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body))
     return await _fail(exchange, given)
 
 
-async def _fail(exchange: HttpRequest, body: wire.NackBody) -> Answer:
+async def _fail(exchange: HttpRequest, body: NackBody) -> Answer:
     engine = exchange.engine
     if body.requeue:
         (outcome,) = await engine.jobs.release((_requeue(body),))
@@ -158,7 +182,7 @@ async def _fail(exchange: HttpRequest, body: wire.NackBody) -> Answer:
 
 async def fail_batch(exchange: HttpRequest) -> Answer:
     """Report several failures, or hand several jobs back. Each report is accepted or refused independently."""
-    body = await exchange.read(wire.NACK_BATCH)
+    body = await exchange.read(NACK_BATCH)
     engine = exchange.engine
     failed = [_failure_report(one) for one in body.nacks if not one.requeue]
     released = [_requeue(one) for one in body.nacks if one.requeue]
@@ -167,30 +191,30 @@ async def fail_batch(exchange: HttpRequest) -> Answer:
     return _batch(outcomes, _failed)
 
 
-def _failure_report(body: wire.NackBody) -> FailureReport:
+def _failure_report(body: NackBody) -> FailureReport:
     if body.error is None:
         raise InvalidRequest("'error' is missing. Describe why the job failed.", field="error")
     failure = parse_failure(body.error)
     return FailureReport(body.job_id, failure, body.worker_id, body.attempt, changes_of(body.properties))
 
 
-def _requeue(body: wire.NackBody) -> Release:
+def _requeue(body: NackBody) -> Release:
     changes = changes_of(body.properties)
     return Release(body.job_id, body.worker_id, body.attempt, body.delay_ms * 1000, changes=changes)
 
 
 async def release(exchange: HttpRequest) -> Answer:
     """Release a job: requeue it, suspend it, retry its workflow, or skip the rest of the workflow."""
-    return await _release(exchange, await exchange.read(wire.RELEASE))
+    return await _release(exchange, await exchange.read(RELEASE))
 
 
 async def release_job(exchange: HttpRequest) -> Answer:
     """Release the job in the path: requeue it, suspend it, retry its workflow, or skip the rest of the workflow."""
-    body = await exchange.read(wire.RELEASE_JOB)
-    return await _release(exchange, wire.ReleaseBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body)))
+    body = await exchange.read(RELEASE_JOB)
+    return await _release(exchange, ReleaseBody(job_id=exchange.path["id"], **msgspec.structs.asdict(body)))
 
 
-async def _release(exchange: HttpRequest, body: wire.ReleaseBody) -> Answer:
+async def _release(exchange: HttpRequest, body: ReleaseBody) -> Answer:
     (outcome,) = await exchange.engine.jobs.release((_as_release(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
@@ -199,11 +223,11 @@ async def _release(exchange: HttpRequest, body: wire.ReleaseBody) -> Answer:
 
 async def release_batch(exchange: HttpRequest) -> Answer:
     """Release several jobs. Each release is accepted or refused independently."""
-    body = await exchange.read(wire.RELEASE_BATCH)
+    body = await exchange.read(RELEASE_BATCH)
     return _batch(await exchange.engine.jobs.release([_as_release(one) for one in body.releases]), _released)
 
 
-def _as_release(body: wire.ReleaseBody) -> Release:
+def _as_release(body: ReleaseBody) -> Release:
     if body.result is not UNSET:
         read_value(body.result, "result")
     return Release(
@@ -257,7 +281,7 @@ def _batch(outcomes: Sequence[Job | OjsterError], show: Any) -> Answer:
 
 async def heartbeat(exchange: HttpRequest) -> Answer:
     """Record a worker's heartbeat, extend the leases of its jobs, and return the server's directive."""
-    body = await exchange.read(wire.HEARTBEAT)
+    body = await exchange.read(HEARTBEAT)
     read_provided(body.capabilities)  # reject malformed capabilities
     engine = exchange.engine
     active = body.active_jobs if isinstance(body.active_jobs, list) else body.active_job_ids
@@ -291,7 +315,7 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
     )
 
 
-def _handled(bodies: Sequence[wire.HandlerBody]) -> tuple[Handled, ...]:
+def _handled(bodies: Sequence[HandlerBody]) -> tuple[Handled, ...]:
     """Return the job types of which a worker handles only some versions, without duplicates, sorted by type."""
     found = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MAX_HANDLERS]]
     return tuple(sorted({one.type: one for one in found if one is not None}.values(), key=lambda one: one.type))
@@ -317,7 +341,7 @@ async def check_worker(exchange: HttpRequest) -> Answer:
 
 async def direct_worker(exchange: HttpRequest) -> Answer:
     """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
-    body = await exchange.read(wire.DIRECTIVE)
+    body = await exchange.read(DIRECTIVE)
     return Answer(encode({"worker": _worker(await exchange.engine.fleet.direct(exchange.path["id"], body.directive))}))
 
 
@@ -341,20 +365,20 @@ def _worker(worker: Worker) -> dict[str, Any]:
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", wire.FetchBody, wire.JobsAnswer),
-    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", wire.AckBody, large=True),
-    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", wire.AckBatchBody, large=True),
-    Route("POST", f"{BASE}/workers/nack", fail, "Workers", wire.NackBody),
-    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", wire.NackBatchBody, large=True),
-    Route("POST", f"{BASE}/workers/release", release, "Workers", wire.ReleaseBody, large=True),
-    Route("POST", f"{BASE}/workers/release/batch", release_batch, "Workers", wire.ReleaseBatchBody, large=True),
-    Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", wire.HeartbeatBody),
-    Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", wire.HeartbeatBody),
-    Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", wire.AckJobBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", wire.NackJobBody),
-    Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", wire.ReleaseJobBody, large=True),
+    Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", FetchBody, JobsAnswer),
+    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", AckBody, large=True),
+    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", AckBatchBody, large=True),
+    Route("POST", f"{BASE}/workers/nack", fail, "Workers", NackBody),
+    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", NackBatchBody, large=True),
+    Route("POST", f"{BASE}/workers/release", release, "Workers", ReleaseBody, large=True),
+    Route("POST", f"{BASE}/workers/release/batch", release_batch, "Workers", ReleaseBatchBody, large=True),
+    Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", HeartbeatBody),
+    Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", HeartbeatBody),
+    Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", AckJobBody, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody),
+    Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", ReleaseJobBody, large=True),
     Route("GET", f"{BASE}/workers", list_workers, "Workers"),
     Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers"),
-    Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", wire.DirectiveBody),
+    Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", DirectiveBody),
     Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers", query=("lost",)),
 )

@@ -15,7 +15,7 @@ from ojster.queues import pools
 from ojster.queues.fairness import Sharing
 from ojster.queues.pool import Pool
 from ojster.queues.pools import PoolOverview
-from ojster.server import wire
+from ojster.queues.wire import POOL, PoolBody
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
@@ -37,7 +37,7 @@ async def show_pool(exchange: HttpRequest) -> Answer:
 async def put_pool(exchange: HttpRequest) -> Answer:
     """Create or replace a pool. It applies at once to all workers that name it."""
     found, is_new = await exchange.engine.scope.do(
-        pools.put_pools, _pool(exchange.path["name"], await exchange.read(wire.POOL))
+        pools.put_pools, _pool(exchange.path["name"], await exchange.read(POOL))
     )
     return Answer(encode({"pool": _shown(found)}), 201 if is_new else 200)
 
@@ -48,7 +48,7 @@ async def delete_pool(exchange: HttpRequest) -> Answer:
     return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
 
 
-def _pool(name: str, body: wire.PoolBody) -> Pool:
+def _pool(name: str, body: PoolBody) -> Pool:
     if len(name) > _MAX_NAME_CHARS or not name.isprintable():
         raise InvalidRequest(f"Invalid pool name. Use at most {_MAX_NAME_CHARS} printable characters.", field="name")
     if body.name is not None and body.name != name:
@@ -116,7 +116,7 @@ async def show_dispatched(exchange: HttpRequest) -> Answer:
 ROUTES: Final = (
     Route("GET", f"{BASE}/admin/pools", list_pools, "Operators"),
     Route("GET", f"{BASE}/admin/pools/{{name}}", show_pool, "Operators"),
-    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Operators", wire.PoolBody),
+    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Operators", PoolBody),
     Route("DELETE", f"{BASE}/admin/pools/{{name}}", delete_pool, "Operators"),
     Route("GET", f"{BASE}/admin/scheduling/stats", show_dispatched, "Operators"),
 )

@@ -14,7 +14,7 @@ from ojster.core.timestamps import parse_timestamp
 from ojster.queues import limit_views, limits
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits, check_key, parse_limits
-from ojster.server import wire
+from ojster.queues.wire import RATE_LIMIT_OVERRIDE, RateLimitOverrideBody
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
@@ -38,7 +38,7 @@ async def show_rate_limit(exchange: HttpRequest) -> Answer:
 async def override_rate_limit(exchange: HttpRequest) -> Answer:
     """Override the limits of a key until ``expires_at``, or until the override is deleted."""
     key = check_key(exchange.path["key"])
-    body = await exchange.read(wire.RATE_LIMIT_OVERRIDE)
+    body = await exchange.read(RATE_LIMIT_OVERRIDE)
     given = parse_limits(msgspec.to_builtins(body), "override")
     if given == Limits():
         raise InvalidRequest("The override is empty. Set 'concurrency', 'rate' or 'throttle'.", field="concurrency")
@@ -64,6 +64,6 @@ async def _shown(exchange: HttpRequest, key: str) -> Answer:
 ROUTES: Final = (
     Route("GET", f"{BASE}/rate-limits", list_rate_limits, "Rate limits", query=NUMBERED_PAGE),
     Route("GET", f"{BASE}/rate-limits/{{key}}", show_rate_limit, "Rate limits"),
-    Route("PUT", f"{BASE}/rate-limits/{{key}}", override_rate_limit, "Rate limits", wire.RateLimitOverrideBody),
+    Route("PUT", f"{BASE}/rate-limits/{{key}}", override_rate_limit, "Rate limits", RateLimitOverrideBody),
     Route("DELETE", f"{BASE}/rate-limits/{{key}}", restore_rate_limit, "Rate limits"),
 )

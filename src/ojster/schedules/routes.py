@@ -13,7 +13,7 @@ from ojster.core.tenant import called, shown_tenant, split
 from ojster.core.timestamps import format_timestamp
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
-from ojster.server import wire
+from ojster.schedules.wire import CRON, CRON_PATCH, CronBody, CronPatchBody, JobTemplateBody
 from ojster.server.pages import page_of, pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
@@ -34,7 +34,7 @@ async def list_crons(exchange: HttpRequest) -> Answer:
 async def register_cron(exchange: HttpRequest) -> Answer:
     """Register a cron job, or update the existing one with that name."""
     raw = await exchange.body()
-    body = exchange.decode(raw, wire.CRON)
+    body = exchange.decode(raw, CRON)
     expression = body.expression or body.cron
     if not expression:
         raise InvalidRequest("The cron job has no 'expression'. Add one, such as '0 9 * * *'.", field="expression")
@@ -54,13 +54,13 @@ async def register_cron(exchange: HttpRequest) -> Answer:
     return Answer(_cron_answer(cron), 201 if is_new else 200, (location,))
 
 
-def _template(body: wire.CronBody, members: Members) -> bytes:
+def _template(body: CronBody, members: Members) -> bytes:
     """Return the enqueue request for the jobs of a cron job, with the other members of its template."""
     job = body.job_template
     if job is None:
         if body.type is None:
             raise InvalidRequest("The cron job has neither 'type' nor 'job_template'. Add one.", field="type")
-        job = wire.JobTemplateBody(body.type, body.args, body.meta, body.options)
+        job = JobTemplateBody(body.type, body.args, body.meta, body.options)
     options = dict(job.options)
     meta = dict(job.meta)
     if "meta" in options:
@@ -76,7 +76,7 @@ async def show_cron(exchange: HttpRequest) -> Answer:
 
 async def switch_cron(exchange: HttpRequest) -> Answer:
     """Enable or disable a cron job."""
-    body = await exchange.read(wire.CRON_PATCH)
+    body = await exchange.read(CRON_PATCH)
     return Answer(_cron_answer(await exchange.engine.schedules.switch(exchange.path["name"], body.enabled)))
 
 
@@ -118,8 +118,8 @@ def _cron(cron: Cron) -> dict[str, Any]:
 
 ROUTES: Final = (
     Route("GET", f"{BASE}/cron", list_crons, "Cron jobs", query=("enabled", *PAGE)),
-    Route("POST", f"{BASE}/cron", register_cron, "Cron jobs", wire.CronBody, status=201),
+    Route("POST", f"{BASE}/cron", register_cron, "Cron jobs", CronBody, status=201),
     Route("GET", f"{BASE}/cron/{{name}}", show_cron, "Cron jobs"),
-    Route("PATCH", f"{BASE}/cron/{{name}}", switch_cron, "Cron jobs", wire.CronPatchBody),
+    Route("PATCH", f"{BASE}/cron/{{name}}", switch_cron, "Cron jobs", CronPatchBody),
     Route("DELETE", f"{BASE}/cron/{{name}}", unregister_cron, "Cron jobs"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ojster.server import wire
+from ojster.core.wire import ErrorAnswer
 from ojster.server.route import Route
 from ojster.version import __version__
 
@@ -23,7 +23,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     """Return the OpenAPI document of these routes."""
     routes = list(routes)
     types = [kind for route in routes for kind in (route.body, route.answer) if kind is not None]
-    types.append(wire.ErrorAnswer)
+    types.append(ErrorAnswer)
     _, components = msgspec.json.schema_components(types, ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -50,7 +50,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "description": text.replace("``", "`"),
         "responses": {
             str(route.status): {"description": "Success.", "content": {_MEDIA: {"schema": _schema(route.answer)}}},
-            "default": {"description": "Error.", "content": {_MEDIA: {"schema": _schema(wire.ErrorAnswer)}}},
+            "default": {"description": "Error.", "content": {_MEDIA: {"schema": _schema(ErrorAnswer)}}},
         },
     }
     parameters = [

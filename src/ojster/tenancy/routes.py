@@ -21,13 +21,13 @@ from ojster.jobs.filters import filter_of
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
 from ojster.queues.rate_limit import MAX_LIMIT, Rate, parse_rate
-from ojster.server import wire
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.tenancy import tenants
 from ojster.tenancy.tenant import Tenant
 from ojster.tenancy.tenants import TenantChange, TenantOverview
+from ojster.tenancy.wire import TENANT, TENANT_LIMITS, TenantBody, TenantLimitsBody
 
 _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled")
 
@@ -87,7 +87,7 @@ async def list_tenant_jobs(exchange: HttpRequest) -> Answer:
 
 async def put_tenant(exchange: HttpRequest) -> Answer:
     """Create or replace the configuration of a tenant. Omitted limits do not apply."""
-    change = _change(_id(exchange), await exchange.read(wire.TENANT))
+    change = _change(_id(exchange), await exchange.read(TENANT))
     is_new = await exchange.engine.scope.do(tenants.put_tenants, change)
     return Answer(encode(_summary(await _find(exchange))), 201 if is_new else 200)
 
@@ -95,7 +95,7 @@ async def put_tenant(exchange: HttpRequest) -> Answer:
 async def limit_tenant(exchange: HttpRequest) -> Answer:
     """Change limits of a tenant, with a ``reason``. ``null`` removes a limit; omitted members keep their values."""
     tenant = _id(exchange)
-    body = await exchange.read(wire.TENANT_LIMITS)
+    body = await exchange.read(TENANT_LIMITS)
     members = _limits(body, tenant)
     if body.fairness_weight is not UNSET:
         members["weight"] = body.fairness_weight
@@ -129,13 +129,13 @@ def read_tenants(raw: bytes) -> list[TenantChange]:
         The JSON, a tenant id or a body is malformed.
     """
     try:
-        bodies = msgspec.json.decode(raw, type=dict[str, wire.TenantBody])
+        bodies = msgspec.json.decode(raw, type=dict[str, TenantBody])
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The configuration of tenants is malformed: {error}.") from None
     return [_change(check_tenant(name), body) for name, body in bodies.items()]
 
 
-def _change(tenant: str, body: wire.TenantBody) -> TenantChange:
+def _change(tenant: str, body: TenantBody) -> TenantChange:
     others: dict[str, Any] = {
         "weight": body.fairness_weight,
         "boost": body.priority_boost,
@@ -147,7 +147,7 @@ def _change(tenant: str, body: wire.TenantBody) -> TenantChange:
     return TenantChange(tenant, _limits(body.limits, tenant) | others)
 
 
-def _limits(body: wire.TenantLimitsBody, tenant: str) -> dict[str, Any]:
+def _limits(body: TenantLimitsBody, tenant: str) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name in _LIMITS:
         if (value := getattr(body, name)) is not UNSET:
@@ -196,7 +196,7 @@ ROUTES: Final = (
     Route("GET", f"{_TENANTS}/{{id}}", show_tenant, _TAG),
     Route("GET", f"{_TENANTS}/{{id}}/stats", show_tenant_stats, _TAG),
     Route("GET", f"{_TENANTS}/{{id}}/jobs", list_tenant_jobs, _TAG, query=("state", "queue", "type", *NUMBERED_PAGE)),
-    Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, wire.TenantBody),
-    Route("PUT", f"{_TENANTS}/{{id}}/limits", limit_tenant, _TAG, wire.TenantLimitsBody),
+    Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, TenantBody),
+    Route("PUT", f"{_TENANTS}/{{id}}/limits", limit_tenant, _TAG, TenantLimitsBody),
     Route("DELETE", f"{_TENANTS}/{{id}}", delete_tenant, _TAG),
 )

@@ -10,9 +10,9 @@ from typing import Final
 from ojster.core.access import read_grant, shown_token
 from ojster.core.durations import DAY, parse_duration
 from ojster.core.timestamps import parse_moment
-from ojster.server import wire
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
+from ojster.tenancy.wire import TOKEN, TOKEN_ROTATION, TokenBody, TokenRotationBody
 
 DEFAULT_GRACE: Final = DAY
 """Default time that a token's previous secret stays valid after a rotation, in microseconds: one day.
@@ -23,7 +23,7 @@ Spec: ojs-security 12.5
 
 async def create_token(exchange: HttpRequest) -> Answer:
     """Create a token. Only this answer contains the secret that callers send."""
-    body = await exchange.read(wire.TOKEN)
+    body = await exchange.read(TOKEN)
     engine = exchange.engine
     expires_at = None if body.expires_at is None else parse_moment(body.expires_at, engine.database.clock())
     grants = [read_grant(one.role, one.tenant) for one in body.grants]
@@ -39,7 +39,7 @@ async def list_tokens(exchange: HttpRequest) -> Answer:
 async def rotate_token(exchange: HttpRequest) -> Answer:
     """Give a token a new secret, shown only in this answer. The old one stays valid for ``grace`` (default one day)."""
     raw = await exchange.optional_body()
-    body = exchange.decode(raw, wire.TOKEN_ROTATION) if raw else wire.TokenRotationBody()
+    body = exchange.decode(raw, TOKEN_ROTATION) if raw else TokenRotationBody()
     grace = DEFAULT_GRACE if body.grace is None else parse_duration(body.grace)
     token, secret = await exchange.engine.tokens.rotate(exchange.path["id"], grace)
     return Answer(encode({"token": shown_token(token) | {"secret": secret}}))
@@ -55,8 +55,8 @@ async def revoke_token(exchange: HttpRequest) -> Answer:
 _TOKENS: Final = f"{BASE}/admin/tokens"
 
 ROUTES: Final = (
-    Route("POST", _TOKENS, create_token, "Operators", wire.TokenBody, status=201),
+    Route("POST", _TOKENS, create_token, "Operators", TokenBody, status=201),
     Route("GET", _TOKENS, list_tokens, "Operators"),
-    Route("POST", f"{_TOKENS}/{{id}}/rotate", rotate_token, "Operators", wire.TokenRotationBody, may_be_empty=True),
+    Route("POST", f"{_TOKENS}/{{id}}/rotate", rotate_token, "Operators", TokenRotationBody, may_be_empty=True),
     Route("DELETE", f"{_TOKENS}/{{id}}", revoke_token, "Operators"),
 )

@@ -7,12 +7,12 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
-from ojster.server import wire
 from ojster.server.pages import page_of, pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
+from ojster.workflows.wire import DefinitionBody
 
 
 async def create_definition(exchange: HttpRequest) -> Answer:
@@ -75,10 +75,10 @@ def _shown(found: Definition) -> dict[str, object]:
 _PATH = f"{BASE}/definitions/{{name}}"
 
 ROUTES = (
-    Route("POST", f"{BASE}/definitions", create_definition, "Definitions", wire.DefinitionBody, status=201, large=True),
+    Route("POST", f"{BASE}/definitions", create_definition, "Definitions", DefinitionBody, status=201, large=True),
     Route("GET", f"{BASE}/definitions", list_definitions, "Definitions", query=("name", *PAGE)),
     Route("GET", _PATH, show_definition, "Definitions"),
-    Route("PUT", _PATH, update_definition, "Definitions", wire.DefinitionBody, large=True),
+    Route("PUT", _PATH, update_definition, "Definitions", DefinitionBody, large=True),
     Route("DELETE", _PATH, delete_definition, "Definitions", query=("force",)),
     Route("GET", f"{_PATH}/versions/{{version}}", show_version, "Definitions"),
 )

@@ -10,7 +10,6 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.jobs.routes import read_note, read_resumption
-from ojster.server import wire
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
@@ -22,6 +21,16 @@ from ojster.workflows.property_values import Changes
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.wire import (
+    PROPERTIES,
+    REVIEW,
+    NoteBody,
+    PropertiesBody,
+    ResumeBody,
+    ReviewBody,
+    WorkflowAnswer,
+    WorkflowBody,
+)
 from ojster.workflows.workflows import Review
 
 
@@ -117,7 +126,7 @@ async def show_properties(exchange: HttpRequest) -> Answer:
 
 async def change_properties(exchange: HttpRequest) -> Answer:
     """Change the shared properties of a workflow, all or none. Answers 409 if an ``expected`` version differs."""
-    body = await exchange.read(wire.PROPERTIES)
+    body = await exchange.read(PROPERTIES)
     changes = Changes(body.set, tuple(body.delete), body.expected)
     item = PropertyChange(exchange.path["id"], changes, body.job_id, body.worker_id, body.attempt)
     return Answer(encode({"properties": await exchange.engine.workflows.change_properties(item)}))
@@ -136,7 +145,7 @@ async def list_workflow_notes(exchange: HttpRequest) -> Answer:
 
 async def review_step(exchange: HttpRequest) -> Answer:
     """Approve or reject a step that waits for an approval, or add a note to it."""
-    body = await exchange.read(wire.REVIEW)
+    body = await exchange.read(REVIEW)
     path = exchange.path
     return _workflow(
         await exchange.engine.workflows.review_step(
@@ -162,8 +171,8 @@ ROUTES: Final = (
         f"{BASE}/workflows",
         create_workflow,
         "Workflows",
-        wire.WorkflowBody,
-        wire.WorkflowAnswer,
+        WorkflowBody,
+        WorkflowAnswer,
         201,
         large=True,
     ),
@@ -177,18 +186,16 @@ ROUTES: Final = (
     Route("GET", f"{BASE}/workflows/statistics", show_statistics, "Workflows", query=("definition",)),
     Route("GET", f"{BASE}/workflows/{{id}}/status", show_status, "Workflows"),
     Route("GET", f"{BASE}/workflows/{{id}}/properties", show_properties, "Workflows"),
-    Route(
-        "POST", f"{BASE}/workflows/{{id}}/properties", change_properties, "Workflows", wire.PropertiesBody, large=True
-    ),
+    Route("POST", f"{BASE}/workflows/{{id}}/properties", change_properties, "Workflows", PropertiesBody, large=True),
     Route("GET", f"{BASE}/workflows/{{id}}/info", list_workflow_notes, "Workflows"),
-    Route("POST", f"{BASE}/workflows/{{id}}/info", note_workflow, "Workflows", wire.NoteBody, status=201),
+    Route("POST", f"{BASE}/workflows/{{id}}/info", note_workflow, "Workflows", NoteBody, status=201),
     Route(
         "POST",
         f"{BASE}/workflows/{{id}}/resume",
         resume_workflow,
         "Workflows",
-        wire.ResumeBody,
-        wire.WorkflowAnswer,
+        ResumeBody,
+        WorkflowAnswer,
         large=True,
     ),
     Route(
@@ -197,22 +204,20 @@ ROUTES: Final = (
         show_workflow,
         "Workflows",
         None,
-        wire.WorkflowAnswer,
+        WorkflowAnswer,
         query=("wait_ms", "version", "steps"),
     ),
-    Route("DELETE", f"{BASE}/workflows/{{id}}", cancel_workflow, "Workflows", None, wire.WorkflowAnswer),
-    Route("POST", f"{BASE}/workflows/{{id}}/retry", retry_workflow, "Workflows", None, wire.WorkflowAnswer),
-    Route("POST", f"{BASE}/workflows/{{id}}/hold", hold_workflow, "Workflows", None, wire.WorkflowAnswer),
-    Route("POST", f"{BASE}/workflows/{{id}}/release", release_workflow, "Workflows", None, wire.WorkflowAnswer),
+    Route("DELETE", f"{BASE}/workflows/{{id}}", cancel_workflow, "Workflows", None, WorkflowAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/retry", retry_workflow, "Workflows", None, WorkflowAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/hold", hold_workflow, "Workflows", None, WorkflowAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/release", release_workflow, "Workflows", None, WorkflowAnswer),
     Route(
         "POST",
         f"{BASE}/workflows/{{id}}/steps/{{step}}/review",
         review_step,
         "Workflows",
-        wire.ReviewBody,
-        wire.WorkflowAnswer,
+        ReviewBody,
+        WorkflowAnswer,
     ),
-    Route(
-        "POST", f"{BASE}/workflows/{{id}}/steps/{{step}}/cancel", cancel_step, "Workflows", None, wire.WorkflowAnswer
-    ),
+    Route("POST", f"{BASE}/workflows/{{id}}/steps/{{step}}/cancel", cancel_step, "Workflows", None, WorkflowAnswer),
 )

@@ -1,0 +1,33 @@
+"""The JSON of requests and answers about agents."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ojster.core.wire import (
+    Count,
+    Identifier,
+    Json,
+    Tokens,
+)
+
+
+class AgentUsageBody(Struct):
+    """Tokens that an agent's task has used, or, with ``is_estimate``, that its next call will use.
+
+    ``estimated`` is the estimate that was charged before for the same call.
+    """
+
+    tokens: Tokens = 0
+    estimated: Tokens = 0
+    is_estimate: bool = False
+    model: Identifier | None = None
+    tool_result: dict[str, Json] | None = None
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+
+
+AGENT_USAGE: Final = msgspec.json.Decoder(AgentUsageBody)

@@ -1,0 +1,33 @@
+"""The JSON of requests and answers about collections."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+
+class CollectionBody(Struct, forbid_unknown_fields=True):
+    """A named collection."""
+
+    name: str
+    description: Annotated[str, Meta(max_length=10_000)] | None = None
+
+
+class ItemBody(Struct, forbid_unknown_fields=True):
+    """An item to put into a collection; with ``replace``, it replaces an item of the same name."""
+
+    name: str
+    data: Raw | UnsetType = UNSET
+    category: Annotated[str, Meta(max_length=255)] | None = None
+    replace: bool = False
+    file: Annotated[str, Meta(description="Id of a file, which makes the item an artifact.")] | None = None
+    filename: Annotated[str, Meta(description="Name of the file in the item.")] | None = None
+    content_type: Annotated[str, Meta(description="Media type of the file.")] | None = None
+
+
+COLLECTION: Final = msgspec.json.Decoder(CollectionBody)
+
+
+ITEM: Final = msgspec.json.Decoder(ItemBody)

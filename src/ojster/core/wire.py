@@ -1,0 +1,70 @@
+"""The JSON of requests and answers about errors and pages, and its common types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+Milliseconds = Annotated[int, Meta(ge=0, le=3_153_600_000_000)]
+
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
+
+
+Timestamp = Annotated[str, Meta(description="RFC 3339, in UTC")]
+
+
+Json = Any
+
+
+Atomicity = Literal["atomic", "partial"]
+
+
+FairnessStrategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
+
+
+Weight = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+Tokens = Annotated[int, Meta(ge=0, le=10**12)]
+
+
+TenantWeight = Annotated[float, Meta(gt=0, le=1_000_000)]
+
+
+class ErrorBody(Struct):
+    """Why a request was rejected.
+
+    Spec: ojs-http-binding 16
+    """
+
+    code: str
+    message: str
+    retryable: bool
+    request_id: str
+    details: dict[str, Json] | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
+    docs_url: str | UnsetType = UNSET
+
+
+class ErrorAnswer(Struct):
+    """The body of every error."""
+
+    error: ErrorBody
+
+
+class PaginationBody(Struct):
+    """The position of a page in a list.
+
+    Spec: ojs-http-binding 17
+    """
+
+    total: Count
+    limit: Count
+    offset: Count
+    has_more: bool
+    next_cursor: str | UnsetType = UNSET

@@ -1,0 +1,67 @@
+"""The JSON of requests and answers about workers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ojster.core.wire import (
+    Identifier,
+    Json,
+    Milliseconds,
+)
+
+
+class HandlerBody(Struct):
+    """The versions of a job type that a worker handles: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all."""
+
+    type: str
+    versions: str = "*"
+
+
+class HeartbeatBody(Struct):
+    """The heartbeat of a worker. ``active_jobs`` is a list of job ids, or their number beside ``active_job_ids``."""
+
+    worker_id: Identifier
+    active_jobs: list[str] | int = []
+    active_job_ids: list[str] = []
+    visibility_timeout_ms: Milliseconds | None = None
+    state: Literal["running", "quiet", "drain", "draining", "shutting_down", "terminate"] = "running"
+    hostname: str | None = None
+    pid: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    queues: list[str] = []
+    labels: list[str] = []
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    pool: Identifier | None = None
+    handlers: list[HandlerBody] = []
+    capabilities: dict[str, Json] = {}
+
+
+class DirectiveBody(Struct):
+    """A directive for a worker."""
+
+    directive: Literal["running", "quiet", "terminate"]
+
+
+class WorkerRuleBody(Struct, forbid_unknown_fields=True):
+    """An operator's rule for a worker; missing members stay unchanged.
+
+    ``provides`` is merged by member; ``null`` means that the worker does not provide it.
+    """
+
+    enabled: bool | UnsetType = UNSET
+    provides: dict[str, str | int | float | bool | None] | UnsetType = UNSET
+    allowed_types: list[str] | UnsetType | None = UNSET
+    denied_types: list[str] | UnsetType = UNSET
+    reason: Annotated[str, Meta(max_length=1_000)] | UnsetType | None = UNSET
+
+
+HEARTBEAT: Final = msgspec.json.Decoder(HeartbeatBody)
+
+
+DIRECTIVE: Final = msgspec.json.Decoder(DirectiveBody)
+
+
+WORKER_RULE: Final = msgspec.json.Decoder(WorkerRuleBody)

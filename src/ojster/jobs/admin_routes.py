@@ -1,0 +1,255 @@
+"""Endpoints for operators about jobs and dead letters.
+
+Spec: ojs-admin-api 7; ojs-dead-letter 6
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from ojster.server.admin import ADMIN, TAG, moment
+from ojster.core.durations import format_duration
+from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.job import Job
+from ojster.core.states import JobState
+from ojster.insight import overview
+from ojster.jobs import interventions
+from ojster.jobs.bulk import Action
+from ojster.jobs.dead_letter_routes import revive
+from ojster.jobs.envelope import retry_policy, to_json
+from ojster.jobs.filters import filter_of
+from ojster.jobs.queries import Page
+from ojster.jobs.selection import JobFilter
+from ojster.jobs.service import Sweep
+from ojster.jobs.wire import (
+    CONFIRMED_FILTER,
+    DEAD_LETTERS,
+    ConfirmedFilterBody,
+    DeadLetterRetryBody,
+    DeadLettersBody,
+)
+from ojster.server.pages import numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.route import BASE, NUMBERED_PAGE, Route
+
+JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "since", "until")
+"""Query parameters of the job search."""
+
+
+_SORTS: Final = ("created_at", "scheduled_at", "priority")
+
+
+async def search_jobs(exchange: HttpRequest) -> Answer:
+    """Search jobs by ``queue``, ``state``, ``type``, ``error_type``, ``since`` and ``until``, sorted by ``sort``."""
+    return await _job_list(exchange, {})
+
+
+async def _job_list(exchange: HttpRequest, more: Mapping[str, Any]) -> Answer:
+    query = exchange.query
+    page = numbered_page(query)
+    sort, order = query.get("sort", "created_at"), query.get("order", "desc")
+    if sort not in _SORTS or order not in ("asc", "desc"):
+        raise InvalidRequest(f"Invalid sort: use {', '.join(_SORTS)} and 'asc' or 'desc'.", field="sort")
+    chosen = filter_of({name: query.get(name) for name in JOB_FILTER_PARAMETERS})
+    if more:
+        chosen = msgspec.structs.replace(chosen, **more)
+    wanted = Page(page.size, page.offset, sort=sort, ascending=order == "asc")
+    found = await exchange.engine.jobs.select(chosen, wanted)
+    items = [summary(job) for job in found.jobs]
+    return Answer(encode({"items": items, "pagination": numbered_pagination(page, found.total)}))
+
+
+_SUMMARY: Final = frozenset(
+    (
+        "id", "type", "queue", "state", "priority", "attempt", "max_attempts", "created_at", "enqueued_at",
+        "started_at", "completed_at", "cancelled_at", "discarded_at", "scheduled_at", "next_attempt_at", "error",
+        "worker_id", "tags", "workflow_id",
+    )
+)  # fmt: skip
+
+
+def _members(job: Job) -> dict[str, msgspec.Raw]:
+    return msgspec.json.decode(to_json(job), type=dict[str, msgspec.Raw])
+
+
+def summary(job: Job) -> dict[str, msgspec.Raw]:
+    """Return what a list shows of a job."""
+    return {name: value for name, value in _members(job).items() if name in _SUMMARY}
+
+
+async def inspect_job(exchange: HttpRequest) -> Answer:
+    """Show a job with its envelope, errors and timestamps."""
+    return Answer(encode(_detail(await exchange.engine.jobs.find(exchange.path["id"]))))
+
+
+def _detail(job: Job) -> dict[str, Any]:
+    shown: dict[str, Any] = dict(_members(job))
+    due_at = job.due_at if job.state == JobState.SCHEDULED else None
+    ends = {state: job.finished_at if job.state == state else None for state in ("completed", "cancelled", "discarded")}
+    shown["retry_policy"] = shown.get("retry") or msgspec.to_builtins(retry_policy(job))
+    shown.setdefault("errors", [])
+    shown.setdefault("result", None)
+    shown["dead_letter"] = bool(job.dead)
+    shown["metadata"] = {
+        "created_at": moment(job.created_at),
+        "enqueued_at": moment(job.enqueued_at),
+        "started_at": moment(job.started_at),
+        "scheduled_at": moment(due_at),
+        "expires_at": moment(job.expires_at),
+        **{f"{state}_at": moment(at) for state, at in ends.items()},
+    }
+    return shown
+
+
+async def cancel_admin_job(exchange: HttpRequest) -> Answer:
+    """Cancel an unfinished job."""
+    steered = await exchange.engine.jobs.cancel(exchange.path["id"])
+    return Answer(encode({"id": steered.job.id, "state": steered.job.state, "previous_state": steered.before}))
+
+
+async def retry_admin_job(exchange: HttpRequest) -> Answer:
+    """Run a discarded or cancelled job again, with attempts and errors reset."""
+    job = await exchange.engine.scope.do(interventions.revive, exchange.path["id"])
+    return Answer(encode({"id": job.id, "state": job.state, "attempt": job.attempt}))
+
+
+def _sweep_endpoint(action: Action, doc: str) -> Any:
+    async def sweep(exchange: HttpRequest) -> Answer:
+        body = await exchange.read(CONFIRMED_FILTER)
+        check_confirmed(body.confirm)
+        if not body.filter:
+            raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
+        return Answer(encode(_sweep_result(await exchange.engine.jobs.sweep(action, filter_of(body.filter)))))
+
+    sweep.__name__ = f"{action}_admin_jobs"
+    sweep.__doc__ = doc
+    return sweep
+
+
+def _sweep_result(found: Sweep) -> dict[str, Any]:
+    errors = [{"job_id": job_id, "error": refusal.message} for job_id, refusal in found.items if refusal is not None]
+    return {
+        "action": found.action,
+        "matched": found.matched,
+        "succeeded": found.succeeded,
+        "failed": found.failed,
+        "errors": errors,
+    }
+
+
+def check_confirmed(confirm: bool) -> None:
+    """Raise ``InvalidRequest`` unless the request confirms what it asks for."""
+    if confirm is not True:
+        raise InvalidRequest('"confirm" is not true. Send "confirm": true, as this cannot be undone.', field="confirm")
+
+
+async def list_admin_dead_letters(exchange: HttpRequest) -> Answer:
+    """List the dead letters, with the same filters as the job search."""
+    return await _job_list(exchange, {"dead": True})
+
+
+async def show_dead_letter(exchange: HttpRequest) -> Answer:
+    """Show a dead letter with its envelope and errors."""
+    job = await exchange.engine.jobs.find(exchange.path["id"])
+    if not job.dead:
+        raise NotFound(f"Job {job.id} is not a dead letter.", resource_type="dead_letter_job", resource_id=job.id)
+    return Answer(encode(_detail(job)))
+
+
+async def count_dead_letters(exchange: HttpRequest) -> Answer:
+    """Show dead letter counts, by queue and error type, and their retention."""
+    found = await exchange.engine.scope.look(overview.count_dead_letters, exchange.engine.scope.tenant)
+    retention = exchange.engine.database.settings.retention
+    shown = {
+        "total": found.total,
+        "by_queue": found.by_queue,
+        "by_error_type": found.by_error_type,
+        "oldest_at": moment(found.oldest_at),
+        "newest_at": moment(found.newest_at),
+        "retention": {
+            "max_age": None if retention.dead_letter is None else format_duration(retention.dead_letter),
+            "max_count": retention.most_dead_letters,
+        },
+    }
+    return Answer(encode(shown))
+
+
+async def retry_dead_letters(exchange: HttpRequest) -> Answer:
+    """Run all dead letters that match a filter again, with attempts and errors reset."""
+    return Answer(encode(_sweep_result(await exchange.engine.jobs.sweep(Action.RETRY, await _dead_letters(exchange)))))
+
+
+async def purge_dead_letters(exchange: HttpRequest) -> Answer:
+    """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
+    found = await exchange.engine.jobs.sweep(Action.DELETE, await _dead_letters(exchange))
+    return Answer(encode(_sweep_result(found) | {"purged_count": found.succeeded}))
+
+
+async def _dead_letters(exchange: HttpRequest) -> JobFilter:
+    body = await exchange.read(DEAD_LETTERS)
+    check_confirmed(body.confirm)
+    given = dict(body.filter or {})
+    if body.older_than is not None:
+        given["older_than"] = body.older_than
+    chosen = filter_of(given)
+    return msgspec.structs.replace(chosen, dead=True, states=(JobState.DISCARDED.value,))
+
+
+async def delete_admin_dead_letter(exchange: HttpRequest) -> Answer:
+    """Delete a discarded job permanently."""
+    await exchange.engine.jobs.delete_dead(exchange.path["id"])
+    return Answer(b"", 204)
+
+
+async def retry_admin_dead_letter(exchange: HttpRequest) -> Answer:
+    """Run a discarded job again, with attempts and errors reset."""
+    job = await revive(exchange)
+    return Answer(encode(_detail(job)))
+
+
+_RETRY_ALL: Final = _sweep_endpoint(
+    Action.RETRY, "Run all jobs that match a filter again: discarded, or waiting for a retry."
+)
+
+
+_CANCEL_ALL: Final = _sweep_endpoint(Action.CANCEL, "Cancel all jobs that match a filter.")
+
+
+_DELETE_ALL: Final = _sweep_endpoint(Action.DELETE, "Delete all finished jobs that match a filter permanently.")
+
+
+_SEARCH: Final = (*JOB_FILTER_PARAMETERS, "sort", "order", *NUMBERED_PAGE)
+
+
+ROUTES: Final = (
+    Route("GET", f"{ADMIN}/jobs", search_jobs, TAG, query=_SEARCH),
+    Route("GET", f"{ADMIN}/jobs/{{id}}", inspect_job, TAG),
+    Route("POST", f"{ADMIN}/jobs/{{id}}/cancel", cancel_admin_job, TAG),
+    Route("POST", f"{ADMIN}/jobs/{{id}}/retry", retry_admin_job, TAG),
+    Route("POST", f"{ADMIN}/jobs/bulk/retry", _RETRY_ALL, TAG, ConfirmedFilterBody),
+    Route("POST", f"{ADMIN}/jobs/bulk/cancel", _CANCEL_ALL, TAG, ConfirmedFilterBody),
+    Route("POST", f"{ADMIN}/jobs/bulk/delete", _DELETE_ALL, TAG, ConfirmedFilterBody),
+    Route("GET", f"{ADMIN}/dead-letter", list_admin_dead_letters, TAG, query=_SEARCH),
+    Route(
+        "POST",
+        f"{ADMIN}/dead-letter/{{id}}/retry",
+        retry_admin_dead_letter,
+        TAG,
+        DeadLetterRetryBody,
+        may_be_empty=True,
+    ),
+    Route("DELETE", f"{ADMIN}/dead-letter/{{id}}", delete_admin_dead_letter, TAG),
+    *(
+        route
+        for base in (ADMIN, BASE)
+        for route in (
+            Route("GET", f"{base}/dead-letter/stats", count_dead_letters, TAG),
+            Route("GET", f"{base}/dead-letter/{{id}}", show_dead_letter, TAG),
+            Route("POST", f"{base}/dead-letter/retry", retry_dead_letters, TAG, DeadLettersBody),
+            Route("DELETE", f"{base}/dead-letter", purge_dead_letters, TAG, DeadLettersBody),
+        )
+    ),
+)

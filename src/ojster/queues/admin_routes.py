@@ -1,0 +1,220 @@
+"""Endpoints for operators about queues.
+
+Spec: ojs-admin-api 6
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from ojster.server.admin import ADMIN, SHOWN_STATES, TAG, moment
+from ojster.core.durations import format_duration, parse_duration
+from ojster.core.errors import InvalidRequest, NotFound, Unsupported
+from ojster.core.timestamps import format_timestamp
+from ojster.fleet.ml_resources import ResourceLimits, check_defaults
+from ojster.insight import overview
+from ojster.insight.overview import QueueOverview
+from ojster.jobs.admin_routes import check_confirmed
+from ojster.jobs.bulk import Action
+from ojster.jobs.filters import filter_of
+from ojster.jobs.names import check_queue_name
+from ojster.jobs.wire import (
+    PURGE,
+    PurgeBody,
+)
+from ojster.queues import configuration
+from ojster.queues.configuration import Configuration, QueueConfig
+from ojster.queues.rate_limit import Limits, parse_limits
+from ojster.queues.rules import Bound
+from ojster.queues.wire import (
+    QUEUE_CONFIG,
+    QUEUE_LIMIT,
+    BackpressureBody,
+    DeadLetterRetentionBody,
+    QueueConfigBody,
+    QueueLimitBody,
+)
+from ojster.server.pages import numbered_page, numbered_pagination
+from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.route import NUMBERED_PAGE, Route
+
+
+async def list_admin_queues(exchange: HttpRequest) -> Answer:
+    """List the queues with their job counts by state, throughput and latency."""
+    page = numbered_page(exchange.query)
+    found = await exchange.engine.scope.look(overview.list_overviews, None)
+    items = [_queue(one) for one in found[page.offset : page.offset + page.size]]
+    return Answer(encode({"items": items, "pagination": numbered_pagination(page, len(found))}))
+
+
+async def show_admin_queue(exchange: HttpRequest) -> Answer:
+    """Show a queue with its counts, throughput, latency and configuration."""
+    name = check_queue_name(exchange.path["name"])
+    found = await exchange.engine.scope.look(overview.show_queues, name)
+    if found is None:
+        raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
+    shown = _queue(found.overview)
+    shown["configuration"] = _configuration(found.overview.queue.limits, found.config)
+    shown["oldest_available_at"] = moment(found.oldest_at)
+    return Answer(encode(shown))
+
+
+def _queue(one: QueueOverview) -> dict[str, Any]:
+    queue, hour = one.queue, one.hour
+    return {
+        "name": queue.name,
+        "state": "paused" if queue.paused_at else "active",
+        "counts": {state: one.counts.get(state, 0) for state in SHOWN_STATES},
+        "throughput": one.throughput(),
+        "latency_ms": {name: hour.percentile(share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
+        "paused": queue.paused_at is not None,
+        "paused_at": moment(queue.paused_at),
+        "created_at": format_timestamp(queue.created_at),
+    }
+
+
+async def pause_admin_queue(exchange: HttpRequest) -> Answer:
+    """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
+    queue = await exchange.engine.queues.pause(exchange.path["name"])
+    return Answer(encode({"name": queue.name, "paused": True, "paused_at": moment(queue.paused_at)}))
+
+
+async def resume_admin_queue(exchange: HttpRequest) -> Answer:
+    """Resume a paused queue, so that workers can claim its jobs."""
+    queue = await exchange.engine.queues.resume(exchange.path["name"])
+    return Answer(encode({"name": queue.name, "paused": False}))
+
+
+async def show_queue_config(exchange: HttpRequest) -> Answer:
+    """Show the configuration of a queue."""
+    return Answer(encode(await _config_of(exchange, check_queue_name(exchange.path["name"]))))
+
+
+async def configure_queue(exchange: HttpRequest) -> Answer:
+    """Change the configuration of a queue, which need not exist. Omitted members keep their values."""
+    name = check_queue_name(exchange.path["name"])
+    body = await exchange.read(QUEUE_CONFIG)
+    change = Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body))
+    await exchange.engine.scope.do(configuration.configure, change)
+    return Answer(encode(await _config_of(exchange, name)))
+
+
+async def limit_admin_queue(exchange: HttpRequest) -> Answer:
+    """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
+    name = check_queue_name(exchange.path["name"])
+    limits = parse_limits(msgspec.to_builtins(await exchange.read(QUEUE_LIMIT)), "rate_limit")
+    await exchange.engine.scope.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
+    return Answer(encode(await _config_of(exchange, name)))
+
+
+async def _config_of(exchange: HttpRequest, name: str) -> dict[str, Any]:
+    found = await exchange.engine.scope.look(overview.show_queues, name)
+    if found is None:
+        raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
+    return {"queue": name, "configuration": _configuration(found.overview.queue.limits, found.config)}
+
+
+def _configuration(limits: Limits, config: QueueConfig) -> dict[str, Any]:
+    shown: dict[str, Any] = limits.to_wire()
+    if limits.rate is not None:
+        shown["rate_limit"] = shown.pop("rate")
+    kept = config.retention
+    ages = {name: getattr(kept, name) for name in ("completed", "cancelled", "discarded")}
+    if retention := {name: format_duration(age) for name, age in ages.items() if age is not None}:
+        shown["retention"] = retention
+    dead: dict[str, Any] = {}
+    if kept.dead_letter is not None:
+        dead["max_age"] = format_duration(kept.dead_letter)
+    if kept.most_dead_letters is not None:
+        dead["max_count"] = kept.most_dead_letters
+    if dead:
+        shown["dead_letter"] = {"retention": dead}
+    if config.backpressure is not None:
+        shown["backpressure"] = msgspec.to_builtins(config.backpressure)
+    if config.ml_defaults:
+        shown["ml_defaults"] = config.ml_defaults
+    if config.ml_limits != ResourceLimits():
+        limits_of_resources = msgspec.structs.asdict(config.ml_limits)
+        shown["ml_limits"] = {name: limit for name, limit in limits_of_resources.items() if limit is not None}
+    return shown
+
+
+def _limits(body: QueueConfigBody) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if body.concurrency is not UNSET:
+        changes["concurrency"] = body.concurrency
+    if body.rate_limit is not UNSET:
+        given = parse_limits(body.rate_limit or {}, "configuration.rate_limit")
+        changes["rate"] = given.rate
+        if given.concurrency is not None:
+            changes["concurrency"] = given.concurrency
+    if body.throttle is not UNSET:
+        changes["throttle"] = parse_limits({"throttle": body.throttle}, "configuration").throttle
+    return changes
+
+
+def _retention_changes(body: QueueConfigBody) -> dict[str, int | None]:
+    changes: dict[str, int | None] = {}
+    if body.retention is not UNSET:
+        given = dict.fromkeys(_FINISHED) if body.retention is None else body.retention
+        for name, age in given.items():
+            if name not in _FINISHED:
+                raise InvalidRequest(
+                    f"Unknown retention {name!r:.40}. Use one of {', '.join(_FINISHED)}.", field="retention"
+                )
+            changes[name] = None if age is None else parse_duration(age)
+    if body.dead_letter is not UNSET:
+        kept = DeadLetterRetentionBody() if body.dead_letter is None else body.dead_letter.retention
+        if body.dead_letter is None or kept.max_age is not UNSET:
+            changes["dead_letter"] = parse_duration(kept.max_age) if isinstance(kept.max_age, str) else None
+        if body.dead_letter is None or kept.max_count is not UNSET:
+            changes["most_dead_letters"] = kept.max_count if isinstance(kept.max_count, int) else None
+    return changes
+
+
+_FINISHED: Final = ("completed", "cancelled", "discarded")
+
+
+def _policy_changes(body: QueueConfigBody) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if body.backpressure is not UNSET:
+        changes["backpressure"] = None if body.backpressure is None else _bound(body.backpressure)
+    if body.ml_defaults is not UNSET:
+        changes["ml_defaults"] = body.ml_defaults or {}
+        check_defaults(changes["ml_defaults"])
+    if body.ml_limits is not UNSET:
+        changes["ml_limits"] = body.ml_limits or ResourceLimits()
+    return changes
+
+
+def _bound(body: BackpressureBody) -> Bound | None:
+    if body.max_size_bytes:
+        raise Unsupported("'max_size_bytes' is not supported. Bound the queue with 'max_depth' instead.")
+    return Bound(body.max_depth, body.strategy, body.warning_threshold) if body.max_depth else None
+
+
+async def purge_queue(exchange: HttpRequest) -> Answer:
+    """Delete finished jobs of a queue in some ``states``; with ``older_than`` only those finished before it."""
+    name = check_queue_name(exchange.path["name"])
+    body = await exchange.read(PURGE)
+    check_confirmed(body.confirm)
+    if not body.states:
+        raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
+    chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
+    found = await exchange.engine.jobs.sweep(Action.DELETE, chosen)
+    return Answer(encode({"purged_count": found.succeeded, "skipped": found.failed, "states": list(body.states)}))
+
+
+ROUTES: Final = (
+    Route("GET", f"{ADMIN}/queues", list_admin_queues, TAG, query=NUMBERED_PAGE),
+    Route("GET", f"{ADMIN}/queues/{{name}}", show_admin_queue, TAG),
+    Route("POST", f"{ADMIN}/queues/{{name}}/pause", pause_admin_queue, TAG),
+    Route("POST", f"{ADMIN}/queues/{{name}}/resume", resume_admin_queue, TAG),
+    Route("GET", f"{ADMIN}/queues/{{name}}/config", show_queue_config, TAG),
+    Route("PUT", f"{ADMIN}/queues/{{name}}/config", configure_queue, TAG, QueueConfigBody),
+    Route("PUT", f"{ADMIN}/queues/{{name}}/rate-limit", limit_admin_queue, TAG, QueueLimitBody),
+    Route("DELETE", f"{ADMIN}/queues/{{name}}/jobs", purge_queue, TAG, PurgeBody),
+)
