@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
 import msgspec
 
 from ojster import tracing
-from ojster.capabilities import EXTENSIONS
+from ojster.client.caller_push import CallerPush
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
@@ -22,26 +22,21 @@ from ojster.context import JobContext
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.reacts import BITS
 from ojster.core.settings import Settings
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.values import to_json
 from ojster.files.open import store_for
 from ojster.job_options import JobOptions, JobOptionsDict, policy_to_wire
 from ojster.job_type import Declare, DeclaredJob, JobHandle, JobType
-from ojster.jobs.extension import install
-from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.middleware import EnqueueMiddleware
 from ojster.jobs.names import check_queue_name, read_type
-from ojster.jobs.push import push
-from ojster.jobs.request import read_job
-from ojster.jobs.scope import Caller, accepted
+from ojster.jobs.scope import Caller
 from ojster.jobs.versions import ANY, Handled, parse_handled
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
-from ojster.storage.database import POSTGRES, names_a_database, without_password
+from ojster.storage.database import names_a_database, without_password
 from ojster.storage.open import open_database
-from ojster.storage.transaction import Later, Transaction
 from ojster.workflow import Step, Workflow, chain, start_request
 from ojster.workflows.definition import Definition
 from ojster.workflows.handle import AsyncRun, Run
@@ -473,58 +468,10 @@ class App:
         return JobHandle(self, await self.client().jobs.find(job_id))
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
-        from ojster.storage.postgres import caller_transaction
-
-        schema = self._schema()
-        if not requests:
-            return []
-        execute = caller_transaction.executes(connection)
-        prepared = self._event_loop_thread.call(self._prepare(requests)) if self.enqueue_middleware else requests
-        return caller_transaction.run_in_caller_transaction(
-            execute, lambda tx: self._push(tx, prepared), self.settings, schema
-        )
+        return CallerPush(self).push(connection, requests)
 
     async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
-        from ojster.storage.postgres import caller_transaction
-
-        schema = self._schema()
-        if not requests:
-            return []
-        prepared = await self._prepare(requests)
-        return await caller_transaction.run_in_caller_transaction_async(
-            connection, lambda tx: self._push(tx, prepared), self.settings, schema
-        )
-
-    async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
-        return [await through_middleware(self.enqueue_middleware, members) for members in requests]
-
-    def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
-        install(tx.memory, EXTENSIONS)
-        settings = self.settings
-        jobs = [
-            read_job(
-                members, tx.now, largest=settings.largest_job, tenant=self.tenant, otherwise=settings.default_tenant
-            )
-            for members in requests
-        ]
-        if any(job.reacts & BITS["on_creation"] for job in jobs):
-            raise InvalidRequest(
-                "A job that is enqueued in the caller's transaction cannot have reactions to on_creation; remove them."
-            )
-        (pushed,) = push(tx, [jobs])
-        assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
-        return [one.job for one in accepted(pushed)]
-
-    def _schema(self) -> str:
-        """Return the schema of the application's tables, for use in a caller's transaction."""
-        if not self.url.startswith(POSTGRES):
-            raise InvalidRequest(
-                "Enqueueing in the caller's transaction requires an App with a PostgreSQL URL, not "
-                f"{without_password(self.url)!r}. Use enqueue instead."
-            )
-        from ojster.storage.postgres.url import parse_postgres_url
-
-        return parse_postgres_url(self.url).schema
+        return await CallerPush(self).apush(connection, requests)
 
     def close(self) -> None:
         """Disconnect. The application can be used again afterwards."""

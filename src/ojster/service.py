@@ -20,6 +20,7 @@ from ojster.files.service import FileService
 from ojster.files.store import FileStore
 from ojster.fleet.service import Directive, FleetService
 from ojster.insight.service import TaskService
+from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.extension import Extension, install
 from ojster.jobs.middleware import EnqueueMiddleware
 from ojster.jobs.scope import Caller, Scope
@@ -90,6 +91,11 @@ class Service:
         return JobService(self.scope, self.middleware, ResultFiles(self.scope, self.files).shrink)
 
     @cached_property
+    def bulk(self) -> BulkService:
+        """Many jobs at once."""
+        return BulkService(self.scope)
+
+    @cached_property
     def queues(self) -> QueueService:
         """Queues."""
         return QueueService(self.scope, self.jobs)
@@ -147,7 +153,7 @@ class Service:
     @cached_property
     def maintenance(self) -> Maintenance:
         """Due work and retention."""
-        return Maintenance(self.scope, self.jobs, self.files)
+        return Maintenance(self.scope, self.bulk, self.files)
 
     # Lifecycle
 

@@ -20,7 +20,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members
 from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
 from ojster.workflows.drawing import draw
-from ojster.workflows.plan import CONTAINERS
+from ojster.workflows.plan_rules import CONTAINERS
 from ojster.workflows.preview import preview
 
 Rule = Literal["succeeded", "finished", "failed"]

@@ -75,13 +75,13 @@ async def test_several_jobs_are_pushed_together(client: Client) -> None:
 
 async def test_bulk_operations_apply_to_all_matching_jobs(client: Client, clock: Clock) -> None:
     await client.jobs.enqueue([request("a.x"), request("a.y", queue="q"), request("b", meta={"k": 1})])
-    found = await client.jobs.sweep(Action.CANCEL, JobFilter(type="a.*", created_before=clock.now + 1))
+    found = await client.bulk.sweep(Action.CANCEL, JobFilter(type="a.*", created_before=clock.now + 1))
     assert (found.matched, found.succeeded, found.failed) == (2, 2, 0)
     assert [refusal for _, refusal in found.items] == [None, None]
-    assert (await client.jobs.sweep(Action.CANCEL, JobFilter(meta={"k": 1}))).succeeded == 1
-    assert (await client.jobs.sweep(Action.DELETE, JobFilter(states=("cancelled",), queue="q"))).succeeded == 1
+    assert (await client.bulk.sweep(Action.CANCEL, JobFilter(meta={"k": 1}))).succeeded == 1
+    assert (await client.bulk.sweep(Action.DELETE, JobFilter(states=("cancelled",), queue="q"))).succeeded == 1
     with pytest.raises(InvalidRequest):
-        await client.jobs.sweep(Action.DELETE, JobFilter(states=("active",)))
+        await client.bulk.sweep(Action.DELETE, JobFilter(states=("active",)))
 
 
 async def test_bulk_operations_report_each_refused_job(client: Client) -> None:
@@ -89,7 +89,7 @@ async def test_bulk_operations_report_each_refused_job(client: Client) -> None:
     await client.workflows.create(read_members(steps))
     (job,) = await client.jobs.fetch(Claim(("default",)))
     await client.jobs.fail([FailureReport(job.id, Failure("X", "no"))])
-    found = await client.jobs.sweep(Action.RETRY, JobFilter(type="a"))
+    found = await client.bulk.sweep(Action.RETRY, JobFilter(type="a"))
     assert (found.matched, found.succeeded) == (1, 0)
     ((id, refusal),) = found.items
     assert id == job.id

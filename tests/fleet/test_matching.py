@@ -401,7 +401,7 @@ async def test_servers_that_serve_one_worker_at_the_same_time_share_out_no_gpu_t
                 found += some
         assert len(found) == len({*found} & {*ids}) == 8
         await benches[0].engine.jobs.acknowledge([Acknowledgement(id) for id in found])
-        await benches[0].engine.jobs.sweep(Action.CANCEL, JobFilter())
+        await benches[0].engine.bulk.sweep(Action.CANCEL, JobFilter())
     for bench in benches:
         await bench.engine.close()
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_sweep_finds_all_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "WINDOW", 7)
     await bench.engine.jobs.enqueue([request(queue="ab"[n % 2]) for n in range(50)])
-    found = await bench.engine.jobs.sweep(Action.CANCEL, JobFilter(queue="a"))
+    found = await bench.engine.bulk.sweep(Action.CANCEL, JobFilter(queue="a"))
     assert (found.matched, found.succeeded) == (25, 25)
     assert await bench.engine.jobs.count() == {"a": {"cancelled": 25, "available": 0}, "b": {"available": 25}}
 
@@ -33,7 +33,7 @@ async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypat
             await bench.push("later")
 
     pushing = asyncio.create_task(push_more())
-    found = await bench.engine.jobs.sweep(Action.CANCEL, JobFilter())
+    found = await bench.engine.bulk.sweep(Action.CANCEL, JobFilter())
     going = False
     await pushing
     left = await bench.engine.jobs.select(JobFilter(states=("cancelled",)))
@@ -54,14 +54,14 @@ async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
 
 async def test_two_sweeps_at_once_deal_with_each_job_once(bench: Bench) -> None:
     await bench.engine.jobs.enqueue([request() for _ in range(500)])
-    one, two = await asyncio.gather(*[bench.engine.jobs.sweep(Action.CANCEL, JobFilter()) for _ in range(2)])
+    one, two = await asyncio.gather(*[bench.engine.bulk.sweep(Action.CANCEL, JobFilter()) for _ in range(2)])
     assert one.succeeded + two.succeeded == 500
 
 
 async def test_states_in_which_it_cannot_be_done_are_refused(bench: Bench) -> None:
     for action, state in ((Action.CANCEL, "completed"), (Action.RETRY, "active"), (Action.DELETE, "available")):
         with pytest.raises(InvalidRequest, match=state):
-            await bench.engine.jobs.sweep(action, JobFilter(states=(state,)))
+            await bench.engine.bulk.sweep(action, JobFilter(states=(state,)))
 
 
 async def test_times_choose_jobs(bench: Bench) -> None:

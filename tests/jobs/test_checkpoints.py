@@ -90,6 +90,6 @@ async def test_a_checkpoint_is_forgotten_with_its_job(bench: Bench) -> None:
             bench.clock.advance(25 * HOUR // 1_000_000)
             assert (await bench.run(forget, None))["jobs"] == 1
         else:
-            await bench.engine.jobs.sweep(Action.DELETE, JobFilter(queue=way))
+            await bench.engine.bulk.sweep(Action.DELETE, JobFilter(queue=way))
     rows = await bench.run(lambda tx, _: [tx.execute("SELECT count(*) FROM checkpoints")], None)
     assert rows == [(1,)]

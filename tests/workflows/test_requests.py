@@ -14,7 +14,9 @@ from ojster.core.json_objects import read_members
 from ojster.core.references import Unresolvable, follow, parse_reference, references_in, resolve
 from ojster.workflows.conditions import InvalidCondition, check_condition, evaluate
 from ojster.workflows.node import Kind
-from ojster.workflows.plan import MAX_LEVELS, NewWorkflow, read_workflow
+from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan_values import NewWorkflow
+from ojster.workflows.planner import MAX_LEVELS
 from tests.workflows.bench import batch, chain, graph, group, job, ref
 
 NOW = 1_800_000_000_000_000

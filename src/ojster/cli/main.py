@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from ojster.capabilities import CAPABILITIES
-from ojster.cli import demo, maintenance, run
+from ojster.cli import demo, maintenance, run, serve
 from ojster.cli.options import examples, with_exit_codes
 from ojster.version import __version__
 
@@ -34,7 +34,7 @@ def cli() -> None:
 
 def _commands() -> Iterator[click.Command]:
     """Yield the commands: those that start something, those of the capabilities, and those for the database."""
-    yield from (run.serve, run.worker, run.dev, demo.demo)
+    yield from (serve.serve, run.worker, run.dev, demo.demo)
     for capability in CAPABILITIES:
         for command in capability.commands:
             module, _, name = command.partition(":")

@@ -21,14 +21,13 @@ import msgspec
 from rich.logging import RichHandler
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App
-from ojster.cli.options import Command, Duration, examples, with_migrate, with_retention
+from ojster.cli.options import Command, examples, with_migrate
 from ojster.cli.output import console, errors
 from ojster.core.errors import InvalidRequest
-from ojster.core.settings import Retention, Settings
-from ojster.core.tenant import DEFAULT_TENANT, check_tenant
+from ojster.core.tenant import check_tenant
 from ojster.core.tuning import tune_interpreter
 from ojster.fleet.requirements import read_provided
-from ojster.loading import load_app, load_plugin
+from ojster.loading import load_app
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
 from ojster.storage.database import without_password
@@ -37,6 +36,8 @@ from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEA
 from ojster.workflows.commands import parameter
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
 STRATEGIES: Final = get_args(Strategy)
 
 
@@ -53,177 +54,6 @@ def ends_with_parent(command: Command) -> Command:
 
     option = click.option("--ends-with-parent", is_flag=True, hidden=True, expose_value=False, callback=watch)
     return option(command)
-
-
-@click.command(
-    epilog=examples(
-        "ojster serve --database sqlite:///jobs.db",
-        "ojster serve --database postgresql://jobs@db.example.com/shop --migrate",
-        "ojster serve --host 0.0.0.0 --port 9000 --cors https://dashboard.example.com",
-        "ojster serve --auth required          # and then: ojster tokens create …",
-        "ojster serve --keep-completed P7D --keep-dead-letters never",
-        "ojster serve --database postgresql://jobs@db.example.com/shop --files s3://shop-jobs/files",
-    )
-)
-@click.option(
-    "--database",
-    envvar=URL_VARIABLE,
-    default=DEFAULT_URL,
-    show_default=True,
-    show_envvar=True,
-    metavar="URL",
-    help="Database: sqlite:///jobs.db, or postgresql://user@host/name in libpq's format.",
-)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port to listen on.")
-@click.option(
-    "--auth",
-    type=click.Choice(["required", "off"]),
-    help="Require a token of callers (ojster tokens); by default only if --host is no loopback address.",
-)
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="Allow browsers on this origin; repeatable.")
-@click.option("--max-job-bytes", type=click.IntRange(1024), default=1_048_576, show_default=True)
-@click.option(
-    "--default-lease",
-    type=Duration(),
-    default="PT30M",
-    show_default=True,
-    help="Lease (visibility timeout) of fetched jobs if neither job nor worker sets one.",
-)
-@click.option(
-    "--default-timeout",
-    type=Duration(),
-    default="PT30M",
-    show_default=True,
-    help="Maximum run time of jobs that set none; 'never' for no limit.",
-)
-@click.option("--heartbeat-timeout", type=Duration(), default="PT30S", show_default=True)
-@with_retention
-@click.option(
-    "--max-batch",
-    type=click.IntRange(min=100),
-    default=1_000,
-    show_default=True,
-    help="Maximum number of jobs in one request.",
-)
-@click.option(
-    "--synchronous",
-    type=click.Choice(["FULL", "NORMAL"]),
-    default="FULL",
-    show_default=True,
-    help="FULL survives a power loss. NORMAL is faster, but a power loss (SQLite) or a crash (PostgreSQL) may lose the "
-    "last commits.",
-)
-@click.option(
-    "--tenants",
-    type=click.Choice(["optional", "required"]),
-    default="optional",
-    show_default=True,
-    help="Whether jobs must name a tenant.",
-)
-@click.option(
-    "--default-tenant", metavar="ID", default=DEFAULT_TENANT, show_default=True, help="Tenant of jobs that name none."
-)
-@click.option(
-    "--tenant-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="OJSTER_TENANT_FILE",
-    show_envvar=True,
-    help="File with a JSON object {ID: settings}, for tenants without settings.",
-)
-@with_migrate
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
-@click.option(
-    "--trust-webhooks",
-    is_flag=True,
-    help="Allow webhooks over plain HTTP and to addresses that are not public.",
-)
-@click.option(
-    "--smtp",
-    envvar="OJSTER_SMTP",
-    show_envvar=True,
-    metavar="URL",
-    help="SMTP server for e-mail from jobs: smtps://user:password@mail.example.com:465.",
-)
-@click.option(
-    "--files",
-    envvar="OJSTER_FILES",
-    show_envvar=True,
-    metavar="WHERE",
-    help="Storage of files and large results: a directory, or s3://bucket/prefix; by default a directory beside a "
-    "SQLite file, and none with PostgreSQL.",
-)
-@click.option("--app", metavar="MODULE:APP", help="Application with the orchestrators that this server runs.")
-@click.option(
-    "--plugin",
-    "plugins",
-    multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="Call FUNCTION(service) before the server starts, to add middleware or directives. Repeatable.",
-)
-@ends_with_parent
-def serve(
-    database: str,
-    host: str,
-    port: int,
-    auth: Literal["required", "off"] | None,
-    cors: tuple[str, ...],
-    max_job_bytes: int,
-    default_lease: int | None,
-    default_timeout: int | None,
-    heartbeat_timeout: int | None,
-    retention: Retention,
-    max_batch: int,
-    tenants: Literal["optional", "required"],
-    default_tenant: str,
-    tenant_file: Path | None,
-    synchronous: str,
-    migrate: bool,
-    log_level: str,
-    trust_webhooks: bool,
-    smtp: str | None,
-    files: str | None,
-    app: str | None,
-    plugins: tuple[str, ...],
-) -> None:
-    """Serve jobs over HTTP, according to Open Job Spec 1.0.
-
-    SIGTERM or SIGINT stops it: it answers open requests first, for at most 25 seconds. Durations are ISO 8601.
-    """
-    if not default_lease or not heartbeat_timeout:
-        raise click.UsageError("--default-lease and --heartbeat-timeout must be longer than zero.")
-    settings = Settings(
-        default_lease=default_lease,
-        default_timeout=default_timeout,
-        heartbeat_timeout=heartbeat_timeout,
-        largest_job=max_job_bytes,
-        largest_batch=max_batch,
-        tenants=tenants,
-        default_tenant=check_tenant(default_tenant),
-        retention=retention,
-    )
-    _log_to_console(log_level)
-    # Imported here, because the server's libraries would slow down all other commands.
-    from ojster.server.run import serve as serve_forever
-    from ojster.tenancy.routes import read_tenants
-
-    serve_forever(
-        database,
-        host=host,
-        port=port,
-        guarded=None if auth is None else auth == "required",
-        settings=settings,
-        synchronous=synchronous,
-        migrate=migrate,
-        cors_origins=cors,
-        log_level=log_level,
-        plugins=[load_plugin(plugin) for plugin in plugins],
-        trusting=trust_webhooks,
-        smtp=smtp,
-        files=files,
-        app=None if app is None else load_app(app),
-        tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
-    )
 
 
 class Capabilities(click.ParamType[dict[str, Any]]):
@@ -356,7 +186,7 @@ def worker(
     SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
     SIGCONT: fetch again.
     """
-    _log_to_console(log_level)
+    log_to_console(log_level)
     if url is not None:
         os.environ[URL_VARIABLE] = url
     if app is None and (code_tasks is None or url is None):
@@ -511,7 +341,8 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _log_to_console(level: str) -> None:
+def log_to_console(level: str) -> None:
+    """Log to standard error, with colours on a terminal."""
     handler: logging.Handler
     if errors.is_terminal:
         handler = RichHandler(console=errors, show_path=False, log_time_format="%H:%M:%S")

@@ -21,6 +21,7 @@ from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
 from ojster.insight.task_values import TaskFilter, TaskRun, TaskStatistics
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
+from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
@@ -28,7 +29,6 @@ from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.selection import JobFilter
-from ojster.jobs.service import Sweep
 from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.schedules.cron import Cron
@@ -83,9 +83,6 @@ class JobCalls(Protocol):
     async def select(self, chosen: JobFilter = ..., page: Page = ...) -> JobPage:
         """Return a page of jobs."""
 
-    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
-        """Apply an action to all matching jobs, in small transactions."""
-
     async def history(self, job_id: str) -> list[Entry]:
         """Return a job's history, oldest entry first."""
 
@@ -94,6 +91,13 @@ class JobCalls(Protocol):
 
     async def delete_dead(self, job_id: str) -> object:
         """Delete a discarded job."""
+
+
+class BulkCalls(Protocol):
+    """Calls about many jobs at once."""
+
+    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
+        """Apply an action to all matching jobs, in small transactions."""
 
 
 class WorkflowCalls(Protocol):
@@ -347,6 +351,10 @@ class Client(Protocol):
     @property
     def jobs(self) -> JobCalls:
         """Calls about jobs."""
+
+    @property
+    def bulk(self) -> BulkCalls:
+        """Calls about many jobs at once."""
 
     @property
     def workflows(self) -> WorkflowCalls:

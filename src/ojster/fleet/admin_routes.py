@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.server.admin import ADMIN, TAG
 from ojster.core.timestamps import format_timestamp
 from ojster.fleet import workers
 from ojster.fleet.workers import Worker
 from ojster.jobs.admin_routes import summary
+from ojster.server.admin import ADMIN, TAG
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import NUMBERED_PAGE, Route

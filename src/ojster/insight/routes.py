@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from ojster.server.admin import ADMIN, SHOWN_STATES, TAG, moment
 from ojster.core.durations import HOUR, MINUTE, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import format_timestamp, parse_timestamp
@@ -23,6 +22,7 @@ from ojster.insight.statistics import Span
 from ojster.insight.status_routes import STARTED
 from ojster.jobs.names import check_queue_name
 from ojster.schedules.wire import MAINTENANCE, PRUNE, MaintenanceBody, PruneBody
+from ojster.server.admin import ADMIN, SHOWN_STATES, TAG, moment
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import Route
 from ojster.storage import system

@@ -19,7 +19,7 @@ from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 from ojster.version import __version__
 from ojster.workflows.node import MAX_NODES
-from ojster.workflows.plan import MAX_LEVELS
+from ojster.workflows.planner import MAX_LEVELS
 
 
 async def list_events(exchange: HttpRequest) -> Answer:

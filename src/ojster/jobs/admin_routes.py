@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.server.admin import ADMIN, TAG, moment
 from ojster.core.durations import format_duration
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
@@ -18,12 +17,12 @@ from ojster.core.states import JobState
 from ojster.insight import overview
 from ojster.jobs import interventions
 from ojster.jobs.bulk import Action
+from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.dead_letter_routes import revive
 from ojster.jobs.envelope import retry_policy, to_json
 from ojster.jobs.filters import filter_of
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
-from ojster.jobs.service import Sweep
 from ojster.jobs.wire import (
     CONFIRMED_FILTER,
     DEAD_LETTERS,
@@ -31,6 +30,7 @@ from ojster.jobs.wire import (
     DeadLetterRetryBody,
     DeadLettersBody,
 )
+from ojster.server.admin import ADMIN, TAG, moment
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
@@ -122,7 +122,7 @@ def _sweep_endpoint(action: Action, doc: str) -> Any:
         check_confirmed(body.confirm)
         if not body.filter:
             raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
-        return Answer(encode(_sweep_result(await exchange.engine.jobs.sweep(action, filter_of(body.filter)))))
+        return Answer(encode(_sweep_result(await exchange.engine.bulk.sweep(action, filter_of(body.filter)))))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
@@ -179,12 +179,12 @@ async def count_dead_letters(exchange: HttpRequest) -> Answer:
 
 async def retry_dead_letters(exchange: HttpRequest) -> Answer:
     """Run all dead letters that match a filter again, with attempts and errors reset."""
-    return Answer(encode(_sweep_result(await exchange.engine.jobs.sweep(Action.RETRY, await _dead_letters(exchange)))))
+    return Answer(encode(_sweep_result(await exchange.engine.bulk.sweep(Action.RETRY, await _dead_letters(exchange)))))
 
 
 async def purge_dead_letters(exchange: HttpRequest) -> Answer:
     """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
-    found = await exchange.engine.jobs.sweep(Action.DELETE, await _dead_letters(exchange))
+    found = await exchange.engine.bulk.sweep(Action.DELETE, await _dead_letters(exchange))
     return Answer(encode(_sweep_result(found) | {"purged_count": found.succeeded}))
 
 

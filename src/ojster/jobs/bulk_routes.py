@@ -196,7 +196,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
         if not body.filter:
             raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
         chosen = filter_of(body.filter)
-        reply = await exchange.engine.jobs.answer_once(key, lambda: _swept(exchange, action, chosen, style))
+        reply = await exchange.engine.bulk.answer_once(key, lambda: _swept(exchange, action, chosen, style))
         return Answer(reply.body, reply.status)
 
     steer.__name__ = name
@@ -205,7 +205,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
 
 
 async def _swept(exchange: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat) -> Reply:
-    found = await exchange.engine.jobs.sweep(action, chosen)
+    found = await exchange.engine.bulk.sweep(action, chosen)
     entries = [_Entry(job_id, refusal) for job_id, refusal in found.items]
     return style.answer(action, entries, _Totals(found.matched, found.succeeded), atomic=False)
 
@@ -225,7 +225,7 @@ async def _perform(
         succeeded = sum(entry.refusal is None for entry in entries)
         return style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
 
-    reply = await exchange.engine.jobs.perform(Bulk(action, items, atomic, answer, key))
+    reply = await exchange.engine.bulk.perform(Bulk(action, items, atomic, answer, key))
     return Answer(reply.body, reply.status, ((b"x-ojs-batch-size", b"%d" % len(items)),))
 
 

@@ -154,7 +154,7 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, **given: Any) -> 
         raise click.UsageError("Select jobs with a job id, --state, --queue, --type, --error-type or --older-than.")
     if not yes:
         click.confirm(f"{action.capitalize()} all jobs that match?", abort=True, err=True)
-    found = ask(url, lambda client: client.jobs.sweep(action, chosen))
+    found = ask(url, lambda client: client.bulk.sweep(action, chosen))
     refusals = [(id, refusal) for id, refusal in found.items if refusal is not None]
     shown = {"matched": found.matched, "succeeded": found.succeeded, "failed": found.failed}
     done(f"{found.succeeded} of {found.matched} jobs are {action.past}.", as_json, shown)

@@ -22,13 +22,13 @@ from ojster.core.json_objects import Members
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
+from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.selection import JobFilter
-from ojster.jobs.service import Sweep
 from ojster.jobs.transitions import ChangedJob
 
 MAX_SWEEP_SECONDS: Final = 3_600.0
@@ -81,19 +81,6 @@ class RemoteJobs(RemoteCapability):
         path = "/dead-letter" if chosen.dead else "/jobs"
         answer, total, before = await self._connection.list_page(path, query)
         return JobPage([job_of(raw) for raw in list_of(answer["jobs"])], total, before)
-
-    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
-        """Apply an action to all jobs that match. An idempotency key makes retried requests safe."""
-        body = {"filter": _filter(chosen), "idempotency_key": new_id()}
-        answer = await self._connection.call("POST", f"/jobs/batch/{action}", body, wait=MAX_SWEEP_SECONDS, also=422)
-        if "summary" not in answer:
-            raise error_of(msgspec.json.decode(answer.get("error", b"{}")))
-        summary = msgspec.json.decode(answer["summary"])
-        found = Sweep(action)
-        found.matched, found.succeeded = summary["total"], summary["succeeded"]
-        for one in msgspec.json.decode(answer["results"]):
-            found.items.append((one["job_id"], error_of(one["error"]) if "error" in one else None))
-        return found
 
     async def history(self, job_id: str) -> list[Entry]:
         """Return the events of a job, oldest first."""
@@ -211,3 +198,20 @@ def _filter(chosen: JobFilter) -> dict[str, Any]:
 
 def _steered(raw: msgspec.Raw) -> ChangedJob:
     return ChangedJob(job_of(raw), msgspec.json.decode(raw).get("previous_state", ""))
+
+
+class RemoteBulk(RemoteCapability):
+    """Calls about many jobs at once."""
+
+    async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
+        """Apply an action to all jobs that match. An idempotency key makes retried requests safe."""
+        body = {"filter": _filter(chosen), "idempotency_key": new_id()}
+        answer = await self._connection.call("POST", f"/jobs/batch/{action}", body, wait=MAX_SWEEP_SECONDS, also=422)
+        if "summary" not in answer:
+            raise error_of(msgspec.json.decode(answer.get("error", b"{}")))
+        summary = msgspec.json.decode(answer["summary"])
+        found = Sweep(action)
+        found.matched, found.succeeded = summary["total"], summary["succeeded"]
+        for one in msgspec.json.decode(answer["results"]):
+            found.items.append((one["job_id"], error_of(one["error"]) if "error" in one else None))
+        return found

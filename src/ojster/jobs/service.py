@@ -13,9 +13,7 @@ import msgspec
 from ojster.agents.budgets import Account
 from ojster.core.errors import (
     BackendUnavailable,
-    Conflict,
     Forbidden,
-    InvalidRequest,
     OjsterError,
     SchemaViolation,
 )
@@ -24,16 +22,13 @@ from ojster.core.json_objects import Members
 from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
-from ojster.jobs import bulk as bulks
-from ojster.jobs import checkpoints, completion, idempotency, interventions, queries, schemas
+from ojster.jobs import checkpoints, completion, interventions, queries, schemas
 from ojster.jobs.admission import Pushed
-from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, Summary, SweepBatch, SweepBatchResult
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.extension import life
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
-from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.push import push
@@ -41,7 +36,7 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.request import NewJob, read_job
 from ojster.jobs.schemas import Catalogue, Mode
 from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.jobs.selection import JobFilter, Step, walk
+from ojster.jobs.selection import JobFilter
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import LongPoll, Operation
 from ojster.storage.memory import Local
@@ -62,50 +57,8 @@ IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
 
 
-REPLY_CHECK_SECONDS: Final = 0.1
-"""Interval, in seconds, of checks whether another process has answered a request with the same idempotency key."""
-
-
-SWEEP_BATCH_SIZE: Final = 200
-"""Maximum number of jobs that a sweep handles in one transaction: a few milliseconds of work."""
-
-
 RESERVED_QUEUE_PREFIX: Final = "ojster."
 """Prefix of the queue names that are reserved for Ojster."""
-
-
-MAX_ITEM_RESULTS: Final = 1_000
-"""Maximum number of per-job results returned by a bulk operation."""
-
-
-class Sweep:
-    """Result of a bulk operation on the jobs that match a filter.
-
-    Attributes
-    ----------
-    matched, succeeded:
-        Number of matching jobs, and of those that were changed.
-    items:
-        The first ``MAX_ITEM_RESULTS`` job ids, each with its refusal, or ``None`` for success.
-    """
-
-    def __init__(self, action: Action) -> None:
-        self.action = action
-        self.matched = 0
-        self.succeeded = 0
-        self.items: list[tuple[str, OjsterError | None]] = []
-
-    @property
-    def failed(self) -> int:
-        """Number of matching jobs that were refused."""
-        return self.matched - self.succeeded
-
-    def add(self, dealt: SweepBatchResult) -> None:
-        """Add the results of one transaction."""
-        self.matched += len(dealt.ids)
-        self.succeeded += sum(refusal is None for refusal in dealt.refusals)
-        room = MAX_ITEM_RESULTS - len(self.items)
-        self.items += list(zip(dealt.ids[:room], dealt.refusals[:room], strict=True))
 
 
 class _KnownCatalogue:
@@ -467,81 +420,6 @@ class JobService(CapabilityService):
         """
         await self.scope.check_job(job_id)
         return accepted(await self.database.run(interventions.delete_dead, job_id))
-
-    async def perform(self, bulk: Bulk) -> Reply:
-        """Perform an action on several jobs in one transaction, or return the stored reply of a repeated request.
-
-        Raises
-        ------
-        Conflict
-            The idempotency key belongs to another request.
-        """
-        if self.scope.tenant is not None:
-            ids = [item for item in bulk.items if isinstance(item, str)]
-            refusals = dict(zip(ids, await self.scope.check_jobs(ids), strict=True))
-            items = [(refusals[item] or item) if isinstance(item, str) else item for item in bulk.items]
-            bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key))
-        return accepted(await self.database.run(bulks.perform, bulk))
-
-    def _key(self, key: Key | None) -> Key | None:
-        return None if key is None else msgspec.structs.replace(key, operation=self.scope.named(key.operation))
-
-    async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Answer a request, or return the stored reply if its idempotency key was used before.
-
-        If another caller is answering the same request, wait for its reply, at most ``MAX_WAIT_SECONDS`` seconds.
-
-        Raises
-        ------
-        Conflict
-            The key belongs to another request, or the other caller's reply takes too long.
-        """
-        if (key := self._key(key)) is None:
-            return await answer()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + MAX_WAIT_SECONDS
-        while (known := accepted(await self.database.run(idempotency.begin, key))) is not None:
-            if known.status != idempotency.IN_PROGRESS:
-                return known
-            if loop.time() > deadline:
-                raise Conflict(f"The request with the idempotency key {key.key!r} is still being answered.")
-            await asyncio.sleep(REPLY_CHECK_SECONDS)
-        reply = None
-        try:
-            reply = await answer()
-            return reply
-        finally:
-            await self.database.run(idempotency.finish, (key, reply))
-
-    async def sweep(self, action: Action, chosen: JobFilter, *, quietly: bool = False) -> Sweep:
-        """Perform an action on all jobs that match now, in small transactions so that other callers do not wait.
-
-        A job that has left the chosen states by its turn is skipped. If the process dies, the remaining jobs stay
-        unchanged, and the sweep can be repeated. It is recorded as an event, unless ``quietly`` is set.
-
-        Raises
-        ------
-        InvalidRequest
-            The action is not allowed in one of the chosen states.
-        """
-        states = chosen.states or DEFAULT_STATES[action]
-        if wrong := [state for state in states if state not in ALLOWED_STATES[action]]:
-            raise InvalidRequest(
-                f"Jobs in the state {' or '.join(wrong)} cannot be {action.past}. "
-                f"Choose from the states {', '.join(sorted(ALLOWED_STATES[action]))}.",
-                field="state",
-            )
-        found = Sweep(action)
-        step: Step | None = Step(msgspec.structs.replace(self._theirs(chosen), states=states))
-        while step is not None:
-            stretch = await self.database.read(walk, step)
-            for start in range(0, len(stretch.ids), SWEEP_BATCH_SIZE):
-                ids = stretch.ids[start : start + SWEEP_BATCH_SIZE]
-                found.add(await self.database.run(bulks.perform_batch, SweepBatch(action, ids, states)))
-            step = stretch.next
-        if not quietly:
-            await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
-        return found
 
 
 def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from ojster.server.admin import ADMIN, SHOWN_STATES, TAG, moment
 from ojster.core.durations import format_duration, parse_duration
 from ojster.core.errors import InvalidRequest, NotFound, Unsupported
 from ojster.core.timestamps import format_timestamp
@@ -37,6 +36,7 @@ from ojster.queues.wire import (
     QueueConfigBody,
     QueueLimitBody,
 )
+from ojster.server.admin import ADMIN, SHOWN_STATES, TAG, moment
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import NUMBERED_PAGE, Route
@@ -204,7 +204,7 @@ async def purge_queue(exchange: HttpRequest) -> Answer:
     if not body.states:
         raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
     chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
-    found = await exchange.engine.jobs.sweep(Action.DELETE, chosen)
+    found = await exchange.engine.bulk.sweep(Action.DELETE, chosen)
     return Answer(encode({"purged_count": found.succeeded, "skipped": found.failed, "states": list(body.states)}))
 
 

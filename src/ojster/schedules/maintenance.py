@@ -15,9 +15,9 @@ from ojster.core.errors import (
 from ojster.files import records
 from ojster.files.service import FileService
 from ojster.jobs.bulk import Action
+from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.selection import JobFilter, Step, walk
-from ojster.jobs.service import JobService
 from ojster.schedules import retention
 from ojster.schedules.due import upkeep
 from ojster.storage.transaction import Transaction
@@ -44,9 +44,9 @@ RETENTION_INTERVAL_SECONDS: Final = 60.0
 class Maintenance(CapabilityService):
     """Maintenance tasks of a database."""
 
-    def __init__(self, scope: Scope, jobs: JobService, files: FileService) -> None:
+    def __init__(self, scope: Scope, bulk: BulkService, files: FileService) -> None:
         super().__init__(scope)
-        self._jobs = jobs
+        self._bulk = bulk
         self._files = files
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -128,7 +128,7 @@ class Maintenance(CapabilityService):
         settings = self.database.settings
         own, deleted = await self.database.read(retention.own_retention, None), 0
         for chosen in retention.walks(own, settings.retention, self.database.clock()):
-            deleted += (await self._jobs.sweep(Action.DELETE, chosen, quietly=True)).succeeded
+            deleted += (await self._bulk.sweep(Action.DELETE, chosen, quietly=True)).succeeded
         for queue, kept in own.queues.items():
             most = kept.most_dead_letters
             while most is not None and (pruned := await self.database.run(retention.prune_own, (queue, most))):

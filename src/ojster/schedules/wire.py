@@ -41,7 +41,7 @@ class PruneBody(Struct, forbid_unknown_fields=True):
 
 
 class MaintenanceBody(Struct):
-    """FairnessState maintenance mode on or off, with a reason and an estimated duration (ISO 8601)."""
+    """Turns maintenance mode on or off, with a reason and an estimated duration (ISO 8601)."""
 
     enabled: bool
     reason: Annotated[str, Meta(max_length=1000)] | None = None

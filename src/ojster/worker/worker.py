@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
-
-import msgspec
 
 from ojster.app import App
 from ojster.client.interface import Client
@@ -27,12 +24,7 @@ from ojster.context import JobContext
 from ojster.core.errors import (
     BackendError,
     BackendUnavailable,
-    InvalidPayload,
-    InvalidRequest,
-    InvalidWorkflow,
-    NotFound,
     OjsterError,
-    PayloadTooLarge,
 )
 from ojster.core.ids import new_id
 from ojster.core.job import Job
@@ -40,18 +32,17 @@ from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY
-from ojster.jobs.failure import Failure
-from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.messages import FailureReport, Progress, Release
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
-from ojster.schedules.cron import Cron
 from ojster.service import Service
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
+from ojster.worker.crons import register_crons
 from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.identity import Identity
+from ojster.worker.reporting import LONGEST_PAUSE, Reporter
 from ojster.workflows.orchestrator_request import queue_of
-from ojster.workflows.property_values import PropertyConflict
 
 log = logging.getLogger(__name__)
 
@@ -71,23 +62,11 @@ MAX_HEARTBEAT_SECONDS: Final = 5.0
 MAX_POLL_SECONDS: Final = 20.0
 """Long-poll wait of a fetch, in seconds."""
 
-LONGEST_PAUSE: Final = 5.0
-"""Maximum delay before a retry to reach the server, in seconds."""
-
 FINAL_REPORT_SECONDS: Final = 2.0
 """Time a stopping worker gets to report outcomes after the grace period, in seconds."""
 
 MAX_REPORTED_OUTCOMES: Final = 500
 """Maximum number of outcomes sent in one call."""
-
-
-_KINDS: Final[dict[type[OjsterError], str]] = {
-    PayloadTooLarge: "ResultTooLarge",
-    InvalidWorkflow: "InvalidSteps",
-    InvalidRequest: "InvalidSteps",
-    InvalidPayload: "InvalidResult",
-}
-"""Failure types of jobs with an outcome that the server can never accept, by error."""
 
 
 class Worker:
@@ -167,8 +146,7 @@ class Worker:
         """Called with each ended job, its outcome (``None`` if it was stopped), and its run time in seconds."""
         self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
         """Running attempts. A job can be in it twice: its lease expired, and it was fetched again meanwhile."""
-        self._report_deadline = math.inf
-        """Time (``time.monotonic``) after which outcomes are no longer reported."""
+        self._reporter = Reporter(self.id, self.lease)
         self._endings: list[Ending] = []
         self._reports: set[asyncio.Task[None]] = set()
         self._reporting_soon = False
@@ -255,7 +233,7 @@ class Worker:
         if self._identity is not None:
             await self._hand_back_former_jobs(client)
         beating = asyncio.create_task(self._beat_for_ever(client), name="ojster-heartbeat")
-        registering = asyncio.create_task(self._register_crons(client), name="ojster-cron")
+        registering = asyncio.create_task(register_crons(client, self.app.crons), name="ojster-cron")
         try:
             await self._work(client, until_empty)
             await self._finish_or_hand_back(client)
@@ -379,76 +357,13 @@ class Worker:
         self._reporting_soon = False
         endings, self._endings = self._endings, []
         for start in range(0, len(endings), MAX_REPORTED_OUTCOMES):
-            task = asyncio.create_task(self._send(client, endings[start : start + MAX_REPORTED_OUTCOMES]))
+            task = asyncio.create_task(self._reporter.send(client, endings[start : start + MAX_REPORTED_OUTCOMES]))
             self._reports.add(task)
             task.add_done_callback(self._reported)
 
     def _reported(self, task: asyncio.Task[None]) -> None:
         self._reports.discard(task)
         self._changed.set()
-
-    async def _send(self, client: Client, endings: list[Ending]) -> None:
-        """Send outcomes until they are received, so that a server restart does not make finished jobs run again."""
-        acks = [item for item in endings if isinstance(item, Acknowledgement)]
-        failures = [item for item in endings if isinstance(item, FailureReport)]
-        releases = [item for item in endings if isinstance(item, Release)]
-        for call, items in (
-            (client.jobs.acknowledge, acks),
-            (client.jobs.fail, failures),
-            (client.jobs.release, releases),
-        ):
-            if items:
-                refused = await self._call_until_answered(call, items)
-                pause = round(random.random() * 1e6)
-                stale = [
-                    Release(item.job_id, self.id, item.attempt, pause)
-                    for item, error in refused
-                    if isinstance(error, PropertyConflict)
-                ]
-                if stale:  # based on properties that other jobs changed meanwhile: run them again
-                    await self._call_until_answered(client.jobs.release, stale)
-                unacceptable = [
-                    FailureReport(item.job_id, Failure(_KINDS[type(error)], error.message, retryable=False), self.id)
-                    for item, error in refused
-                    if type(error) in _KINDS
-                ]
-                if unacceptable:
-                    await self._call_until_answered(client.jobs.fail, unacceptable)
-
-    async def _call_until_answered(
-        self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]
-    ) -> list[tuple[Ending, OjsterError]]:
-        """Retry a call until it is answered; return the rejected outcomes and their errors.
-
-        Give up after the lease time (at least 60 seconds), or at the end of a shutdown.
-        """
-        pause = 0.1
-        deadline = time.monotonic() + max(self.lease, 60.0)
-        while True:
-            try:
-                results = await call(items)
-                break
-            except OjsterError as error:
-                if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one item may cause the error
-                    return [refused for item in items for refused in await self._call_until_answered(call, [item])]
-                if not isinstance(error, BackendUnavailable | BackendError):
-                    return [(items[0], error)]
-                if time.monotonic() + pause > min(deadline, self._report_deadline):
-                    log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), error)
-                    return []
-                log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), pause, error)
-                await asyncio.sleep(pause * (0.5 + random.random()))
-                pause = min(pause * 2, LONGEST_PAUSE)
-        refused = [pair for pair in zip(items, results, strict=True) if isinstance(pair[1], OjsterError)]
-        for item, refusal in refused:
-            timed_out = isinstance(item, FailureReport) and item.failure.code == "timeout"  # the server saw it, too
-            log.log(
-                logging.DEBUG if timed_out else logging.WARNING,
-                "the outcome of job %s was rejected: %s",
-                item.job_id,
-                refusal,
-            )
-        return refused
 
     async def _send_progress(self, client: Client, item: Progress) -> None:
         try:
@@ -508,33 +423,12 @@ class Worker:
             case "running" if self.state == "quiet" and not self._quiet_by_signal:
                 self._become("running")
 
-    async def _register_crons(self, client: Client) -> None:
-        for cron in self.app.crons:
-            while True:
-                try:
-                    await client.schedules.register(await self._with_current_state(client, cron))
-                    break
-                except (BackendUnavailable, BackendError) as error:
-                    log.warning("cannot register the cron job %s, trying again: %s", cron.name, error)
-                    await asyncio.sleep(1.0)
-                except OjsterError as error:
-                    log.error("the cron job %s was rejected: %s", cron.name, error)
-                    break
-
-    async def _with_current_state(self, client: Client, cron: Cron) -> Cron:
-        """Return the cron job, disabled if an operator has disabled it."""
-        try:
-            known = await client.schedules.find(cron.name)
-        except NotFound:
-            return cron
-        return msgspec.structs.replace(cron, enabled=known.enabled)
-
     # Shutdown
 
     async def _finish_or_hand_back(self, client: Client) -> None:
         """Let jobs finish within the grace period, hand back the rest, and wait until all outcomes are reported."""
         deadline = time.monotonic() + self.grace
-        self._report_deadline = deadline + FINAL_REPORT_SECONDS
+        self._reporter.deadline = deadline + FINAL_REPORT_SECONDS
         while self._active and (left := deadline - time.monotonic()) > 0:
             self._changed.clear()
             try:

@@ -39,7 +39,8 @@ from ojster.workflows.node import (
     decide,
     final_state_of,
 )
-from ojster.workflows.plan import MAX_MAP_ELEMENTS, Planner, Spec
+from ojster.workflows.plan_values import Spec
+from ojster.workflows.planner import MAX_MAP_ELEMENTS, Planner
 from ojster.workflows.results import Outcome, outcomes
 from ojster.workflows.states import change_node, change_workflow
 

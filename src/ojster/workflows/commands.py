@@ -30,7 +30,8 @@ from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.handle import MAX_WATCH_POLL_SECONDS
 from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.notes import NewNote
-from ojster.workflows.plan import CONTAINERS, read_workflow
+from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan_rules import CONTAINERS
 from ojster.workflows.preview import preview
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes

@@ -17,7 +17,7 @@ from ojster.workflows.graph import (
     Workflow,
     WorkflowState,
 )
-from ojster.workflows.plan import NewWorkflow
+from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.states import change_workflow
 from ojster.workflows.targets import refuse_target
 

@@ -15,7 +15,7 @@ from ojster.core.references import is_index
 from ojster.jobs.request import NewJob
 from ojster.storage.transaction import ColumnType, Transaction
 from ojster.workflows.node import Kind, Node, NodeState, place_of
-from ojster.workflows.plan import Plan, Spec, read_spec
+from ojster.workflows.plan_values import Plan, Spec, read_spec
 
 
 class WorkflowState:

@@ -16,7 +16,7 @@ from ojster.workflows.graph import (
     Graph,
 )
 from ojster.workflows.node import TWO_PART, Kind, Node
-from ojster.workflows.plan import Planner
+from ojster.workflows.planner import Planner
 
 
 def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:

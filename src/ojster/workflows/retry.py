@@ -21,7 +21,8 @@ from ojster.workflows.definition import Definition, read_workflow_retry_policy
 from ojster.workflows.definitions import find
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
 from ojster.workflows.node import NodeState
-from ojster.workflows.plan import NewWorkflow, read_spec, read_workflow
+from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan_values import NewWorkflow, read_spec
 from ojster.workflows.states import change_workflow
 from ojster.workflows.stopping import stopped_nodes
 

@@ -29,7 +29,9 @@ from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import expand
-from ojster.workflows.plan import NewWorkflow, Problem, read_workflow, refusal_of
+from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan_members import Problem, refusal_of
+from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.property_values import check_changes
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus

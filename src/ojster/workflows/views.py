@@ -19,7 +19,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, WorkflowPage
 from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState
-from ojster.workflows.plan import read_spec
+from ojster.workflows.plan_values import read_spec
 from ojster.workflows.results import outcomes
 
 DEFAULT_PAGE: Final = 50

@@ -1,0 +1,125 @@
+"""Reports of what became of jobs, sent until the server has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from ojster.client.interface import Client
+from ojster.core.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidPayload,
+    InvalidRequest,
+    InvalidWorkflow,
+    OjsterError,
+    PayloadTooLarge,
+)
+from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.worker.execution import Ending
+from ojster.workflows.property_values import PropertyConflict
+
+log = logging.getLogger(__name__)
+
+LONGEST_PAUSE: Final = 5.0
+"""Maximum delay before a retry to reach the server, in seconds."""
+
+_KINDS: Final[dict[type[OjsterError], str]] = {
+    PayloadTooLarge: "ResultTooLarge",
+    InvalidWorkflow: "InvalidSteps",
+    InvalidRequest: "InvalidSteps",
+    InvalidPayload: "InvalidResult",
+}
+"""Failure types of jobs with an outcome that the server can never accept, by error."""
+
+
+class Reporter:
+    """Reports the outcomes of a worker's jobs.
+
+    Parameters
+    ----------
+    worker_id:
+        The worker's id.
+    lease:
+        The lease of its jobs, in seconds: how long a report is retried, at least 60 seconds.
+
+    Attributes
+    ----------
+    deadline:
+        Time (``time.monotonic``) after which reports are given up.
+    """
+
+    def __init__(self, worker_id: str, lease: float) -> None:
+        self._worker_id = worker_id
+        self._lease = lease
+        self.deadline = float("inf")
+
+    async def send(self, client: Client, endings: list[Ending]) -> None:
+        """Send outcomes until they are received, so that a server restart does not make finished jobs run again."""
+        acks = [item for item in endings if isinstance(item, Acknowledgement)]
+        failures = [item for item in endings if isinstance(item, FailureReport)]
+        releases = [item for item in endings if isinstance(item, Release)]
+        for call, items in (
+            (client.jobs.acknowledge, acks),
+            (client.jobs.fail, failures),
+            (client.jobs.release, releases),
+        ):
+            if items:
+                refused = await self._call_until_answered(call, items)
+                pause = round(random.random() * 1e6)
+                stale = [
+                    Release(item.job_id, self._worker_id, item.attempt, pause)
+                    for item, error in refused
+                    if isinstance(error, PropertyConflict)
+                ]
+                if stale:  # based on properties that other jobs changed meanwhile: run them again
+                    await self._call_until_answered(client.jobs.release, stale)
+                unacceptable = [
+                    FailureReport(
+                        item.job_id, Failure(_KINDS[type(error)], error.message, retryable=False), self._worker_id
+                    )
+                    for item, error in refused
+                    if type(error) in _KINDS
+                ]
+                if unacceptable:
+                    await self._call_until_answered(client.jobs.fail, unacceptable)
+
+    async def _call_until_answered(
+        self, call: Callable[..., Coroutine[Any, Any, Sequence[Any]]], items: Sequence[Ending]
+    ) -> list[tuple[Ending, OjsterError]]:
+        """Retry a call until it is answered; return the rejected outcomes and their errors.
+
+        Give up after the lease time (at least 60 seconds), or at the end of a shutdown.
+        """
+        pause = 0.1
+        deadline = time.monotonic() + max(self._lease, 60.0)
+        while True:
+            try:
+                results = await call(items)
+                break
+            except OjsterError as error:
+                if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one item may cause the error
+                    return [refused for item in items for refused in await self._call_until_answered(call, [item])]
+                if not isinstance(error, BackendUnavailable | BackendError):
+                    return [(items[0], error)]
+                if time.monotonic() + pause > min(deadline, self.deadline):
+                    log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), error)
+                    return []
+                log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), pause, error)
+                await asyncio.sleep(pause * (0.5 + random.random()))
+                pause = min(pause * 2, LONGEST_PAUSE)
+        refused = [pair for pair in zip(items, results, strict=True) if isinstance(pair[1], OjsterError)]
+        for item, refusal in refused:
+            timed_out = isinstance(item, FailureReport) and item.failure.code == "timeout"  # the server saw it, too
+            log.log(
+                logging.DEBUG if timed_out else logging.WARNING,
+                "the outcome of job %s was rejected: %s",
+                item.job_id,
+                refusal,
+            )
+        return refused

@@ -1,0 +1,83 @@
+"""Members of workflow requests, and the problems found in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import InvalidWorkflow
+from ojster.core.json_objects import Members, read_members
+
+_decode: Final = msgspec.json.decode
+
+MAX_REPORTED_PROBLEMS: Final = 20
+"""Maximum number of problems of a request that are reported."""
+
+
+class Problem(Exception):
+    """An error at one place of a request."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.message = message
+
+
+def refusal_of(problems: Sequence[Problem]) -> InvalidWorkflow:
+    """Return the error that reports the problems, at most ``MAX_REPORTED_PROBLEMS`` of them."""
+    shown = [{"path": problem.path, "message": problem.message} for problem in problems[:MAX_REPORTED_PROBLEMS]]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return InvalidWorkflow(
+        f"The workflow is invalid at {problems[0].path}: {problems[0].message}{more}", validation_errors=shown
+    )
+
+
+def choice(members: Members, name: str, allowed: Sequence[str]) -> str | None:
+    """Return a member that must be one of some values, or ``None``."""
+    value = text(members, name, "$")
+    if value is not None and value not in allowed:
+        raise Problem(f"$.{name}", f"'{name}' must be one of {', '.join(allowed)}, not {value!r:.40}.")
+    return value
+
+
+def text(members: Members, name: str, path: str) -> str | None:
+    """Return a member that must be a string, or ``None``."""
+    raw = members.get(name)
+    if raw is None or bytes(raw) == b"null":
+        return None
+    if bytes(raw)[:1] != b'"':
+        raise Problem(f"{path}.{name}", f"'{name}' must be a string.")
+    return str(_decode(raw))
+
+
+def flag(members: Members, name: str, path: str) -> bool:
+    """Return a member that must be true or false; ``False`` if it is missing."""
+    raw = bytes(members.get(name, b"false"))
+    if raw not in (b"true", b"false", b"null"):
+        raise Problem(f"{path}.{name}", f"'{name}' must be true or false.")
+    return raw == b"true"
+
+
+def json_object(members: Members, name: str) -> bytes:
+    """Return a member that must be a JSON object, as bytes."""
+    raw = bytes(members.get(name, b"{}"))
+    if raw == b"null":
+        return b"{}"
+    if raw[:1] != b"{":
+        raise Problem(f"$.{name}", f"'{name}' must be an object.")
+    read_members(raw, name)
+    try:
+        _decode(raw)
+    except msgspec.DecodeError as error:
+        raise Problem(f"$.{name}", f"'{name}' cannot be read: {error}.") from None
+    return raw
+
+
+def refuse_unknown(members: Members, known: frozenset[str], path: str, what: str) -> None:
+    """Raise ``Problem`` if there are members beyond the allowed ones."""
+    for name in members:
+        if name not in known:
+            shown = ", ".join(sorted(known))
+            raise Problem(f"{path}.{name}", f"{what} has no member {name!r:.60}; it can have {shown}.")

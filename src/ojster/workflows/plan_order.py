@@ -1,0 +1,258 @@
+"""The order of planned nodes."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from ojster.collections.items import INTERNAL, Lookup, read_lookup
+from ojster.core.errors import OjsterError
+from ojster.core.references import (
+    Unresolvable,
+    is_index,
+    lookups_in,
+    may_hold_references,
+    references_in,
+)
+from ojster.workflows.node import TWO_PART, Inputs, Kind, Node, count_ended_predecessor
+from ojster.workflows.plan_members import (
+    Problem,
+)
+from ojster.workflows.plan_values import Plan, Spec
+
+
+class Pending(msgspec.Struct):
+    """Names of steps that are not resolved. The next container to close looks for them among its children.
+
+    ``inner`` is the child of that container in which the names are used; ``spec`` receives the numbers of the steps.
+    """
+
+    inner: Node
+    spec: Spec
+    path: str
+    names: set[str]
+
+
+class PlanOrder:
+    """The order of planned nodes: edges, names, and what references demand.
+
+    Attributes
+    ----------
+    children, names:
+        The children of each container, and those with names.
+    paths:
+        The place of each node in the request.
+    known:
+        Names bound by the maps around the current place.
+    dependency_names:
+        The ids in ``depends_on``, by number of the node.
+    pending:
+        Names that are not resolved.
+    promised:
+        Promised items: number of the node, name and category.
+    sought:
+        Lookups in the workflow's collection: number of the node, lookup, and its place in the request.
+    extended:
+        The existing container to which steps are added.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        problems: list[Problem],
+        first: int,
+        outer: Callable[[str], int | None],
+        bindings: Mapping[str, msgspec.Raw],
+    ) -> None:
+        self.plan = plan
+        self.problems = problems
+        self.first = first
+        self.outer = outer
+        self.bindings = dict(bindings)
+        self.known: list[frozenset[str]] = [frozenset(self.bindings)]
+        self.children: dict[int, list[Node]] = {}
+        self.names: dict[int, dict[str, Node]] = {}
+        self.with_id: set[int] = set()
+        """Nodes named by an ``id``, which takes precedence over a ``name``."""
+        self.paths: dict[int, str] = {}
+        self.before: dict[int, dict[int, None]] = {}
+        self.dependency_names: dict[int, list[str]] = {}
+        self.pending: list[Pending] = []
+        self.promised: list[tuple[int, str, str | None]] = []
+        self.extended: Node | None = None
+        self.sought: list[tuple[int, Lookup, str]] = []
+
+    def after(self, node: Node, before: Iterable[Node], inputs: Inputs | None) -> None:
+        """Let a node start after others have ended."""
+        for one in before:
+            self.before.setdefault(node.id, {})[one.id] = None
+            self.plan.edges.append((one.id, node.id))
+            one.followed = 1
+            node.waiting += 1
+            if one.has_ended:
+                count_ended_predecessor(node, one)
+        if inputs is not None:
+            self.give(node, inputs)
+
+    def give(self, node: Node, inputs: Inputs) -> None:
+        """Set which results a node and the nodes inside it receive."""
+        inherited = node.source
+        node.inputs, node.source = inputs.value, node.id
+        waiting = [node]
+        while waiting:
+            for child in self.children.get(waiting.pop().id, ()):
+                if child.source == inherited:
+                    child.source = node.id
+                    waiting.append(child)
+
+    def link(self, container: Node) -> None:
+        """Make the children of a graph successors of those that they depend on."""
+        siblings = self.names[container.id]
+        for node in self.children[container.id]:
+            for name in self.dependency_names.get(node.id, ()):
+                before = siblings.get(name)
+                path = f"{self.paths[node.id]}.depends_on"
+                if before is None:
+                    known = ", ".join(sorted(siblings)[:10]) or "none with an id"
+                    self.problems.append(Problem(path, f"There is no step {name!r:.60} here; there are {known}."))
+                elif before is node:
+                    self.problems.append(Problem(path, f"The step {name!r:.60} depends on itself."))
+                elif before.id not in self.before.get(node.id, {}):
+                    self.after(node, [before], Inputs.NEEDED)
+
+    def close(self, container: Node, mark: int) -> None:
+        """Finish a container: count its children, and resolve names recorded since ``mark`` among them."""
+        container.total = container.unfinished = len(self.children[container.id])
+        self.find_names(container, mark)
+
+    def refer(self, node: Node, spec: Spec, raw: bytes | msgspec.Raw, path: str) -> bool:
+        """Record the steps that references name; return whether there are any references or lookups."""
+        if not may_hold_references(raw):
+            return False
+        try:
+            references = list(references_in(raw))
+        except Unresolvable as error:
+            raise Problem(path, str(error)) from None
+        lookups = self.seek(node, raw, path)
+        known = {"steps", "params", *self.known[-1]}
+        for reference in references:
+            if reference.root not in known:
+                shown = ", ".join(sorted(known))
+                raise Problem(path, f"The reference {reference.text!r:.100} must begin with one of {shown}.")
+        names = {reference.step for reference in references if reference.step is not None}
+        if names:
+            self.pending.append(Pending(node, spec, path, names))
+        if references:
+            spec.bindings = self.bindings
+        return bool(references) or lookups
+
+    def seek(self, node: Node, raw: bytes | msgspec.Raw, path: str) -> bool:
+        """Record a node's lookups in the workflow's collection; return whether it has any lookup."""
+        found = list(lookups_in(raw))
+        for one in found:
+            if may_hold_references(one):
+                continue  # its references are resolved when the node starts
+            try:
+                lookups, _ = read_lookup(one)
+            except OjsterError as error:
+                raise Problem(path, error.message) from None
+            self.sought += [(node.id, lookup, path) for lookup in lookups if lookup.collection == INTERNAL]
+        return bool(found)
+
+    def find_names(self, container: Node, mark: int) -> None:
+        """Resolve names that are used inside a container among its children."""
+        left = []
+        for pending in self.pending[mark:]:
+            for name in sorted(pending.names):
+                found = self.among(container, pending.inner, name)
+                if found is None or found is pending.inner:
+                    continue
+                pending.names.discard(name)
+                pending.spec.names[name] = found.id
+                self.put_in_order(container, pending.inner, found, name, pending.path)
+            if pending.names:
+                pending.inner = container
+                left.append(pending)
+        self.pending[mark:] = left
+
+    def among(self, container: Node, inner: Node, name: str) -> Node | None:
+        """Return a named step of a container; for later children of a two-part container, one of its first child."""
+        if container.kind in TWO_PART:
+            if inner.position == 0:
+                return None
+            if container.kind == Kind.FALLBACK and name == container.name:
+                return self.children[container.id][0]
+            while container.kind in TWO_PART:
+                container = self.children[container.id][0]
+            inner = container  # all of the first child comes before
+        if is_index(name):  # an index means an earlier step here, or else one further out
+            index = int(name)
+            if inner is not container and (container.kind != Kind.CHAIN or index >= inner.position):
+                return None
+            children = self.children.get(container.id, [])
+            place = index - children[0].position if children else 0  # the container may have earlier children
+            return children[place] if 0 <= place < len(children) else None
+        return self.names.get(container.id, {}).get(name)
+
+    def put_in_order(self, container: Node, inner: Node, found: Node, name: str, path: str) -> None:
+        """Ensure that a referenced step ends first; in a graph, add the dependency."""
+        match container.kind:
+            case Kind.GRAPH if found.id not in self.before.get(inner.id, {}):
+                self.after(inner, [found], Inputs.NEEDED)
+            case Kind.CHAIN if found.position > inner.position:
+                self.problems.append(Problem(path, f"The step {name!r:.60} comes later than this one."))
+            case Kind.GROUP | Kind.MAP:
+                self.problems.append(Problem(path, f"The step {name!r:.60} runs at the same time as this one."))
+
+    def finish(self) -> None:
+        """Resolve the remaining names outside of the plan, and reject cycles."""
+        for pending in self.pending:
+            for name in sorted(pending.names):
+                number = self.outer(name)
+                if number is None:
+                    self.problems.append(Problem(pending.path, f"There is no step {name!r:.60} before this one."))
+                else:
+                    pending.spec.names[name] = number
+        for consumer, lookup, path in self.sought:
+            for producer, name, category in self.promised:
+                if producer != consumer and lookup.may_match(name, category):
+                    self.put_in_order_across(consumer, producer, name, path)
+        try:
+            graphlib.TopologicalSorter(self.before).prepare()
+        except graphlib.CycleError as error:
+            names = [self._label(id) for id in error.args[1]]
+            where = self.paths[error.args[1][0]]
+            self.problems.append(Problem(where, f"These steps wait for each other: {' → '.join(names)}."))
+
+    def put_in_order_across(self, consumer: int, producer: int, name: str, path: str) -> None:
+        """Ensure that a step that promises an item ends before a step that looks it up, wherever both are."""
+        inner, found = self.ancestry(consumer), self.ancestry(producer)
+        level = 0
+        while level < min(len(inner), len(found)) and inner[level].id == found[level].id:
+            level += 1
+        if not 0 < level < min(len(inner), len(found)):
+            self.problems.append(Problem(path, f"{name!r:.60} is promised by this step or by one inside it."))
+            return
+        container, before, after = inner[level - 1], found[level], inner[level]
+        if container.kind in TWO_PART:
+            if before.position >= after.position:
+                self.problems.append(Problem(path, f"The step that promises {name!r:.60} comes later than this step."))
+        else:
+            self.put_in_order(container, after, before, before.name or str(before.position), path)
+
+    def ancestry(self, number: int) -> list[Node]:
+        """Return a node and all containers around it, the outermost first."""
+        line = []
+        current: int | None = number
+        while current is not None and 0 <= current - self.first < len(self.plan.nodes):
+            line.append(self.plan.nodes[current - self.first])
+            current = line[-1].parent
+        if current is not None and self.extended is not None:  # steps added to an existing container
+            line.append(self.extended)
+        return line[::-1]
+
+    def _label(self, id: int) -> str:
+        node = self.plan.nodes[id - self.first]
+        return node.name or str(node.position)

@@ -1,0 +1,210 @@
+"""Members that steps can have, and what follows from them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.collections.items import INTERNAL, Provided
+from ojster.core.errors import OjsterError
+from ojster.core.json_objects import Members, read_members
+from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
+from ojster.events.reaction_rules import Collect
+from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
+from ojster.jobs.options import PRIORITIES, read_options
+from ojster.workflows.node import Rule
+from ojster.workflows.plan_members import (
+    Problem,
+)
+from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
+from ojster.workflows.wait import WAIT_TYPE
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_decode: Final = msgspec.json.decode
+
+_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+CONTAINERS: Final = frozenset({"chain", "group", "batch", "saga", "graph", "map"})
+"""Types of workflows and containers; they are not job types."""
+
+
+_SPECIAL: Final = CONTAINERS | {"gate", ""}
+
+
+LISTS: Final = {"chain": "steps", "saga": "steps", "graph": "steps", "group": "jobs", "batch": "jobs"}
+
+
+CALLBACKS: Final = {"on_complete": Rule.FINISHED, "on_success": Rule.IF_SUCCEEDED, "on_failure": Rule.FAILED}
+
+
+BRANCHES: Final = {"on_error": Rule.ERRORED, "on_cancel": Rule.CANCELLED}
+
+
+USERS_RULES: Final = (Rule.SUCCEEDED.value, Rule.FINISHED.value, Rule.FAILED.value)
+
+
+POLICIES: Final = ("compensate", "retry", "skip")
+
+
+NODE_MEMBERS: Final = frozenset(
+    {
+        "id",
+        "name",
+        "depends_on",
+        "when",
+        "if",
+        "allow_failure",
+        "manual",
+        "display_name",
+        "step",
+        "group",
+        "fallback",
+        "compensate",
+        "compensate_type",
+        "compensate_args",
+        "priority_adjustment",
+        "provides",
+    }
+)
+
+
+CONTAINER_MEMBERS: Final = NODE_MEMBERS | {"type", "options"}
+
+
+CHILDREN: Final = frozenset({"steps", "jobs", "callbacks", "do"})
+
+
+OWN_MEMBERS: Final = {
+    "chain": {"steps"},
+    "graph": {"steps"},
+    "group": {"jobs"},
+    "batch": {"jobs", "callbacks"},
+    "saga": {"steps", "failure_policy"},
+    "map": {"over", "as", "do"},
+    "gate": set[str](),
+}
+
+
+_ALIASES: Final = {
+    "after": "depends_on",
+    "compensation": "compensate",
+    "condition": "if",
+    "depends": "depends_on",
+    "if_": "if",
+    "needs": "depends_on",
+}
+"""Names that other systems use for members of steps, and their names here."""
+
+
+_JOB_MEMBERS: Final = frozenset({"type", "args", "meta", "options", "workflow_id", "workflow_step"})
+
+
+def is_graph(members: Members) -> bool:
+    """Whether a request without a type is a graph: at least one step has ``depends_on``."""
+    steps = bytes(members.get("steps", b""))
+    if "type" in members or "job_type" in members or b'"depends_on"' not in steps or steps[:1] != b"[":
+        return False
+    return any("depends_on" in read_members(step) for step in _raw_list(steps) if bytes(step)[:1] == b"{")
+
+
+def is_job(members: Members) -> bool:
+    """Whether a step is certainly neither a container nor a gate."""
+    type = bytes(members.get("type", b'""'))
+    return type.isascii() and b"\\" not in type and type[1:-1].decode() not in _SPECIAL
+
+
+def trace_members(metadata: bytes) -> Members:
+    """Return the members that jobs carry from the trace of the caller that started their workflow.
+
+    Spec: ojs-distributed-tracing 6.3
+    """
+    if b"traceparent" not in metadata:
+        return {}
+    given = read_members(metadata, "The metadata")
+    carried = {name: given[name] for name in ("traceparent", "tracestate", "baggage") if name in given}
+    return carried | {"ojs.workflow.trace_origin": given["traceparent"]} if "traceparent" in given else {}
+
+
+def refuse_rule(raw: msgspec.Raw, path: str) -> None:
+    """Reject ``when`` where the position of a step decides when it starts."""
+    if b'"when"' in bytes(raw) and "when" in read_members(raw, path):
+        raise Problem(f"{path}.when", "'when' is not allowed here: the position of this step decides when it starts.")
+
+
+def carry_code(request: Members) -> None:
+    """Turn a step with a ``body`` into a job that carries this code."""
+    request["type"] = msgspec.Raw(_encode(CODE_TYPE))
+    request.setdefault("args", msgspec.Raw(b"[]"))
+    code = {name: request.pop(name) for name in ("body", "modules") if name in request}
+    request[ATTRIBUTE] = msgspec.Raw(_encode(code))
+
+
+def wait(request: Members) -> None:
+    """Turn a step of the type ``wait`` into a wait job."""
+    wait = {name: request.pop(name) for name in ("delay", "until", "form", "remind") if name in request}
+    request["type"] = msgspec.Raw(_encode(WAIT_TYPE))
+    request[WAITS_FOR] = msgspec.Raw(_encode(wait))
+    request.setdefault("args", msgspec.Raw(b"[]"))
+
+
+def promise(request: Members, provided: Sequence[Provided], path: str) -> None:
+    """Add reactions to a step's job that put what it provides into the workflow's collection on success."""
+    reactions = read_members(request.get(REACTIONS, b"{}"), f"{path}.{REACTIONS}")
+    actions: list[Any] = list(_raw_list(reactions.get("on_success", b"[]")))
+    actions += [Collect(one.name, INTERNAL, one.category, one.data, artifacts=one.artifact) for one in provided]
+    reactions["on_success"] = msgspec.Raw(_encode(actions))
+    request[REACTIONS] = msgspec.Raw(_encode(reactions))
+
+
+def refuse_misspelt(request: Members, path: str) -> None:
+    """Reject members that look like misspelt members of steps; a job keeps all others."""
+    for name in sorted(request.keys() - _JOB_MEMBERS):
+        meant = _ALIASES.get(name) or next(iter(difflib.get_close_matches(name, NODE_MEMBERS, 1, 0.8)), None)
+        if meant is not None:
+            raise Problem(f"{path}.{name}", f"Unknown member {name!r:.60}; did you mean {meant!r}?")
+
+
+def compensation_of(step: msgspec.Raw, path: str) -> bytes | None:
+    """Return the compensation of a step: ``compensate``, or ``compensate_type`` with ``compensate_args``.
+
+    Spec: ojs-workflows 14
+    """
+    if b'"compensate' not in bytes(step):
+        return None
+    members = read_members(step, path)
+    if bytes(members.get("compensate", b"null")) != b"null":
+        return bytes(members["compensate"])
+    if bytes(members.get("compensate_type", b"null")) != b"null":
+        args = members.get("compensate_args", msgspec.Raw(b"[]"))
+        return _encode({"type": members["compensate_type"], "args": args})
+    return None
+
+
+def inherit(inherited: Members, members: Members, path: str) -> Members:
+    """Return the options that the steps of a container inherit."""
+    if "options" in members and bytes(members["options"]) != b"null":
+        own = read_members(members["options"], f"{path}.options")
+        try:
+            read_options(_encode(own))
+        except OjsterError as error:
+            raise Problem(f"{path}.options", error.message) from None
+        inherited = inherited | own
+    return adjusted(inherited, members, path)
+
+
+def adjusted(options: Members, members: Members, path: str) -> Members:
+    """Return options with the priority raised or lowered relative to the inherited one."""
+    raw = members.get("priority_adjustment")
+    if raw is None or bytes(raw) == b"null":
+        return options
+    adjustment, base = _decode(raw), _decode(options.get("priority", b"0"))
+    if type(adjustment) is not int or type(base) is not int or base + adjustment not in PRIORITIES:
+        raise Problem(
+            f"{path}.priority_adjustment",
+            f"It must be an integer, and the priority must stay between {PRIORITIES[0]} and {PRIORITIES[-1]}.",
+        )
+    return options | {"priority": msgspec.Raw(b"%d" % (base + adjustment))}

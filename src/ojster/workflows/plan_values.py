@@ -1,0 +1,113 @@
+"""Plans: what a request for a workflow becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ojster.collections.items import Provided
+from ojster.core.references import (
+    ITEM,
+)
+from ojster.jobs.request import NewJob
+from ojster.workflows.node import Node
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Spec(msgspec.Struct, omit_defaults=True):
+    """What a node needs when it starts, and what is shown of it. Written once, and read only when needed.
+
+    Parameters
+    ----------
+    request:
+        The enqueue request of a job.
+    has_references:
+        Whether its arguments contain references.
+    names:
+        The numbers of the nodes for the names that follow ``steps.`` in references and conditions.
+    condition:
+        Condition for the node to start; otherwise it is skipped.
+    over, template, item, inherited:
+        Of a map: the list, the step for each element, the name of the element, and the options that the steps inherit.
+    bindings:
+        Values bound by the maps around it.
+    compensates:
+        The number of the step that a compensation undoes.
+    """
+
+    request: msgspec.Raw | UnsetType = UNSET
+    has_references: bool = False
+    names: dict[str, int] = {}
+    condition: str | None = None
+    display_name: str | None = None
+    step: str | None = None
+    group: str | None = None
+    over: msgspec.Raw | UnsetType = UNSET
+    template: msgspec.Raw | UnsetType = UNSET
+    item: str = ITEM
+    inherited: dict[str, msgspec.Raw] = {}
+    bindings: dict[str, msgspec.Raw] = {}
+    compensates: int | None = None
+
+    def to_json(self) -> bytes:
+        """Return the spec as stored."""
+        return _encode(self)
+
+
+read_spec: Final[Callable[[bytes], Spec]] = msgspec.json.Decoder(Spec).decode
+
+
+class Plan(msgspec.Struct):
+    """Nodes that can be created. Their ids are only their numbers, without the ``seq`` of the workflow.
+
+    Parameters
+    ----------
+    nodes, specs:
+        In the same order; the number of a node is its index plus the number of the first.
+    edges:
+        Numbers of a node and of its successor.
+    jobs:
+        The jobs of nodes with known arguments, by number.
+    promises:
+        Items that steps will put into the workflow's collection, each with the place of its step.
+    """
+
+    nodes: list[Node] = []
+    specs: list[Spec] = []
+    edges: list[tuple[int, int]] = []
+    jobs: dict[int, NewJob] = {}
+    promises: list[tuple[str, Provided]] = []
+
+
+class NewWorkflow(msgspec.Struct):
+    """A workflow that passed validation and can be created. Times are microseconds since the epoch."""
+
+    id: str
+    type: str
+    plan: Plan
+    name: str | None = None
+    id_is_given: bool = False
+    params: bytes = b"{}"
+    metadata: bytes = b"{}"
+    timeout: int | None = None
+    scheduled_at: int | None = None
+    expires_at: int | None = None
+    tenant: str = ""
+    definition: str | None = None
+    """The stored name of the definition that it is started from."""
+    definition_version: int | None = None
+    target: str | None = None
+    target_key: str | None = None
+    """Key that no other unfinished workflow may have: see ``ojster.workflows.definition``."""
+    start: bytes | None = None
+    """Its other members as JSON, without definition, parameters and metadata."""
+    locks: str | None = None
+    on_lost_worker: str | None = None
+    properties: dict[str, msgspec.Raw] = {}
+    expiration_delay: int | None = None
+    attempt: int = 1
+    previous_attempt: str | None = None
