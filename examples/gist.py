@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 
 from ojster import App, Duplicate, JobContext, Retry, Wait, Worker
+from ojster.constructs import code, param, result_of
 from ojster.sandbox.sandbox import Sandbox
-from ojster.workflow import chain, code, param, result_of
+from ojster.workflow import chain
 
 app = App()
 GISTS: dict[str, dict[str, Any]] = {}

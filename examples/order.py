@@ -7,7 +7,8 @@ import asyncio
 import tempfile
 
 from ojster import App, JobContext, Worker
-from ojster.workflow import chain, each, element, gate, group, param, result_of, saga
+from ojster.constructs import each, gate, param, result_of, saga
+from ojster.workflow import chain, element, group
 
 app = App()
 

@@ -9,19 +9,8 @@
 
 from ojster.app import App
 from ojster.codec import CodecError, Encryption, Gzip
-from ojster.context import (
-    DeadLetter,
-    Discard,
-    JobCancelled,
-    JobContext,
-    JobFailed,
-    RateLimited,
-    RetryWorkflow,
-    SkipRest,
-    Snooze,
-    Wait,
-    current_job,
-)
+from ojster.constructs import Graph, batch, code, each, error_of, gate, param, result_of, saga, wait
+from ojster.context import JobContext, current_job
 from ojster.core.errors import (
     BackendUnavailable,
     Conflict,
@@ -36,34 +25,30 @@ from ojster.core.errors import (
 from ojster.core.job import Job
 from ojster.core.settings import Retention, Settings
 from ojster.core.states import JobState
+from ojster.job_handle import JobHandle
 from ojster.job_options import JobOptions, RateLimit, Retry, Unique
-from ojster.job_type import JobHandle, JobType
+from ojster.job_type import JobType
+from ojster.outcomes import (
+    DeadLetter,
+    Discard,
+    JobCancelled,
+    JobFailed,
+    RateLimited,
+    RetryWorkflow,
+    SkipRest,
+    Snooze,
+    Wait,
+)
 from ojster.queues.fairness import Sharing
 from ojster.version import __version__
 from ojster.worker.worker import Worker
-from ojster.workflow import (
-    INDEX,
-    Graph,
-    Step,
-    Workflow,
-    batch,
-    chain,
-    code,
-    each,
-    element,
-    error_of,
-    found,
-    gate,
-    group,
-    param,
-    result_of,
-    saga,
-    wait,
-)
-from ojster.workflows.handle import AsyncRun, Run, WorkflowCancelled, WorkflowFailed
+from ojster.workflow import INDEX, Step, Workflow, chain, element, found, group
+from ojster.workflows.child import Child
+from ojster.workflows.handle import AsyncRun, Run
 from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.orchestrator import Child, Orchestrator
+from ojster.workflows.orchestrator import Orchestrator
 from ojster.workflows.property_values import PropertyConflict
+from ojster.workflows.run_errors import WorkflowCancelled, WorkflowFailed
 from ojster.workflows.shared_properties import SharedProperties
 
 __all__ = [

@@ -26,8 +26,9 @@ from ojster.core.settings import Settings
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.values import to_json
 from ojster.files.open import store_for
+from ojster.job_handle import JobHandle
 from ojster.job_options import JobOptions, JobOptionsDict, policy_to_wire
-from ojster.job_type import Declare, DeclaredJob, JobHandle, JobType
+from ojster.job_type import Declare, DeclaredJob, JobType
 from ojster.jobs.middleware import EnqueueMiddleware
 from ojster.jobs.names import check_queue_name, read_type
 from ojster.jobs.scope import Caller
@@ -100,25 +101,40 @@ class App:
     settings:
         Defaults and limits of a database; a server uses its own.
     synchronous:
-        ``FULL`` survives a power loss. ``NORMAL`` is faster, but a power loss (SQLite) or a crash (PostgreSQL) may lose
-        the last commits. See ``open_database``.
+        ``FULL``, the default, survives a power loss. ``NORMAL`` is faster, but a power loss (SQLite) or a crash
+        (PostgreSQL) may lose the last commits. See ``open_database``.
     migrate:
         Whether to migrate the schema of a PostgreSQL database when it is opened; by default only ``ojster migrate``
         does. SQLite files are always migrated.
     headers:
-        HTTP headers of every request to a server.
+        HTTP headers of every request to a server; none by default.
     token:
         Bearer token for a server (``ojster tokens create``); by default the environment variable ``OJSTER_TOKEN``.
     codecs:
         Codecs that encode job arguments before they are sent, in this order, and decode them before a handler is
-        called; for example ``[Gzip(), Encryption(keys)]``. See ``ojster.codec``.
+        called; for example ``[Gzip(), Encryption(keys)]``. None by default. See ``ojster.codec``.
     tenant:
         Tenant scope: the application can create and read only this tenant's jobs. ``None``: jobs of all tenants; a job
         may name its tenant as ``tenant_id`` in its ``meta``.
     files:
         File storage of a database: a directory, or the URL of an object store (``s3://bucket/prefix``, with the extra
-        ``files``). ``None``: the environment variable ``OJSTER_FILES``, or else, for SQLite, a directory beside the
-        database file with the suffix ``-files``, and no storage for PostgreSQL.
+        ``files``). ``None``: the environment variable ``OJSTER_FILES``, or else a directory beside the SQLite database
+        file with the suffix ``-files``, memory for a SQLite database in memory, and no storage for PostgreSQL.
+
+    Raises
+    ------
+    InvalidRequest
+        The URL is neither a database nor a server, or the name of the tenant is malformed.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("email.send", retry=5)
+    ... def send(to: str, subject: str) -> None: ...
+    >>> send.enqueue("ada@example.com", "Hello").state
+    'available'
+    >>> app.close()
 
     Spec: ojs-multi-tenancy
     """
@@ -164,7 +180,15 @@ class App:
             os.register_at_fork(after_in_child=self._forget_after_fork)
 
     def work_on(self, engine: Service, url: str) -> None:
-        """Use an engine that is already open, for the database at ``url``."""
+        """Use an engine that is already open.
+
+        Parameters
+        ----------
+        engine:
+            Open engine; ``close`` closes it.
+        url:
+            URL of its database.
+        """
         self.url, self._engine = url, engine
         engine.check_orchestrator = self.orchestrators.check
 
@@ -185,26 +209,27 @@ class App:
             Job type, such as ``email.send``; by default the function's name.
         process:
             Whether to run the handler in a child process, which is killed at its timeout or when the job is cancelled.
+            The default is false.
         versions:
-            Job versions that the handler supports: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all. Workers get only jobs of
-            these versions, and jobs without a version.
+            Job versions that the handler supports: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all, the default. Workers get
+            only jobs of these versions, and jobs without a version.
         options:
-            Options of its jobs, as in ``JobOptions``: ``queue``, ``priority`` (-100 to 100), ``timeout`` (seconds),
-            ``retry`` (a ``Retry``, a number of attempts, or a policy of ojs-retry), ``unique``, ``rate_limit``,
-            ``delay`` (seconds), ``scheduled_at``, ``expires_in`` (seconds), ``expires_at``, ``tags``, ``meta``,
-            ``version`` (of the arguments), ``resources`` (requirements as in ojs-ml-resources, without the prefix
-            ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb": 16}``), ``requires`` (requirements by name:
-            ``{"region": "eu", "memory_mb": 4096}``; numbers are minimums), ``agent`` (model use as in ojs-ai-agents,
-            without the prefix ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``), ``reactions`` (actions by
-            event, made with ``ojster.enqueue`` and its siblings), ``expiration_delay`` (retention of the finished job,
-            in seconds, or ``never`` to keep it).
+            Options of its jobs; see ``JobOptions``.
+
+        Returns
+        -------
+        Declare
+            A decorator. It turns the function into a ``JobType`` that can still be called directly.
 
         Raises
         ------
         InvalidRequest
-            The type or an option is malformed.
+            The type, the versions or an option is malformed. The decorator raises it.
+        TypeError
+            An option does not exist, or ``process`` is set for a coroutine function or a handler with a ``JobContext``.
+            The decorator raises it.
         ValueError
-            The type already has a handler.
+            The type already has a handler. The decorator raises it.
         """
 
         def declare(function: Callable[..., Any]) -> Any:
@@ -230,12 +255,17 @@ class App:
         name:
             Name of the orchestrator; by default the class name in lower case.
 
+        Returns
+        -------
+        Callable
+            A decorator that registers the class and returns it.
+
         Raises
         ------
         ValueError
-            The name is taken, or ``validate`` is a coroutine function.
+            The name is taken, or ``validate`` is a coroutine function. The decorator raises it.
         InvalidRequest
-            The name is malformed.
+            The name is malformed. The decorator raises it.
         """
 
         def declare(kind: type[O]) -> type[O]:
@@ -272,14 +302,24 @@ class App:
         name:
             Name of the cron job; by default the job type, with ``-`` instead of ``_``.
         timezone:
-            IANA time zone of the expression.
+            IANA time zone of the expression; ``UTC`` by default.
         overlap_policy:
-            Action if the previous job is unfinished: ``skip``, ``allow``, ``cancel_previous`` or ``enqueue``.
+            Action if the previous job is unfinished: ``skip`` (the default), ``allow``, ``cancel_previous`` or
+            ``enqueue``.
+        description:
+            Text for operators; none by default.
+
+        Returns
+        -------
+        Callable
+            A decorator that schedules the job type and returns it.
 
         Raises
         ------
         InvalidRequest
-            The expression or the time zone is malformed.
+            The expression or the time zone is malformed. The decorator raises it.
+        TypeError
+            The job type does not take these arguments. The decorator raises it.
         """
 
         def declare(declared: J) -> J:
@@ -298,7 +338,20 @@ class App:
         return declare
 
     def client(self) -> Client:
-        """Return the client for the running event loop, created on first use."""
+        """Return the client for the running event loop, created on first use.
+
+        Returns
+        -------
+        Client
+            The engine of the database, or the HTTP client of the server.
+
+        Raises
+        ------
+        BackendUnavailable
+            The database cannot be opened.
+        RuntimeError
+            The application uses a server, and no event loop runs.
+        """
         if names_a_database(self.url):
             return self.engine() if self.tenant is None else self.engine().as_(Caller(self.tenant))
         loop = asyncio.get_running_loop()
@@ -317,6 +370,11 @@ class App:
 
     def engine(self) -> Service:
         """Return the engine of the application's database, opened on first use.
+
+        Returns
+        -------
+        Service
+            The engine; ``close`` closes it.
 
         Raises
         ------
@@ -345,20 +403,37 @@ class App:
 
         Parameters
         ----------
+        name:
+            Name of the definition, with which ``start`` starts it.
+        workflow:
+            Steps of its workflows. A single step becomes a chain of one.
         options:
             Options of all its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, the policy of
             workflow retries (``RetryWorkflow``); and ``options``, ``timeout``, ``on_error``, ``on_cancel`` and
             ``on_lost_worker``, as in ``start``.
 
+        Returns
+        -------
+        Definition
+            The latest version of the definition.
+
         Raises
         ------
         InvalidRequest, InvalidWorkflow
             The workflow is invalid.
+        BackendUnavailable
+            The server cannot be reached.
         """
         return self._event_loop_thread.call(self.adefine(name, workflow, **options))
 
     async def adefine(self, name: str, workflow: Step, **options: Any) -> Definition:
-        """Create or update a workflow definition. See ``define``."""
+        """Create or update a workflow definition. See ``define``.
+
+        Returns
+        -------
+        Definition
+            The latest version of the definition.
+        """
         retry, schema = options.pop("retry", None), options.pop("params_schema", None)
         whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
         members = whole.request(**options)
@@ -377,10 +452,13 @@ class App:
             return await client.definitions.update(name, members)
 
     def start(self, workflow: Startable, **options: Any) -> Run:
-        """Start a workflow: steps, a definition by name, or an orchestrator. A single step becomes a chain of one.
+        """Start a workflow: steps, a definition by name, or an orchestrator.
 
         Parameters
         ----------
+        workflow:
+            Steps, the name of a definition, or a class declared with ``orchestrator``. A single step becomes a chain of
+            one.
         options:
             Options of the workflow: ``name``; ``params``, the values of parameter references; ``metadata``; ``options``
             and ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
@@ -395,10 +473,19 @@ class App:
             unfinished workflows of a definition may have the same target and ``params``; ``locks``, a regular
             expression: until the workflow finishes, no other workflow starts for a target that matches.
 
+        Returns
+        -------
+        Run
+            The started workflow.
+
         Raises
         ------
+        InvalidRequest
+            An option is malformed, or the orchestrator rejects ``params``.
         InvalidWorkflow
             The workflow breaks a rule; the message names the place.
+        TypeError
+            An option does not exist.
         NotFound
             The definition does not exist.
         Duplicate, Conflict
@@ -410,7 +497,13 @@ class App:
             return Run(self, self._event_loop_thread.call(self._create(workflow, options, carried)))
 
     async def astart(self, workflow: Startable, **options: Any) -> AsyncRun:
-        """Start a workflow. See ``start``."""
+        """Start a workflow. See ``start``.
+
+        Returns
+        -------
+        AsyncRun
+            The started workflow.
+        """
         with tracing.starting(_workflow_type(workflow)) as carried:
             return AsyncRun(self, await self._create(workflow, options, carried))
 
@@ -429,15 +522,47 @@ class App:
         return await self.client().workflows.create(whole.request(**options))
 
     def collection(self, name: str) -> SharedCollection:
-        """Return a named collection. Its existence is checked on first use."""
+        """Return a named collection. Its existence is checked on first use.
+
+        Parameters
+        ----------
+        name:
+            Name of the collection.
+
+        Returns
+        -------
+        SharedCollection
+            The collection.
+        """
         return SharedCollection(self.client, Where(name), self._event_loop_thread.call)
 
     def collection_of(self, workflow_id: str) -> SharedCollection:
-        """Return the collection of a workflow; its jobs call it ``internal``."""
+        """Return the collection of a workflow; its jobs call it ``internal``.
+
+        Parameters
+        ----------
+        workflow_id:
+            Id of the workflow.
+
+        Returns
+        -------
+        SharedCollection
+            The collection.
+        """
         return SharedCollection(self.client, Where(workflow_id=workflow_id), self._event_loop_thread.call)
 
     def find_workflow(self, workflow_id: str) -> Run:
         """Return an existing workflow.
+
+        Parameters
+        ----------
+        workflow_id:
+            Id of the workflow.
+
+        Returns
+        -------
+        Run
+            The workflow.
 
         Raises
         ------
@@ -447,7 +572,13 @@ class App:
         return Run(self, self._event_loop_thread.call(self._show(workflow_id)))
 
     async def afind_workflow(self, workflow_id: str) -> AsyncRun:
-        """Return an existing workflow. See ``find_workflow``."""
+        """Return an existing workflow. See ``find_workflow``.
+
+        Returns
+        -------
+        AsyncRun
+            The workflow.
+        """
         return AsyncRun(self, await self._show(workflow_id))
 
     async def _show(self, workflow_id: str) -> WorkflowInfo:
@@ -455,6 +586,16 @@ class App:
 
     def find(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job.
+
+        Parameters
+        ----------
+        job_id:
+            Id of the job.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
 
         Raises
         ------
@@ -464,7 +605,13 @@ class App:
         return self._event_loop_thread.call(self.afind(job_id))
 
     async def afind(self, job_id: str) -> JobHandle[Any]:
-        """Return the handle of an existing job. See ``find``."""
+        """Return the handle of an existing job. See ``find``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+        """
         return JobHandle(self, await self.client().jobs.find(job_id))
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:

@@ -37,7 +37,22 @@ _KEY: Final = 32
 
 
 class CodecError(Exception):
-    """Arguments cannot be decoded: they were altered, or this process lacks the key or the codec."""
+    """Arguments cannot be decoded: they were altered, or this process lacks the key or the codec.
+
+    Parameters
+    ----------
+    args:
+        The message: what cannot be decoded, and what to do.
+
+    Examples
+    --------
+    >>> from ojster import CodecError, Gzip
+    >>> try:
+    ...     Gzip().decode(b"not compressed", None)
+    ... except CodecError:
+    ...     print("cannot decode the arguments")
+    cannot decode the arguments
+    """
 
 
 class Codec(Protocol):
@@ -67,6 +82,16 @@ class Codec(Protocol):
 class Gzip:
     """Gzip compression. Place it before ``Encryption``, because encrypted data does not compress.
 
+    Examples
+    --------
+    >>> from ojster import App, Gzip
+    >>> app = App("sqlite:///:memory:", codecs=[Gzip()])
+    >>> @app.job("text.index")
+    ... def index(text: str) -> None: ...
+    >>> index.enqueue("a long text").job.meta["ojs.codec.encodings"]
+    ['gzip/plain']
+    >>> app.close()
+
     Spec: ojs-encryption 7
     """
 
@@ -74,11 +99,40 @@ class Gzip:
     key_id: Final = None
 
     def encode(self, data: bytes) -> bytes:
-        """Return the compressed data."""
+        """Return the compressed data.
+
+        Parameters
+        ----------
+        data:
+            Data to compress.
+
+        Returns
+        -------
+        bytes
+            The data in gzip format.
+        """
         return gzip.compress(data, mtime=0)
 
     def decode(self, data: bytes, key_id: str | None) -> bytes:
-        """Return the original data."""
+        """Return the original data.
+
+        Parameters
+        ----------
+        data:
+            Data in gzip format.
+        key_id:
+            Ignored: the codec uses no key.
+
+        Returns
+        -------
+        bytes
+            The original data.
+
+        Raises
+        ------
+        CodecError
+            The data is not in gzip format.
+        """
         try:
             return gzip.decompress(data)
         except (OSError, EOFError, ValueError) as error:
@@ -102,6 +156,14 @@ class Encryption:
     ImportError
         The extra ``encryption`` is not installed.
 
+    Examples
+    --------
+    >>> from ojster import Encryption
+    >>> encryption = Encryption({"2026": b"0123456789abcdef0123456789abcdef"})
+    >>> secret = encryption.encode(b"card 4242")
+    >>> encryption.decode(secret, "2026")
+    b'card 4242'
+
     Spec: ojs-encryption 6
     """
 
@@ -123,12 +185,41 @@ class Encryption:
         }
 
     def encode(self, data: bytes) -> bytes:
-        """Return the encrypted data: version, nonce, ciphertext and tag."""
+        """Return the encrypted data.
+
+        Parameters
+        ----------
+        data:
+            Data to encrypt with the current key.
+
+        Returns
+        -------
+        bytes
+            Version, nonce, ciphertext and tag.
+        """
         nonce = os.urandom(_NONCE)
         return _VERSION + nonce + self._ciphers[self.key_id or ""].encrypt(nonce, data, None)
 
     def decode(self, data: bytes, key_id: str | None) -> bytes:
-        """Return the original data."""
+        """Return the original data.
+
+        Parameters
+        ----------
+        data:
+            Encrypted data.
+        key_id:
+            Name of the key that encrypted it.
+
+        Returns
+        -------
+        bytes
+            The original data.
+
+        Raises
+        ------
+        CodecError
+            The key is unknown, the format is unknown, or the key cannot decrypt the data.
+        """
         from cryptography.exceptions import InvalidTag
 
         cipher = self._ciphers.get(key_id or "")
@@ -144,7 +235,18 @@ class Encryption:
             ) from None
 
     def stand_in(self, data: bytes) -> str:
-        """Return a keyed digest of data, for equality checks by parties that do not have the key."""
+        """Return a keyed digest of data, for equality checks by parties that do not have the key.
+
+        Parameters
+        ----------
+        data:
+            Data to compare.
+
+        Returns
+        -------
+        str
+            HMAC-SHA-256 of the data with a key derived from the current key, in hexadecimal.
+        """
         return hmac.new(self._unique_keys[self.key_id or ""], data, hashlib.sha256).hexdigest()
 
 

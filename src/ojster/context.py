@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +18,11 @@ from ojster.collections.handles import SharedCollection
 from ojster.collections.items import Where
 from ojster.core.errors import Unsupported
 from ojster.core.job import Job
-from ojster.core.values import to_json, to_micros
+from ojster.core.values import to_json
 from ojster.files.file import JSON, may_refer
 from ojster.files.transfer import restore, restore_json, upload
 from ojster.jobs.checkpoints import NewCheckpoint
-from ojster.jobs.messages import Progress, Release
+from ojster.jobs.messages import Progress
 from ojster.workflows.notes import NewNote
 from ojster.workflows.property_values import Changes
 from ojster.workflows.shared_properties import SharedProperties, run_from_thread
@@ -31,170 +30,53 @@ from ojster.workflows.shared_properties import SharedProperties, run_from_thread
 if TYPE_CHECKING:
     from ojster.workflow import Step
 
+
 MIN_PROGRESS_INTERVAL_SECONDS: Final = 0.25
 """Minimum interval between two progress reports of a job, in seconds. Only the latest report is sent."""
-
-
-MAX_DELAY_SECONDS: Final = 3_153_600_000.0
-"""Maximum delay or timeout that a handler can request, in seconds (100 years)."""
-
-
-class JobFailed(Exception):
-    """The awaited job was discarded. ``error`` is the error of its last attempt."""
-
-    def __init__(self, message: str, error: dict[str, Any]) -> None:
-        super().__init__(message)
-        self.error = error
-
-
-class JobCancelled(Exception):
-    """The awaited job was cancelled."""
-
-
-class Outcome(Exception):
-    """Base of the exceptions with which a handler decides how its failed attempt ends.
-
-    Spec: ojs-retry 7
-    """
-
-    code: str = "RETRY"
-    retryable: bool | None = None
-
-
-class Discard(Outcome):
-    """Fail the job without retry, and do not keep it as a dead letter."""
-
-    code = "DISCARD"
-
-
-class DeadLetter(Outcome):
-    """Fail the job without retry, and keep it as a dead letter."""
-
-    code = "DEAD_LETTER"
-
-
-def _check_seconds(seconds: float, name: str) -> None:
-    if not 0 <= seconds <= MAX_DELAY_SECONDS:
-        raise ValueError(f"The {name} must be from 0 to {MAX_DELAY_SECONDS:.0f} seconds, not {seconds}.")
-
-
-class Released(Exception):
-    """Base of the exceptions with which a handler ends its attempt without a failure."""
-
-    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return the request that the worker sends to the server."""
-        raise NotImplementedError
-
-
-class Snooze(Released):
-    """Run this job again later, without counting this attempt.
-
-    Parameters
-    ----------
-    delay:
-        Delay, in seconds from now.
-    until:
-        Earliest time, instead of ``delay``; a datetime with a time zone.
-    """
-
-    def __init__(self, delay: float = 0.0, *, until: datetime | None = None) -> None:
-        super().__init__(f"run again in {delay:g} s" if until is None else f"run again at {until}")
-        _check_seconds(delay, "delay")
-        self.delay = delay
-        self.not_before = None if until is None else to_micros(until, "until")
-
-    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return the request that the worker sends to the server."""
-        return Release(job_id, worker_id, attempt, round(self.delay * 1e6), not_before=self.not_before)
-
-
-class Wait(Released):
-    """Suspend this job until it is resumed with data or an error, directly or through its workflow.
-
-    A suspended job occupies no worker and has no lease. The data becomes its result, unless ``again`` is set. Resumed
-    with an error, the job fails without retry.
-
-    Parameters
-    ----------
-    timeout:
-        Maximum suspension, in seconds; then the attempt fails. ``None``: unlimited.
-    deadline:
-        End of the suspension, instead of ``timeout``; a datetime with a time zone.
-    again:
-        Run the job again when it is resumed, without counting this attempt. ``job.resumed`` is then the data.
-    """
-
-    def __init__(self, timeout: float | None = None, *, deadline: datetime | None = None, again: bool = False) -> None:
-        super().__init__("suspended until it is resumed")
-        _check_seconds(timeout or 0.0, "timeout")
-        self.timeout = timeout
-        self.deadline = None if deadline is None else to_micros(deadline, "deadline")
-        self.again = again
-
-    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return the request that the worker sends to the server."""
-        return Release(
-            job_id,
-            worker_id,
-            attempt,
-            then="wait",
-            again=self.again,
-            deadline=self.deadline,
-            wait=None if self.timeout is None else round(self.timeout * 1e6),
-        )
-
-
-class RetryWorkflow(Released):
-    """End the workflow of this job, and run it again from the beginning as a new workflow.
-
-    The ``retry`` policy of its definition sets the number of attempts (10 by default) and the delays. When retries are
-    exhausted, or if the workflow has no definition, the job fails without retry instead.
-    """
-
-    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return the request that the worker sends to the server."""
-        return Release(job_id, worker_id, attempt, then="retry")
-
-
-class SkipRest(Released):
-    """Complete this job and its workflow: steps that have not started are skipped; active jobs may finish.
-
-    Parameters
-    ----------
-    result:
-        Result of this job, a JSON value.
-    """
-
-    def __init__(self, result: Any = None) -> None:
-        super().__init__("skip the rest of the workflow")
-        self.result = None if result is None else to_json(result)
-
-    def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
-        """Return the request that the worker sends to the server."""
-        return Release(job_id, worker_id, attempt, then="skip", result=self.result)
-
-
-class RateLimited(Exception):
-    """Fail the attempt and block all jobs with the same rate limit for a while.
-
-    Raise it when a service that the job calls answers that it is overloaded.
-
-    Parameters
-    ----------
-    delay:
-        Duration of the block, in seconds, for example from a ``Retry-After`` header.
-    """
-
-    def __init__(self, delay: float, message: str = "") -> None:
-        super().__init__(message or f"rate limited for {delay:g} s")
-        self.delay = delay
 
 
 class JobContext:
     """The context of a running job.
 
     A handler gets it as its first argument if that is annotated with ``JobContext``; code called by the handler gets
-    it from ``current_job``. It may be used from the handler's thread.
+    it from ``current_job``. It may be used from the handler's thread. The worker creates it.
+
+    Parameters
+    ----------
+    job:
+        The job.
+    worker_id:
+        Id of the worker.
+    client:
+        Client of the worker.
+    send, extend:
+        Functions that send progress, and that extend the lease.
+    loop:
+        Event loop of the worker.
+
+    Attributes
+    ----------
+    job:
+        The job.
+    worker_id:
+        Id of the worker.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, JobContext, Worker
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("report.build")
+    ... def build(job: JobContext, month: str) -> str:
+    ...     job.progress(1, total=2)
+    ...     return f"{month}, attempt {job.attempt} of {job.max_attempts}"
+    >>> async def main() -> None:
+    ...     handle = await build.aenqueue("January")
+    ...     await Worker(app).run(until_empty=True)
+    ...     print(await handle.aresult())
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    January, attempt 1 of 3
     """
 
     def __init__(
@@ -272,6 +154,11 @@ class JobContext:
         """Add steps to the container of this job: at the end of a chain, in parallel in a group or graph.
 
         They are added when the job is acknowledged; if it fails, they are dropped.
+
+        Parameters
+        ----------
+        steps:
+            Steps to add.
         """
         self.appended += [msgspec.json.encode(step.wire) for step in steps]
 
@@ -302,7 +189,18 @@ class JobContext:
         return self._shared(Where(workflow_id=self.workflow_id))
 
     def collection_named(self, name: str) -> SharedCollection:
-        """Return the collection with this name in the workspace of the job."""
+        """Return the collection with this name in the workspace of the job.
+
+        Parameters
+        ----------
+        name:
+            Name of the collection.
+
+        Returns
+        -------
+        SharedCollection
+            The collection.
+        """
         return self._shared(Where(name, job_id=self.job.id))
 
     @cached_property
@@ -318,7 +216,18 @@ class JobContext:
         return SharedCollection(lambda: self._client, where, wait, self.job.id)
 
     async def keep_result(self, result: bytes) -> str | None:
-        """Store a large result as a file; return the file's id, or ``None`` if the server has no file store."""
+        """Store a large result as a file. The worker calls it.
+
+        Parameters
+        ----------
+        result:
+            The result, as JSON.
+
+        Returns
+        -------
+        str or None
+            Id of the file; ``None`` if the server has no file store.
+        """
         try:
             kept = await upload(self._client, result, content_type=JSON, job_id=self.job.id)
         except Unsupported:
@@ -326,7 +235,13 @@ class JobContext:
         return kept.id
 
     async def restored_args(self) -> list[Any]:
-        """Return the arguments of the job, with results that are stored as files fetched."""
+        """Return the arguments of the job. The worker calls it.
+
+        Returns
+        -------
+        list
+            The arguments. Results that are stored as files are fetched.
+        """
         args: list[Any] = self.job.args
         if not may_refer(self.job.envelope):
             return args
@@ -360,7 +275,20 @@ class JobContext:
         await self._client.workflows.add_note(NewNote(to_json(note), job_id=self.job.id))
 
     def note(self, note: Any) -> None:
-        """Add a note, as ``anote`` does; for synchronous handlers."""
+        """Add a note, as ``anote`` does; for synchronous handlers.
+
+        Parameters
+        ----------
+        note:
+            A JSON value of at most 16 KiB. A job has at most 1,000 notes.
+
+        Raises
+        ------
+        RuntimeError
+            It is called in an asynchronous handler, where it would block the event loop.
+        PayloadTooLarge, Conflict
+            See ``anote``.
+        """
         run_from_thread(self.anote(note), self._loop)
 
     @property
@@ -372,7 +300,18 @@ class JobContext:
         return self._stopped.is_set()
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """Sleep in a synchronous handler, at most until the handler should stop; return whether it should."""
+        """Sleep in a synchronous handler, at most until the handler should stop.
+
+        Parameters
+        ----------
+        seconds:
+            Maximum time to sleep, in seconds.
+
+        Returns
+        -------
+        bool
+            Whether the handler should stop.
+        """
         return self._stopped.wait(seconds)
 
     def stop(self) -> None:
@@ -385,16 +324,27 @@ class JobContext:
         Parameters
         ----------
         done, total:
-            Amount of work done, and total amount of work.
+            Amount of work done, and total amount of work; ``total`` is 1 by default.
         message:
-            Text for people.
+            Text for people; none by default.
         """
         fraction = min(1.0, max(0.0, done / total)) if total else 1.0
         item = Progress(self.job.id, fraction, message, self.worker_id, self.job.attempt)
         self._loop.call_soon_threadsafe(self._offer, item)
 
     def restored(self, default: Any = None) -> Any:
-        """Return the last checkpoint saved by an earlier attempt, or ``default`` if there is none."""
+        """Return the last checkpoint saved by an earlier attempt.
+
+        Parameters
+        ----------
+        default:
+            Value to return if there is no checkpoint; ``None`` by default.
+
+        Returns
+        -------
+        Any
+            The state that was saved, a JSON value, or ``default``.
+        """
         return _saved(self.job.checkpoint).state if self.job.checkpoint is not None else default
 
     async def acheckpoint(self, state: Any) -> None:
@@ -423,10 +373,17 @@ class JobContext:
     def checkpoint(self, state: Any) -> None:
         """Save a checkpoint, as ``acheckpoint`` does; for synchronous handlers.
 
+        Parameters
+        ----------
+        state:
+            A JSON value of at most 1 MiB.
+
         Raises
         ------
         RuntimeError
             It is called in an asynchronous handler, where it would block the event loop.
+        TypeError, PayloadTooLarge, Conflict
+            See ``acheckpoint``.
         """
         run_from_thread(self.acheckpoint(state), self._loop)
 
@@ -462,7 +419,10 @@ class _Saved(msgspec.Struct):
 
 
 _saved: Final[Callable[[bytes], _Saved]] = msgspec.json.Decoder(_Saved).decode
+
+
 _membership: Final = msgspec.json.Decoder(_Membership).decode
+
 
 _current: ContextVar[JobContext] = ContextVar("ojster_job")
 
@@ -470,10 +430,31 @@ _current: ContextVar[JobContext] = ContextVar("ojster_job")
 def current_job() -> JobContext:
     """Return the context of the job that the calling code runs in.
 
+    Returns
+    -------
+    JobContext
+        The context of the running job.
+
     Raises
     ------
     LookupError
         The calling code does not run in a job.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, Worker, current_job
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("report.build")
+    ... def build() -> str:
+    ...     return f"attempt {current_job().attempt}"
+    >>> async def main() -> None:
+    ...     handle = await build.aenqueue()
+    ...     await Worker(app).run(until_empty=True)
+    ...     print(await handle.aresult())
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    attempt 1
     """
     context = _current.get(None)
     if context is None:

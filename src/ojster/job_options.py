@@ -25,21 +25,32 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     max_attempts:
-        Maximum number of attempts, including the first.
+        Maximum number of attempts, including the first; 3 by default.
     initial_interval, max_interval:
-        First and longest delay, in seconds or as a ``timedelta``.
+        First and longest delay, in seconds or as a ``timedelta``; 1 and 300 seconds by default.
     backoff:
-        Growth of the delay from one retry to the next.
+        Growth of the delay from one retry to the next: ``exponential`` (the default), ``linear``, ``constant`` or
+        ``polynomial``.
     coefficient:
-        Base of exponential backoff, exponent of polynomial backoff.
+        Base of exponential backoff, exponent of polynomial backoff; 2 by default.
     jitter:
         Whether to multiply each delay by a random factor from 0.5 to 1.5 (up to ``max_interval``), so that jobs that
-        failed together are not retried together.
+        failed together are not retried together. The default is true.
     give_up_on:
-        Exception classes or error types (``auth.*`` for a prefix) that are not retried.
+        Exception classes or error types (``auth.*`` for a prefix) that are not retried; none by default.
     dead_letter:
         Whether to keep a job that is not retried any more as a dead letter, for inspection and manual retry. If false,
-        the job is only discarded.
+        the default, the job is only discarded.
+
+    Examples
+    --------
+    >>> from ojster import App, Retry
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("email.send", retry=Retry(max_attempts=8, initial_interval=10, give_up_on=(ValueError,)))
+    ... def send(to: str) -> None: ...
+    >>> send.enqueue("ada@example.com").job.max_attempts
+    8
+    >>> app.close()
 
     Spec: ojs-retry
     """
@@ -54,7 +65,13 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the policy as the ``retry`` object of a job."""
+        """Return the policy as the ``retry`` object of a job.
+
+        Returns
+        -------
+        dict
+            The JSON members of the object.
+        """
         return {
             "max_attempts": self.max_attempts,
             "initial_interval_ms": to_millis(self.initial_interval),
@@ -75,17 +92,28 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     keys:
-        Parts of the job that must be equal: ``queue``, ``args``, ``meta``. The type must always be equal.
+        Parts of the job that must be equal: ``queue``, ``args``, ``meta``; by default ``args``. The type must always be
+        equal.
     args_keys, meta_keys:
-        Members of ``args`` and ``meta`` that must be equal. ``None`` compares all of ``args``; ``meta`` requires
-        ``meta_keys``.
+        Members of ``args`` and ``meta`` that must be equal. ``None``, the default, compares all of ``args``; ``meta``
+        requires ``meta_keys``.
     period:
-        Maximum age of the existing job, in seconds. ``None``: any age.
+        Maximum age of the existing job, in seconds or as a ``timedelta``. ``None``, the default: any age.
     states:
         States in which an existing job counts; by default all unfinished states.
     on_conflict:
-        ``reject`` raises ``Duplicate``; ``ignore`` returns the existing job; ``replace`` cancels the existing job;
-        ``replace_except_schedule`` cancels it and keeps its scheduled time.
+        ``reject``, the default, raises ``Duplicate``; ``ignore`` returns the existing job; ``replace`` cancels the
+        existing job; ``replace_except_schedule`` cancels it and keeps its scheduled time.
+
+    Examples
+    --------
+    >>> from ojster import App, Unique
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("report.build", unique=Unique(on_conflict="ignore"))
+    ... def build(month: str) -> None: ...
+    >>> build.enqueue("2026-01").id == build.enqueue("2026-01").id
+    True
+    >>> app.close()
 
     Spec: ojs-unique-jobs
     """
@@ -98,7 +126,13 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] = "reject"
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the policy as the ``unique`` object of a job."""
+        """Return the policy as the ``unique`` object of a job.
+
+        Returns
+        -------
+        dict
+            The JSON members of the object.
+        """
         wire: dict[str, Any] = {"keys": ["type", *self.keys], "on_conflict": self.on_conflict}
         for name in ("args_keys", "meta_keys", "states"):
             if (value := getattr(self, name)) is not None:
@@ -119,15 +153,26 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     key:
         Name of the protected resource, such as ``stripe-api`` or ``tenant:acme``.
     concurrency:
-        Maximum number of jobs that run at the same time; 0 lets none start.
+        Maximum number of jobs that run at the same time; 0 lets none start. ``None``, the default: unlimited.
     rate:
         Maximum number of starts in a window: ``(100, 60)`` allows 100 starts in 60 seconds. The window begins with its
-        first start.
+        first start. ``None``, the default: unlimited.
     throttle:
-        Maximum number of starts in a period, evenly spaced: ``(10, 1)`` allows 10 starts per second.
+        Maximum number of starts in a period, evenly spaced: ``(10, 1)`` allows 10 starts per second. ``None``, the
+        default: unlimited.
     on_limit:
-        ``wait`` keeps the job in its queue until it may start; ``reschedule`` makes it a scheduled job; ``drop``
-        discards it.
+        ``wait``, the default, keeps the job in its queue until it may start; ``reschedule`` makes it a scheduled job;
+        ``drop`` discards it.
+
+    Examples
+    --------
+    >>> from ojster import App, RateLimit
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("card.charge", rate_limit=RateLimit(key="stripe-api", concurrency=5, rate=(100, 60)))
+    ... def charge(order: int) -> None: ...
+    >>> charge.enqueue(42).state
+    'available'
+    >>> app.close()
 
     Spec: ojs-rate-limiting
     """
@@ -139,7 +184,13 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     on_limit: Literal["wait", "reschedule", "drop"] = "wait"
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the policy as the ``rate_limit`` object of a job."""
+        """Return the policy as the ``rate_limit`` object of a job.
+
+        Returns
+        -------
+        dict
+            The JSON members of the object.
+        """
         wire: dict[str, Any] = {"key": self.key, "on_limit": self.on_limit}
         if self.concurrency is not None:
             wire["concurrency"] = self.concurrency
@@ -150,7 +201,7 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobOptionsDict(TypedDict, total=False):
-    """The options of a job, as keyword arguments. See ``App.job``."""
+    """The options of a job, as keyword arguments. See ``JobOptions``."""
 
     queue: str | None
     priority: int | None
@@ -174,7 +225,58 @@ class JobOptionsDict(TypedDict, total=False):
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a job; ``None`` leaves an option to the server. See ``App.job``."""
+    """Options of a job; ``None``, the default, leaves an option to the server.
+
+    ``App.job`` and ``JobType.using`` take the same options as keyword arguments.
+
+    Parameters
+    ----------
+    queue:
+        Queue of the job; the server's default is ``default``.
+    priority:
+        Priority, from -100 to 100; jobs with a higher priority run first. The server's default is 0.
+    timeout:
+        Maximum run time of an attempt, in seconds or as a ``timedelta``.
+    retry:
+        Retry policy: a ``Retry``, a maximum number of attempts, or a policy of ojs-retry.
+    unique:
+        Uniqueness policy: a ``Unique``, or a policy of ojs-unique-jobs.
+    rate_limit:
+        Rate limit: a ``RateLimit``, or a policy of ojs-rate-limiting.
+    delay:
+        Delay before the job may start, in seconds or as a ``timedelta``.
+    scheduled_at:
+        Earliest start, instead of ``delay``; a datetime with a time zone.
+    expires_in:
+        Time after which the job no longer starts, in seconds from now or as a ``timedelta``.
+    expires_at:
+        Time after which the job no longer starts, instead of ``expires_in``; a datetime with a time zone.
+    tags:
+        Labels by which jobs can be found.
+    pending:
+        Whether the job waits in the state ``pending`` until it is activated.
+    meta:
+        Metadata, a JSON object.
+    version:
+        Version of the arguments, such as ``2.0``.
+    resources:
+        Requirements as in ojs-ml-resources, without the prefix ``ext_ml_``: ``{"gpu_type": "nvidia-t4", "memory_gb":
+        16}``.
+    requires:
+        Requirements by name: ``{"region": "eu", "memory_mb": 4096}``; numbers are minimums.
+    agent:
+        Model use as in ojs-ai-agents, without the prefix ``ext_agent_``: ``{"model": "…", "token_budget": 8000}``.
+    reactions:
+        Actions by event, made with the functions of ``ojster.events.reaction_builders``.
+    expiration_delay:
+        Retention of the finished job, in seconds or as a ``timedelta``, or ``never`` to keep it.
+
+    Examples
+    --------
+    >>> from ojster import JobOptions
+    >>> JobOptions(queue="mail", timeout=30, retry=5).to_wire()
+    b'{"queue":"mail","timeout_ms":30000,"retry":{"max_attempts":5}}'
+    """
 
     queue: str | None = None
     priority: int | None = None
@@ -197,7 +299,13 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     expiration_delay: Seconds | Literal["never"] | None = None
 
     def beside(self) -> Members:
-        """Return the members of a job that are siblings of its ``options``."""
+        """Return the members of a job that are siblings of its ``options``.
+
+        Returns
+        -------
+        dict
+            The members, as JSON, by name.
+        """
         members: dict[str, Any] = {} if self.version is None else {"version": self.version}
         members |= {ml_resources.PREFIX + name: value for name, value in (self.resources or {}).items()}
         members |= {attributes.PREFIX + name: value for name, value in (self.agent or {}).items()}
@@ -210,7 +318,18 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return {name: msgspec.Raw(_encode(value)) for name, value in members.items()}
 
     def to_wire(self) -> bytes:
-        """Return the ``options`` object of a job, as JSON."""
+        """Return the ``options`` object of a job.
+
+        Returns
+        -------
+        bytes
+            The object, as JSON.
+
+        Raises
+        ------
+        InvalidRequest
+            ``scheduled_at`` or ``expires_at`` has no time zone.
+        """
         wire: dict[str, Any] = {}
         for name in ("queue", "priority", "tags", "pending"):
             if (value := getattr(self, name)) is not None:

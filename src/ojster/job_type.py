@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import (
@@ -26,16 +25,11 @@ import msgspec
 
 from ojster import tracing
 from ojster.agents import attributes
-from ojster.client.event_loop_thread import EventLoopThread
-from ojster.client.interface import Client
-from ojster.codec import Codecs
-from ojster.context import JobCancelled, JobContext, JobFailed
-from ojster.core.job import Job
+from ojster.context import JobContext
 from ojster.core.json_objects import Members
-from ojster.core.states import FINISHED, JobState
-from ojster.core.values import Seconds, to_json, to_seconds
-from ojster.files.transfer import restore
+from ojster.core.values import to_json
 from ojster.fleet import ml_resources
+from ojster.job_handle import Application, JobHandle, T_co
 from ojster.job_options import JobOptions, JobOptionsDict
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options import read_options
@@ -43,127 +37,55 @@ from ojster.jobs.versions import Handled
 from ojster.workflow import Step
 
 P = ParamSpec("P")
-R = TypeVar("R")
-Q = ParamSpec("Q")
-T_co = TypeVar("T_co", covariant=True)
 
-MAX_POLL_SECONDS: Final = 30.0
-"""Maximum long-poll wait for a job's result, in seconds."""
+
+R = TypeVar("R")
+
+
+Q = ParamSpec("Q")
+
 
 _encode: Final = msgspec.json.Encoder().encode
-
-
-class Application(Protocol):
-    """An application, as far as job types and handles need it: ``ojster.App``."""
-
-    codecs: Codecs
-    _event_loop_thread: EventLoopThread
-
-    def client(self) -> Client:
-        """Return the client for the running event loop."""
-
-    def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]: ...
-
-    async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]: ...
-
-
-class JobHandle(Generic[R]):
-    """An enqueued job: its id, state and result."""
-
-    def __init__(self, app: Application, job: Job) -> None:
-        self._app = app
-        self._job = job
-
-    def __repr__(self) -> str:
-        return f"<JobHandle {self.id} {self._job.type} {self.state}>"
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self._job.id
-
-    @property
-    def state(self) -> str:
-        """The job's state when it was last fetched; ``refresh`` fetches it again."""
-        return self._job.state
-
-    @property
-    def job(self) -> Job:
-        """The job as it was last fetched."""
-        return self._job
-
-    def refresh(self) -> JobHandle[R]:
-        """Fetch the job again and return this handle."""
-        return self._app._event_loop_thread.call(self.arefresh())
-
-    async def arefresh(self) -> JobHandle[R]:
-        """Fetch the job again and return this handle. See ``refresh``."""
-        self._job = await self._app.client().jobs.find(self.id)
-        return self
-
-    def cancel(self) -> None:
-        """Cancel the job.
-
-        Raises
-        ------
-        Conflict
-            The job is finished.
-        """
-        self._app._event_loop_thread.call(self.acancel())
-
-    async def acancel(self) -> None:
-        """Cancel the job. See ``cancel``."""
-        self._job = (await self._app.client().jobs.cancel(self.id)).job
-
-    def result(self, timeout: Seconds | None = None) -> R:
-        """Wait until the job is finished, and return its handler's result.
-
-        Parameters
-        ----------
-        timeout:
-            Maximum wait, in seconds or as a ``timedelta``; ``None`` waits without limit.
-
-        Raises
-        ------
-        TimeoutError
-            The job is not finished within ``timeout``.
-        JobFailed
-            The job was discarded; ``error`` is the error of its last attempt.
-        JobCancelled
-            The job was cancelled.
-        """
-        return self._app._event_loop_thread.call(self.aresult(timeout))
-
-    async def aresult(self, timeout: Seconds | None = None) -> R:
-        """Wait until the job is finished, and return its handler's result. See ``result``."""
-        client = self._app.client()
-        seconds = None if timeout is None else to_seconds(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while True:
-            left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            job = self._job = await client.jobs.wait_for(self.id, min(left, MAX_POLL_SECONDS))
-            if job.state in FINISHED:
-                result: R = await restore(client, _result_of(job), self.id)
-                return result
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout.")
-
-
-def _result_of(job: Job) -> Any:
-    match job.state:
-        case JobState.COMPLETED:
-            return None if job.result is None else msgspec.json.decode(job.result)
-        case JobState.CANCELLED:
-            raise JobCancelled(f"The job {job.id} was cancelled.")
-        case _:
-            error = job.error or {"type": "expired", "message": "The job expired before it started."}
-            raise JobFailed(f"The job {job.id} was discarded: {error['type']}: {error['message']}", error)
 
 
 class JobType(Generic[P, R]):
     """A declared job type.
 
-    ``P`` are the arguments of its jobs, without a ``JobContext``, which the worker adds; ``R`` is the handler's result.
+    ``App.job`` creates it from a handler. ``P`` are the arguments of its jobs, without a ``JobContext``, which the
+    worker adds; ``R`` is the handler's result.
+
+    Parameters
+    ----------
+    app:
+        The application.
+    type:
+        Job type, such as ``email.send``.
+    function:
+        The handler.
+    options:
+        Options of its jobs.
+    process:
+        Whether the handler runs in a child process.
+
+    Raises
+    ------
+    TypeError
+        ``process`` is set for a coroutine function or a handler with a ``JobContext``.
+    InvalidRequest
+        An option is malformed.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("email.send")
+    ... def send(to: str) -> str:
+    ...     return f"sent to {to}"
+    >>> send("ada@example.com")
+    'sent to ada@example.com'
+    >>> send.using(queue="mail").enqueue("ada@example.com").job.queue
+    'mail'
+    >>> app.close()
     """
 
     def __init__(
@@ -191,12 +113,24 @@ class JobType(Generic[P, R]):
         attributes.read_agent(self._sibling_members)
 
     def using(self, **options: Unpack[JobOptionsDict]) -> Self:
-        """Return a copy of this job type with changed options, for one or more enqueues. See ``JobOptions``.
+        """Return a copy of this job type with changed options, for one or more enqueues.
+
+        Parameters
+        ----------
+        options:
+            The changed options; see ``JobOptions``.
+
+        Returns
+        -------
+        JobType
+            The copy. This job type does not change.
 
         Raises
         ------
         TypeError
             An option does not exist.
+        InvalidRequest
+            An option is malformed.
         """
         changed = msgspec.structs.replace(self.options, **options)
         return type(self)(self.app, self.type, self.function, changed, self.process)
@@ -204,12 +138,24 @@ class JobType(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job with these arguments, which must be JSON-serializable.
 
+        Parameters
+        ----------
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+
         Raises
         ------
         TypeError
             The function does not take these arguments, or they are not JSON-serializable.
         Duplicate
             The job is unique, and a duplicate exists.
+        PayloadTooLarge
+            The job is larger than the server accepts.
         BackendUnavailable
             The server cannot be reached.
         """
@@ -217,7 +163,13 @@ class JobType(Generic[P, R]):
             return self.app._event_loop_thread.call(self._enqueue(self.request(args, kwargs, carried)))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job with these arguments. See ``enqueue``."""
+        """Enqueue a job with these arguments. See ``enqueue``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
+        """
         with self._traced() as carried:
             return await self._enqueue(self.request(args, kwargs, carried))
 
@@ -229,7 +181,17 @@ class JobType(Generic[P, R]):
         return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
 
     def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
-        """Enqueue one job for each list of arguments in one request, all or none. A server takes 1,000 by default.
+        """Enqueue one job for each list of arguments in one request, all or none.
+
+        Parameters
+        ----------
+        calls:
+            The positional arguments of each job. A server takes 1,000 jobs by default.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
 
         Raises
         ------
@@ -245,7 +207,13 @@ class JobType(Generic[P, R]):
             )
 
     async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
-        """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``."""
+        """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
+        """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
             return await self._enqueue_many([self.request(args, {}, carried) for args in requests])
@@ -256,6 +224,16 @@ class JobType(Generic[P, R]):
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return a workflow step with these arguments, which may contain references.
+
+        Parameters
+        ----------
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
+
+        Returns
+        -------
+        Step
+            The step.
 
         Raises
         ------
@@ -276,6 +254,13 @@ class JobType(Generic[P, R]):
         connection:
             Connection to the PostgreSQL database of the ``App``, with an open transaction: a ``psycopg.Connection``, an
             SQLAlchemy ``Connection`` or ``Session``, or Django's ``connection``.
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
 
         Raises
         ------
@@ -297,20 +282,44 @@ class JobType(Generic[P, R]):
 
         ``connection`` may also be a ``psycopg.AsyncConnection``, an ``asyncpg`` connection, or an SQLAlchemy
         ``AsyncConnection`` or ``AsyncSession``.
+
+        Returns
+        -------
+        JobHandle
+            The handle of the job.
         """
         with self._traced() as carried:
             (job,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs, carried)])
         return JobHandle(self.app, job)
 
     def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
-        """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``."""
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``.
+
+        Parameters
+        ----------
+        connection:
+            Connection with an open transaction, as in ``enqueue_in``.
+        calls:
+            The positional arguments of each job.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
+        """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
             jobs = self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
         return [JobHandle(self.app, job) for job in jobs]
 
     async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
-        """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``."""
+        """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``.
+
+        Returns
+        -------
+        list of JobHandle
+            The handles of the jobs, in the same order.
+        """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
             jobs = await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
@@ -323,8 +332,20 @@ class JobType(Generic[P, R]):
 
         Parameters
         ----------
+        args, kwargs:
+            Arguments of the handler, without a ``JobContext``.
         carried:
-            Trace context to store in the job's ``meta``.
+            Trace context to store in the job's ``meta``; none by default.
+
+        Returns
+        -------
+        dict
+            The members of the request, as JSON, by name.
+
+        Raises
+        ------
+        TypeError
+            The function does not take these arguments, or they are not JSON-serializable.
         """
         if kwargs:
             given = ((), *args) if self.takes_context else args

@@ -8,9 +8,7 @@
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -52,21 +50,6 @@ class Reference(dict[str, Any]):
         raise TypeError(f"The value of {self._text} is unknown until its step starts. Pass it as an argument.")
 
 
-def result_of(step: str | int | Step) -> Any:
-    """Return a reference to the result of a step: given by its id, by its index in a chain, or as a step with an id."""
-    return Reference(f"steps.{_name_of(step)}.result")
-
-
-def error_of(step: str | int | Step) -> Any:
-    """Return a reference to the error of a step; the error is ``None`` if the step succeeded."""
-    return Reference(f"steps.{_name_of(step)}.error")
-
-
-def param(name: str) -> Any:
-    """Return a reference to a parameter of the workflow."""
-    return Reference(f"params.{name}")
-
-
 def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> Any:
     """Return a reference to what a lookup finds in a collection when the step starts.
 
@@ -79,12 +62,40 @@ def found(lookup: str | Mapping[str, Any] | Sequence[Any]) -> Any:
         ``{"collection": "internal", "name_startswith": "build-"}`` (also ``name_endswith``, ``name_contains``,
         ``category``, and ``data`` with members that it must have): a list of items, the oldest first; or a list of
         both, with the items joined into one list.
+
+    Returns
+    -------
+    dict
+        The reference.
+
+    Examples
+    --------
+    >>> from ojster import found
+    >>> found({"collection": "internal", "name_startswith": "build-"})
+    {'$lookup': {'collection': 'internal', 'name_startswith': 'build-'}}
     """
     return {"$lookup": lookup}
 
 
 def element(name: str = "item") -> Any:
-    """Return a reference to the current element of a map. ``name`` is the name that the map gives it."""
+    """Return a reference to the current element of a map.
+
+    Parameters
+    ----------
+    name:
+        Name that the map gives to the element; ``item`` by default.
+
+    Returns
+    -------
+    Reference
+        The reference. ``reference["member"]`` and ``reference[0]`` refer to a part of the element.
+
+    Examples
+    --------
+    >>> from ojster import element
+    >>> element()["id"]
+    <Reference item.id>
+    """
     return Reference(name)
 
 
@@ -92,17 +103,24 @@ INDEX: Final[Any] = Reference("index")
 """A reference to the index, from 0, of the current element of a map."""
 
 
-def _name_of(step: str | int | Step) -> str:
-    name = step.wire.get("id") if isinstance(step, Step) else step
-    if name is None:
-        raise ValueError("Only a step with an id can be referred to: step.set(id='…').")
-    return str(name)
-
-
 class Step:
     """A part of a workflow: a job, a gate, a wait step, or a nested workflow.
 
-    ``a | b`` is a chain, ``a & b`` a group. ``wire`` is the step as JSON members.
+    ``a | b`` is a chain, ``a & b`` a group. ``JobType.s`` and the functions of this module create steps.
+
+    Parameters
+    ----------
+    wire:
+        The step as JSON members. The attribute of the same name is a copy.
+
+    Examples
+    --------
+    >>> from ojster import gate
+    >>> review, release = gate("review"), gate("release")
+    >>> (review | release).wire
+    {'type': 'chain', 'steps': [{'type': 'gate', 'id': 'review'}, {'type': 'gate', 'id': 'release'}]}
+    >>> (review & release).wire["type"]
+    'group'
     """
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
@@ -134,7 +152,7 @@ class Step:
         options: Mapping[str, Any] | None = None,
         provides: Sequence[str | Mapping[str, Any]] | None = None,
     ) -> Step:
-        """Return a copy of this step with additional members.
+        """Return a copy of this step with additional members. ``None``, the default of all parameters, adds nothing.
 
         Parameters
         ----------
@@ -166,32 +184,82 @@ class Step:
             as their data; or objects with ``name``, ``category`` and ``data``, in which references lead to the job, and
             ``artifact``: which of its artifacts the item is, such as ``{"category": "tarball"}``.
             Steps that look them up (``found``) are successors of this step.
+
+        Returns
+        -------
+        Step
+            The copy, of the same class.
+
+        Raises
+        ------
+        TypeError
+            ``options`` is given for a step that is not a container.
         """
         if options is not None and self.wire.get("type") not in CONTAINERS:
             raise TypeError("Only a container has 'options' that jobs inherit. For a job, use job.using(…).s(…).")
-        given: dict[str, Any] = {
-            "id": id,
-            "when": when,
-            "if": if_,
-            "allow_failure": allow_failure,
-            "manual": manual,
-            "fallback": fallback and fallback.wire,
-            "compensate": compensate and compensate.wire,
-            "display_name": display_name,
-            "step": step,
-            "group": group,
-            "priority_adjustment": priority_adjustment,
-            "options": options,
-            "provides": provides,
-        }
+        return self._with(
+            {
+                "id": id,
+                "when": when,
+                "if": if_,
+                "allow_failure": allow_failure,
+                "manual": manual,
+                "fallback": fallback and fallback.wire,
+                "compensate": compensate and compensate.wire,
+                "display_name": display_name,
+                "step": step,
+                "group": group,
+                "priority_adjustment": priority_adjustment,
+                "options": options,
+                "provides": provides,
+            }
+        )
+
+    def _with(self, given: Mapping[str, Any]) -> Step:
         return type(self)(self.wire | {name: value for name, value in given.items() if value is not None})
 
 
 class Workflow(Step):
-    """A workflow that can be started, or nested as a step of another."""
+    """A workflow that can be started, or nested as a step of another.
+
+    ``chain``, ``group``, ``batch``, ``saga``, ``each`` and ``Graph`` create workflows.
+
+    Parameters
+    ----------
+    wire:
+        The workflow as JSON members. The attribute of the same name is a copy.
+
+    Examples
+    --------
+    >>> from ojster import chain, gate
+    >>> workflow = chain(gate("review"), gate("release"))
+    >>> print(workflow.draw())
+    flowchart LR
+      n0{{"· review"}}:::waiting
+      n1{{"· release"}}:::waiting
+      n0 --> n1
+      classDef waiting fill:#eef1f5,stroke:#8492a6,color:#1c2430
+    <BLANKLINE>
+    """
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
-        """Return a diagram of the workflow: the text of a Mermaid diagram, or an SVG document."""
+        """Return a diagram of the workflow.
+
+        Parameters
+        ----------
+        format:
+            ``mermaid`` (the default) or ``svg``.
+
+        Returns
+        -------
+        str
+            The text of a Mermaid diagram, or an SVG document.
+
+        Raises
+        ------
+        ValueError
+            The format is unknown.
+        """
         return draw(preview(self.wire), format)
 
     def request(
@@ -212,7 +280,20 @@ class Workflow(Step):
         properties: Mapping[str, Any] | None = None,
         expiration_delay: Seconds | Literal["never"] | None = None,
     ) -> Members:
-        """Return the request that creates the workflow. See ``App.start``."""
+        """Return the request that creates the workflow. ``App.start`` describes the parameters.
+
+        Returns
+        -------
+        dict
+            The members of the request, as JSON, by name.
+
+        Raises
+        ------
+        InvalidRequest
+            ``timeout`` is not positive, or ``scheduled_at`` has no time zone.
+        TypeError
+            A value is not JSON-serializable.
+        """
         if timeout is not None and to_millis(timeout) == 0:
             raise InvalidRequest(f"The timeout must be positive, not {timeout}.", field="timeout")
         wire = dict(self.wire)
@@ -228,7 +309,8 @@ class Workflow(Step):
             "on_lost_worker": on_lost_worker,
             "properties": properties,
         }
-        return _members(wire | given | _times(scheduled_at, delay, expires_in, expiration_delay))
+        given |= _times(scheduled_at, delay, expires_in, expiration_delay)
+        return _members(wire | {name: value for name, value in given.items() if value is not None})
 
 
 def start_request(
@@ -285,171 +367,71 @@ def _members(given: Mapping[str, Any]) -> Members:
 
 
 def chain(*steps: Step | Iterable[Step], name: str | None = None) -> Workflow:
-    """Return a chain: steps run one after another, each with the results of all before it. Iterables are unpacked."""
-    return _container("chain", "steps", _unpacked(steps), name)
+    """Return a chain: steps run one after another, each with the results of all before it.
+
+    Parameters
+    ----------
+    steps:
+        The steps, in order. Iterables of steps are unpacked.
+    name:
+        Name of the workflow; none by default.
+
+    Returns
+    -------
+    Workflow
+        The chain.
+
+    Raises
+    ------
+    TypeError
+        An argument is not a step.
+
+    Examples
+    --------
+    >>> from ojster import chain, gate
+    >>> chain(gate("review"), gate("release"), name="publish").wire
+    {'type': 'chain', 'steps': [{'type': 'gate', 'id': 'review'}, {'type': 'gate', 'id': 'release'}], 'name': 'publish'}
+    """
+    return container("chain", "steps", unpacked(steps), name)
 
 
 def group(*jobs: Step | Iterable[Step], name: str | None = None) -> Workflow:
-    """Return a group: steps run at the same time. Iterables of steps are unpacked."""
-    return _container("group", "jobs", _unpacked(jobs), name)
-
-
-def batch(
-    *jobs: Step | Iterable[Step],
-    on_complete: Step | None = None,
-    on_success: Step | None = None,
-    on_failure: Step | None = None,
-    name: str | None = None,
-) -> Workflow:
-    """Return a batch: steps run at the same time, then callbacks.
-
-    ``on_complete`` always runs, ``on_success`` if all steps succeeded, ``on_failure`` if one did not.
-    """
-    made = _container("batch", "jobs", _unpacked(jobs), name)
-    callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
-    made.wire["callbacks"] = {name: step.wire for name, step in callbacks.items() if step is not None}
-    return made
-
-
-def saga(
-    *steps: Step | Iterable[Step],
-    failure_policy: Literal["compensate", "retry", "skip"] = "compensate",
-    name: str | None = None,
-) -> Workflow:
-    """Return a saga: a chain in which, if a step fails, completed steps are undone in reverse order.
-
-    ``step.set(compensate=…)`` gives the step that undoes another.
-    """
-    made = _container("saga", "steps", _unpacked(steps), name)
-    made.wire["failure_policy"] = failure_policy
-    return made
-
-
-def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", name: str | None = None) -> Workflow:
-    """Return a map: the same step for each element of a list, which may be known only when the map starts."""
-    wire = {"type": "map", "over": over if isinstance(over, Reference) else list(over), "as": element, "do": do.wire}
-    return Workflow(wire if name is None else wire | {"name": name})
-
-
-def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
-    """Return a gate: a step that waits for an approval."""
-    return Step({"type": "gate"}).set(id=id, display_name=display_name)
-
-
-def code(
-    body: str | Callable[..., Any],
-    *args: Any,
-    modules: Sequence[str] | None = None,
-    timeout: Seconds | None = None,
-    attempts: int | None = None,
-    queue: str | None = None,
-) -> Step:
-    """Return a step that carries its code. Workers that are configured to run code run it in a sandbox.
+    """Return a group: steps run at the same time.
 
     Parameters
     ----------
-    body:
-        Python source with a function ``body(job, …)``, or a function; then its source is used. Nothing else of its
-        module is included: the function must contain its imports.
-    args:
-        Arguments after the job; they may contain references.
-    modules:
-        Modules that the code may import, among those that the worker allows; ``None``: all of those.
-    timeout:
-        Timeout, in seconds; then the code is killed.
-    attempts:
-        Maximum number of attempts.
-    queue:
-        Queue of the job.
+    jobs:
+        The steps. Iterables of steps are unpacked.
+    name:
+        Name of the workflow; none by default.
+
+    Returns
+    -------
+    Workflow
+        The group.
+
+    Raises
+    ------
+    TypeError
+        An argument is not a step.
+
+    Examples
+    --------
+    >>> from ojster import gate, group
+    >>> group(gate(name) for name in ("legal", "design")).wire
+    {'type': 'group', 'jobs': [{'type': 'gate', 'id': 'legal'}, {'type': 'gate', 'id': 'design'}]}
     """
-    if not isinstance(body, str):
-        source = textwrap.dedent(inspect.getsource(body))
-        call = f"\n\ndef body(job, *args):\n    return {body.__name__}(job, *args)\n"
-        body = source if body.__name__ == "body" else source + call
-    options: dict[str, Any] = {
-        "timeout_ms": None if timeout is None else to_millis(timeout),
-        "retry": None if attempts is None else {"max_attempts": attempts},
-        "queue": queue,
-    }
-    wire: dict[str, Any] = {"body": body, "args": list(args)}
-    if modules is not None:
-        wire["modules"] = list(modules)
-    if given := {name: value for name, value in options.items() if value is not None}:
-        wire["options"] = given
-    return Step(wire)
+    return container("group", "jobs", unpacked(jobs), name)
 
 
-def wait(
-    id: str | None = None,
-    *,
-    delay: Seconds | None = None,
-    until: datetime | None = None,
-    form: Mapping[str, Any] | None = None,
-    remind: Sequence[Seconds] = (),
-    reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-    display_name: str | None = None,
-) -> Step:
-    """Return a wait step: no worker runs it; it waits for a time, or for an answer, which becomes its result.
-
-    Parameters
-    ----------
-    delay, until:
-        Wait in seconds from when the step is reached, or end of the wait. The step then completes; with a form, it
-        fails unless it was answered.
-    form:
-        JSON Schema of the answer, which ``run.resume(answer, step=…)`` gives.
-    remind:
-        When to send reminders of a missing answer, in seconds from when the step is reached.
-    reactions:
-        Actions on events, such as reminders: ``{"on_reminder": [notify("ops")]}``.
-    """
-    given = {
-        "delay": None if delay is None else to_duration(delay),
-        "until": None if until is None else to_timestamp(until, "until"),
-        "form": form,
-        "remind": [to_duration(one) for one in remind] or None,
-        "event_reactions": reactions,
-    }
-    wire = {"type": "wait"} | {name: value for name, value in given.items() if value is not None}
-    return Step(wire).set(id=id, display_name=display_name)
-
-
-class Graph(Workflow):
-    """Steps with dependencies, without cycles.
-
-    >>> graph = Graph("nightly")
-    >>> orders = graph.add("orders", fetch.s("orders"))
-    >>> prices = graph.add("prices", fetch.s("prices"))
-    >>> graph.add("report", report.s(result_of(orders)), after=[orders, prices])
-    """
-
-    def __init__(self, name: str | Mapping[str, Any] | None = None) -> None:
-        if isinstance(name, Mapping):
-            super().__init__(name)
-        else:
-            super().__init__({"type": "graph", "steps": []} | ({} if name is None else {"name": name}))
-
-    def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> Step:
-        """Add a step, and return it as it is stored in the graph.
-
-        Parameters
-        ----------
-        after:
-            The predecessor steps, or their ids.
-        """
-        before = [after] if isinstance(after, str | Step) else list(after)
-        added = step.set(id=id)
-        added.wire["depends_on"] = [_name_of(one) for one in before]
-        self.wire["steps"] = [*self.wire["steps"], added.wire]
-        return added
-
-
-def _container(type: str, noun: str, steps: Iterable[Step], name: str | None) -> Workflow:
+def container(type: str, noun: str, steps: Iterable[Step], name: str | None) -> Workflow:
+    """Return a container of a type, with its steps in the member that is called ``noun``."""
     wire: dict[str, Any] = {"type": type, noun: [step.wire for step in steps]}
     return Workflow(wire if name is None else wire | {"name": name})
 
 
-def _unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
+def unpacked(steps: Iterable[Step | Iterable[Step]]) -> list[Step]:
+    """Return the steps, with those in iterables in their place."""
     found: list[Step] = []
     for step in steps:
         found += [step] if isinstance(step, Step) or not isinstance(step, Iterable) else step

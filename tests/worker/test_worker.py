@@ -15,8 +15,8 @@ import uvicorn
 
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
 from ojster.files.service import FileService
+from ojster.job_handle import JobHandle
 from ojster.job_options import request_of
-from ojster.job_type import JobHandle
 from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from ojster.constructs import wait
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, SchemaViolation
 from ojster.events.reaction_builders import enqueue
 from ojster.jobs.failure import Failure
-from ojster.workflow import Step, wait
+from ojster.workflow import Step
 from ojster.workflow import chain as chain_of
 from ojster.workflows.suspensions import WorkflowResumption
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref

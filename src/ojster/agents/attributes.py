@@ -240,6 +240,16 @@ def _check_simple(agent: Mapping[str, Any]) -> None:
     for name, choices in _CHOICES.items():
         if name in agent and agent[name] not in choices:
             raise _wrong(name, "one of " + ", ".join(choices), agent[name])
+    _check_sampling(agent)
+    models = agent.get("fallback_models", [])
+    if not isinstance(models, list) or not all(isinstance(model, str) and model for model in models):
+        raise _wrong("fallback_models", "an array of names", models)
+    for name in ("tools", "context_sources"):
+        if not isinstance(agent.get(name, []), list):
+            raise _wrong(name, "an array of objects", agent[name])
+
+
+def _check_sampling(agent: Mapping[str, Any]) -> None:
     if "temperature" in agent and not (_is_number(agent["temperature"]) and 0 <= agent["temperature"] <= 2):
         raise _wrong("temperature", "a number from 0.0 to 2.0", agent["temperature"])
     threshold = agent.get("voting_threshold", 1)
@@ -247,12 +257,6 @@ def _check_simple(agent: Mapping[str, Any]) -> None:
         raise _wrong("voting_threshold", "a number greater than 0.0 and at most 1.0", threshold)
     if not isinstance(agent.get("consensus_required", False), bool):
         raise _wrong("consensus_required", "true or false", agent["consensus_required"])
-    models = agent.get("fallback_models", [])
-    if not isinstance(models, list) or not all(isinstance(model, str) and model for model in models):
-        raise _wrong("fallback_models", "an array of names", models)
-    for name in ("tools", "context_sources"):
-        if not isinstance(agent.get(name, []), list):
-            raise _wrong(name, "an array of objects", agent[name])
 
 
 def _check_tools(tools: list[Any]) -> None:

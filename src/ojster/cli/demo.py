@@ -29,7 +29,8 @@ from ojster.cli.output import STATE_STYLES, print_json, state_text
 from ojster.core.errors import BackendError
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
-from ojster.job_type import JobHandle, JobType
+from ojster.job_handle import JobHandle
+from ojster.job_type import JobType
 
 TIME_LIMIT_SECONDS: Final = 50.0
 """Time limit of the demonstration, in seconds."""

@@ -191,22 +191,11 @@ def worker(
         os.environ[URL_VARIABLE] = url
     if app is None and (code_tasks is None or url is None):
         raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
-    loaded = App(url or "") if app is None else load_app(app)
-    if url is not None:
-        loaded.url = url
-    loaded.migrate = loaded.migrate or migrate
-    if tenant is not None:
-        loaded.tenant = check_tenant(tenant)
+    loaded = _application(app, url, tenant, migrate)
     names, sharing = _parse_queues(queues, strategy)
     if provided:
         given = capabilities or {}
         capabilities = given | {"labels": given.get("labels", {}) | dict(map(parameter, provided))}
-    sandbox = None
-    if code_tasks is not None:
-        values = dict(map(parameter, code_values))
-        sandbox = Sandbox(code_modules or DEFAULT_MODULES, values=values, weak=code_tasks == "weak")
-    elif code_modules or code_values:
-        raise click.UsageError("--code-module and --code-value require --code-tasks.")
     try:
         one = Worker(
             loaded,
@@ -218,7 +207,7 @@ def worker(
             sharing=sharing,
             pool=pool,
             capabilities=capabilities,
-            code=sandbox,
+            code=_sandbox(code_tasks, code_modules, code_values),
             identity=identity,
         )
     except (IdentityTaken, OSError) as error:
@@ -229,6 +218,28 @@ def worker(
     except NotConfined as error:
         message = f"Jobs that carry code cannot be confined here: {error}. Use --code-tasks weak to run them anyway."
         raise click.ClickException(message) from None
+
+
+def _application(app: str | None, url: str | None, tenant: str | None, migrate: bool) -> App:
+    """Return the application whose jobs the worker runs; an empty one if it only runs code."""
+    loaded = App(url or "") if app is None else load_app(app)
+    if url is not None:
+        loaded.url = url
+    loaded.migrate = loaded.migrate or migrate
+    if tenant is not None:
+        loaded.tenant = check_tenant(tenant)
+    return loaded
+
+
+def _sandbox(
+    code_tasks: Literal["confined", "weak"] | None, modules: tuple[str, ...], values: tuple[str, ...]
+) -> Sandbox | None:
+    """Return the sandbox for jobs that carry their code; ``None`` if the worker does not run them."""
+    if code_tasks is None:
+        if modules or values:
+            raise click.UsageError("--code-module and --code-value require --code-tasks.")
+        return None
+    return Sandbox(modules or DEFAULT_MODULES, values=dict(map(parameter, values)), weak=code_tasks == "weak")
 
 
 def _parse_queues(queues: str, strategy: Strategy | None) -> tuple[list[str], Sharing]:

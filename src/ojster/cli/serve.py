@@ -152,16 +152,6 @@ def serve(
     """
     if not default_lease or not heartbeat_timeout:
         raise click.UsageError("--default-lease and --heartbeat-timeout must be longer than zero.")
-    settings = Settings(
-        default_lease=default_lease,
-        default_timeout=default_timeout,
-        heartbeat_timeout=heartbeat_timeout,
-        largest_job=max_job_bytes,
-        largest_batch=max_batch,
-        tenants=tenants,
-        default_tenant=check_tenant(default_tenant),
-        retention=retention,
-    )
     log_to_console(log_level)
     # Imported here, because the server's libraries would slow down all other commands.
     from ojster.server.run import serve as serve_forever
@@ -172,7 +162,16 @@ def serve(
         host=host,
         port=port,
         guarded=None if auth is None else auth == "required",
-        settings=settings,
+        settings=Settings(
+            default_lease=default_lease,
+            default_timeout=default_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            largest_job=max_job_bytes,
+            largest_batch=max_batch,
+            tenants=tenants,
+            default_tenant=check_tenant(default_tenant),
+            retention=retention,
+        ),
         synchronous=synchronous,
         migrate=migrate,
         cors_origins=cors,

@@ -22,6 +22,28 @@ class OjsterError(Exception):
         What was wrong, with which value, and what to do. Never contains secrets.
     details:
         Machine-readable context; sent as ``error.details``.
+
+    Attributes
+    ----------
+    code:
+        Name of the error for programs, such as ``not_found``.
+    status:
+        HTTP status of the response.
+    retryable:
+        Whether the same request may succeed later.
+    hint:
+        Advice for the reader of the error; ``None`` if there is none.
+
+    Examples
+    --------
+    >>> from ojster import App, OjsterError
+    >>> app = App("sqlite:///:memory:")
+    >>> try:
+    ...     app.find("019a0000-0000-7000-8000-000000000000")
+    ... except OjsterError as error:
+    ...     print(error.code, error.status, error.retryable)
+    not_found 404 False
+    >>> app.close()
     """
 
     code: ClassVar[str] = "backend_error"
@@ -44,6 +66,16 @@ class OjsterError(Exception):
     def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
         """Return the ``error`` object of the response.
 
+        Parameters
+        ----------
+        request_id:
+            Id of the request; ``None`` leaves it out.
+
+        Returns
+        -------
+        dict
+            The JSON members of the object.
+
         Spec: ojs-http-binding 16.1
         """
         error: dict[str, Any] = {"code": self.code, "message": self.message, "retryable": self.retryable}
@@ -60,7 +92,24 @@ class OjsterError(Exception):
 
 
 class InvalidRequest(OjsterError):
-    """The request or one of its attributes is malformed."""
+    """The request or one of its attributes is malformed.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context, such as ``field``; stored as ``details`` and sent as ``error.details``.
+
+    Examples
+    --------
+    >>> from ojster import App, InvalidRequest
+    >>> try:
+    ...     App("mysql://localhost/jobs")
+    ... except InvalidRequest as error:
+    ...     print(error.code, error.status)
+    invalid_request 400
+    """
 
     code = "invalid_request"
     status = 400
@@ -106,6 +155,24 @@ class ResourcesRefused(InvalidRequest):
 class InvalidWorkflow(InvalidRequest):
     """A workflow is invalid; ``validation_errors`` in the details lists each violation and its place.
 
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context, such as ``field``; stored as ``details`` and sent as ``error.details``.
+
+    Examples
+    --------
+    >>> from ojster import App, InvalidWorkflow, chain
+    >>> app = App("sqlite:///:memory:")
+    >>> try:
+    ...     app.start(chain())
+    ... except InvalidWorkflow as error:
+    ...     print(error.details["validation_errors"][0]["path"])
+    $.steps
+    >>> app.close()
+
     Spec: ojs-workflows 11.1
     """
 
@@ -121,7 +188,26 @@ class Unsupported(OjsterError):
 
 
 class NotFound(OjsterError):
-    """The requested resource, such as a job, a queue or a workflow, does not exist."""
+    """The requested resource, such as a job, a queue or a workflow, does not exist.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context: ``resource_type``, such as ``job``, and ``resource_id``.
+
+    Examples
+    --------
+    >>> from ojster import App, NotFound
+    >>> app = App("sqlite:///:memory:")
+    >>> try:
+    ...     app.find("019a0000-0000-7000-8000-000000000000")
+    ... except NotFound as error:
+    ...     print(error.details["resource_type"])
+    job
+    >>> app.close()
+    """
 
     code = "not_found"
     status = 404
@@ -142,7 +228,30 @@ class MethodNotAllowed(OjsterError):
 
 
 class Conflict(OjsterError):
-    """The state of the resource does not allow the operation, or the caller does not hold the job's lease."""
+    """The state of the resource does not allow the operation, or the caller does not hold the job's lease.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context, such as ``field``; stored as ``details`` and sent as ``error.details``.
+
+    Examples
+    --------
+    >>> from ojster import App, Conflict
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("report.build")
+    ... def build() -> None: ...
+    >>> handle = build.enqueue()
+    >>> handle.cancel()
+    >>> try:
+    ...     handle.cancel()
+    ... except Conflict as error:
+    ...     print(error.code)
+    conflict
+    >>> app.close()
+    """
 
     code = "conflict"
     status = 409
@@ -150,7 +259,29 @@ class Conflict(OjsterError):
 
 
 class Duplicate(OjsterError):
-    """A job or workflow with the same id or uniqueness key already exists."""
+    """A job or workflow with the same id or uniqueness key already exists.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context, such as ``field``; stored as ``details`` and sent as ``error.details``.
+
+    Examples
+    --------
+    >>> from ojster import App, Duplicate, Unique
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("report.build", unique=Unique())
+    ... def build(month: str) -> None: ...
+    >>> handle = build.enqueue("2026-01")
+    >>> try:
+    ...     build.enqueue("2026-01")
+    ... except Duplicate as error:
+    ...     print(error.details["existing_job_id"] == handle.id)
+    True
+    >>> app.close()
+    """
 
     code = "duplicate"
     status = 409
@@ -158,7 +289,28 @@ class Duplicate(OjsterError):
 
 
 class PayloadTooLarge(OjsterError):
-    """A job, a request body, or another value is larger than the server accepts."""
+    """A job, a request body, or another value is larger than the server accepts.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context, such as ``limit``, the maximum size in bytes.
+
+    Examples
+    --------
+    >>> from ojster import App, PayloadTooLarge, Settings
+    >>> app = App("sqlite:///:memory:", settings=Settings(largest_job=1_000))
+    >>> @app.job("text.index")
+    ... def index(text: str) -> None: ...
+    >>> try:
+    ...     index.enqueue("x" * 2_000)
+    ... except PayloadTooLarge as error:
+    ...     print(error.details["limit"])
+    1000
+    >>> app.close()
+    """
 
     code = "payload_too_large"
     status = 413
@@ -269,7 +421,22 @@ class Forbidden(OjsterError):
 
 
 class BackendUnavailable(OjsterError):
-    """The server or its database is unreachable or shutting down. It is unknown whether the request took effect."""
+    """The server or its database is unreachable or shutting down. It is unknown whether the request took effect.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context, such as ``field``; stored as ``details`` and sent as ``error.details``.
+
+    Examples
+    --------
+    >>> from ojster import BackendUnavailable
+    >>> error = BackendUnavailable("The server does not answer. Try again later.")
+    >>> error.code, error.retryable, error.headers
+    ('backend_unavailable', True, {'Retry-After': '1'})
+    """
 
     code = "backend_unavailable"
     status = 503
@@ -280,7 +447,24 @@ class BackendError(OjsterError):
 
 
 class NotInTransaction(RuntimeError):
-    """The caller's connection has no open transaction, so each statement would be committed separately."""
+    """The caller's connection has no open transaction, so each statement would be committed separately.
+
+    ``JobType.enqueue_in`` and its siblings raise it.
+
+    Parameters
+    ----------
+    how:
+        How to open a transaction, in a few words.
+
+    Examples
+    --------
+    >>> from ojster import NotInTransaction
+    >>> try:
+    ...     raise NotInTransaction("use `with connection.transaction():`")
+    ... except NotInTransaction as error:
+    ...     print(error)
+    The connection has no open transaction to enqueue the job in: use `with connection.transaction():`.
+    """
 
     def __init__(self, how: str) -> None:
         super().__init__(f"The connection has no open transaction to enqueue the job in: {how}.")

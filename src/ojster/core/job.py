@@ -16,7 +16,86 @@ NODE_BITS: Final = 20
 class Job(msgspec.Struct, gc=False):
     """A job as it is stored. Times are microseconds since the epoch, durations microseconds.
 
-    ``envelope`` is the JSON object of the immutable attributes; the other fields are those that the engine uses.
+    Clients read jobs; ``JobHandle.job`` and ``JobContext.job`` are jobs. Fields that a job does not have are ``None``.
+    Most of the internal fields are set only for jobs that are read from a database, not for those from a server.
+
+    Parameters
+    ----------
+    seq:
+        Number of the job in its database.
+    id, type, queue:
+        Id, job type and queue.
+    state:
+        State, as in ``JobState``.
+    priority:
+        Priority, from -100 to 100.
+    attempt:
+        Number of the current or last attempt, from 1; 0 before the first.
+    max_attempts:
+        Maximum number of attempts.
+    created_at, enqueued_at, started_at, finished_at:
+        Times at which it was created, became available, was last started, and finished.
+    expires_at:
+        Time after which it no longer starts.
+    due_at:
+        Time of the next change by the engine, such as the next attempt or the end of the lease.
+    timeout:
+        Maximum run time of an attempt.
+    lease:
+        Lease that the job sets; ``None``: the worker or ``Settings.default_lease`` sets it.
+    retry_delay:
+        Delay before the next attempt.
+    worker_id:
+        Worker of the current or last attempt.
+    unique_key:
+        Uniqueness key.
+    cron_name:
+        Cron job that created it.
+    exclusive_key:
+        Key of jobs that never run at the same time, such as the jobs of one cron job.
+    dead:
+        1 for a dead letter, otherwise 0.
+    progress, result, errors:
+        Last progress, result, and errors of all attempts, as JSON.
+    node:
+        Id of the step, for a job of a workflow.
+    superseded_by:
+        Id of the job that replaces it.
+    error_type:
+        Type of the last error.
+    checkpoint_number:
+        Number of saved checkpoints; 0 by default.
+    limit_key:
+        Key of its rate limit or concurrency limit.
+    tenant:
+        Tenant; the empty string, the default: no tenant.
+    version:
+        Version of the arguments, as a number.
+    needs:
+        Key of its requirements on workers.
+    agent:
+        State of an agent task, as JSON.
+    hold:
+        Effect of resuming it, while it is suspended.
+    reacts:
+        Bits of the events with reactions, and other flags; 0 by default.
+    envelope:
+        JSON object of the immutable attributes; ``args`` and ``meta`` decode it.
+    moved:
+        Last state change in this transaction.
+    parent_results, checkpoint, resumed:
+        Results of predecessor steps, last checkpoint, and data with which it was resumed, as JSON.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("email.send")
+    ... def send(to: str) -> None: ...
+    >>> job = send.enqueue("ada@example.com").job
+    >>> job.type, job.queue, job.state, job.args
+    ('email.send', 'default', 'available', ['ada@example.com'])
+    >>> app.close()
     """
 
     seq: int

@@ -10,7 +10,27 @@ from ojster.core.durations import DAY, MINUTE, SECOND
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Retention of finished jobs, in microseconds since they finished; ``None``: forever."""
+    """Retention of finished jobs, in microseconds since they finished; ``None``: forever.
+
+    Parameters
+    ----------
+    completed, cancelled:
+        Retention of completed and of cancelled jobs; 1 day by default.
+    discarded:
+        Retention of discarded jobs that are not dead letters; 7 days by default.
+    dead_letter:
+        Retention of dead letters; 90 days by default.
+    most_dead_letters:
+        Maximum number of dead letters; 10,000 by default.
+
+    Examples
+    --------
+    >>> from ojster import App, Retention, Settings
+    >>> hour = 3_600_000_000
+    >>> settings = Settings(retention=Retention(completed=hour, dead_letter=None))
+    >>> app = App("sqlite:///:memory:", settings=settings)
+    >>> app.close()
+    """
 
     completed: int | None = DAY
     cancelled: int | None = DAY
@@ -26,24 +46,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     default_lease:
-        Lease of a claimed job if neither the job nor the worker sets one.
+        Lease of a claimed job if neither the job nor the worker sets one; 30 minutes by default.
     default_timeout:
-        Maximum run time of a job that sets none; ``None``: unlimited.
+        Maximum run time of a job that sets none; 30 minutes by default; ``None``: unlimited.
     heartbeat_timeout:
-        Maximum silence of a worker that sends heartbeats, before its jobs are given to other workers.
+        Maximum silence of a worker that sends heartbeats, before its jobs are given to other workers; 30 seconds by
+        default.
     largest_job:
-        Maximum size of a job as JSON.
-    schema_mode:
-        Handling of arguments that violate a schema registered without a mode: ``strict`` rejects the job, ``warn`` adds
-        a warning to the response, ``off`` ignores it.
+        Maximum size of a job as JSON; 1 MiB by default.
     largest_batch:
-        Maximum number of jobs in one request.
+        Maximum number of jobs in one request; 1,000 by default.
     tenants:
-        Whether jobs must name their tenant: ``required`` or ``optional``.
+        Whether jobs must name their tenant: ``required``, or ``optional``, the default.
     default_tenant:
-        Tenant of jobs that name none; the empty string: no tenant, shown as ``_default``.
+        Tenant of jobs that name none; the empty string, the default: no tenant, shown as ``_default``.
+    schema_mode:
+        Handling of arguments that violate a schema registered without a mode: ``strict`` rejects the job; ``warn``, the
+        default, adds a warning to the response; ``off`` ignores it.
     retention:
         Retention of finished jobs.
+
+    Examples
+    --------
+    >>> from ojster import App, Settings
+    >>> second = 1_000_000
+    >>> app = App("sqlite:///:memory:", settings=Settings(default_timeout=90 * second, largest_job=65_536))
+    >>> app.settings.largest_batch
+    1000
+    >>> app.close()
     """
 
     default_lease: int = 30 * MINUTE

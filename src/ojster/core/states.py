@@ -12,7 +12,35 @@ from ojster.core.state_machine import StateMachine
 
 
 class JobState(StrEnum):
-    """The eight states of a job."""
+    """The eight states of a job.
+
+    Attributes
+    ----------
+    SCHEDULED:
+        The job waits for its scheduled time.
+    AVAILABLE:
+        The job waits in its queue for a worker.
+    PENDING:
+        The job waits for an outside event: it was enqueued with ``pending``, or it is suspended.
+    ACTIVE:
+        A worker runs the job.
+    COMPLETED:
+        The job succeeded. The state is final.
+    RETRYABLE:
+        An attempt failed, and the job waits for the next one.
+    CANCELLED:
+        The job was cancelled. The state is final.
+    DISCARDED:
+        The job failed without a further retry, or expired. The state is final, except for a manual retry.
+
+    Examples
+    --------
+    >>> from ojster import JobState
+    >>> JobState("active") is JobState.ACTIVE
+    True
+    >>> JobState.ACTIVE == "active"
+    True
+    """
 
     SCHEDULED = "scheduled"
     AVAILABLE = "available"

@@ -201,6 +201,14 @@ def _check(ml: Mapping[str, Any]) -> None:
     for name in _SWITCHES:
         if name in ml and not isinstance(ml[name], bool):
             raise _wrong(name, "true or false", ml[name])
+    _check_formats(ml)
+    if ml.get("gpu_count") == 0 and any(name in ml for name in _GPU):
+        raise InvalidRequest(
+            f"'{PREFIX}gpu_count' is 0, but other attributes require GPUs.", field=PREFIX + "gpu_count"
+        )
+
+
+def _check_formats(ml: Mapping[str, Any]) -> None:
     for name, pattern, meaning in (
         ("gpu_compute_capability", _CAPABILITY, "a version such as '8.0'"),
         ("model_checksum", _CHECKSUM, "an algorithm and a hexadecimal digest such as 'sha256:e3b0…'"),
@@ -210,10 +218,6 @@ def _check(ml: Mapping[str, Any]) -> None:
             raise _wrong(name, meaning, ml[name])
     if "/../" in ml.get("checkpoint_storage_uri", ""):
         raise _wrong("checkpoint_storage_uri", "a URI without '..'", ml["checkpoint_storage_uri"])
-    if ml.get("gpu_count") == 0 and any(name in ml for name in _GPU):
-        raise InvalidRequest(
-            f"'{PREFIX}gpu_count' is 0, but other attributes require GPUs.", field=PREFIX + "gpu_count"
-        )
 
 
 def _wrong(name: str, meaning: str, value: Any) -> InvalidRequest:

@@ -225,6 +225,21 @@ def read_provided(capabilities: Mapping[str, Any]) -> Provided:
         raise _no_capability("labels", f"an object with at most {MAX_FACTS} members")
     for key, value in labels.items():
         facts[_label(key)] = (_scalar(value, f"labels.{key[:80]}"),)
+    accelerators = _add_devices(facts, capabilities)
+    for name in _PLAIN:
+        if name in capabilities:
+            facts[name] = (_scalar(capabilities[name], name),)
+    for name, fact in (("runtimes", "runtime"), ("reservations", "reservation_id")):
+        if values := _list(capabilities, name):
+            facts[fact] = tuple(_scalar(value, name) for value in values)
+    _add_models(facts, capabilities)
+    if facts or len(accelerators) > 1 or "accelerator" in capabilities:
+        facts["accelerator"] = tuple(sorted(accelerators))
+    return Provided(facts)
+
+
+def _add_devices(facts: dict[str, tuple[str, ...]], capabilities: Mapping[str, Any]) -> set[str]:
+    """Add the facts about GPUs and TPUs, and return the kinds of accelerators."""
     accelerators = {"cpu"}
     if "accelerator" in capabilities:
         accelerators.add(_scalar(capabilities["accelerator"], "accelerator"))
@@ -239,19 +254,7 @@ def read_provided(capabilities: Mapping[str, Any]) -> Provided:
         if device == "gpu":
             found.setdefault("count", "1")
         facts |= {f"{device}_{name}": (value,) for name, value in found.items()}
-    for name in _PLAIN:
-        if name in capabilities:
-            facts[name] = (_scalar(capabilities[name], name),)
-    for name in ("runtimes", "reservations"):
-        values = _list(capabilities, name)
-        if values:
-            facts[{"runtimes": "runtime", "reservations": "reservation_id"}[name]] = tuple(
-                _scalar(value, name) for value in values
-            )
-    _add_models(facts, capabilities)
-    if facts or len(accelerators) > 1 or "accelerator" in capabilities:
-        facts["accelerator"] = tuple(sorted(accelerators))
-    return Provided(facts)
+    return accelerators
 
 
 def _add_models(facts: dict[str, tuple[str, ...]], capabilities: Mapping[str, Any]) -> None:

@@ -57,6 +57,11 @@ def retry_policy(job: Job) -> RetryPolicy:
 
 def to_json(job: Job) -> bytes:
     """Return the job as a JSON object with all its attributes."""
+    return job.envelope[:-1] + _columns(job).encode() + _values(job) + b"}"
+
+
+def _columns(job: Job) -> str:
+    """Return the members for the columns of a job."""
     tail = (
         f',"queue":"{job.queue}","state":"{job.state}","priority":{job.priority},"attempt":{job.attempt},'
         f'"max_attempts":{job.max_attempts},"created_at":"{format_timestamp(job.created_at)}"'
@@ -73,7 +78,12 @@ def to_json(job: Job) -> bytes:
             tail += f',"next_attempt_at":"{format_timestamp(job.due_at)}"'
     if job.cron_name is not None:
         tail += f',"cron_name":"{called(job.cron_name)}"'
-    body = job.envelope[:-1] + tail.encode()
+    return tail
+
+
+def _values(job: Job) -> bytes:
+    """Return the members that workers and capabilities have stored with a job, most of them as JSON."""
+    body = b""
     if job.worker_id is not None:
         body += b',"worker_id":' + msgspec.json.encode(called(job.worker_id))
     if job.progress is not None:
@@ -82,21 +92,21 @@ def to_json(job: Job) -> bytes:
         body += b',"errors":' + job.errors
         if job.state != JobState.COMPLETED:
             body += b',"error":' + bytes(_raw_list(job.errors)[-1])
-    if job.result is not None:
-        body += b',"result":' + job.result
     if (outcome := job.outcome) is not None:
         body += b',"outcome":"%b"' % outcome.encode()
     if job.superseded_by is not None:
         body += b',"superseded_by":"%b"' % job.superseded_by.encode()
-    if job.parent_results is not None:
-        body += b',"parent_results":' + job.parent_results
-    if job.checkpoint is not None:
-        body += b',"checkpoint":' + job.checkpoint
-    if job.resumed is not None:
-        body += b',"resumed":' + job.resumed
+    for name, value in (
+        (b"result", job.result),
+        (b"parent_results", job.parent_results),
+        (b"checkpoint", job.checkpoint),
+        (b"resumed", job.resumed),
+    ):
+        if value is not None:
+            body += b',"%b":%b' % (name, value)
     if job.agent is not None:
         body += decode_state(job.agent).to_json()
-    return body + b"}"
+    return body
 
 
 def _end(job: Job) -> str:

@@ -10,28 +10,20 @@ from typing import Final
 
 import msgspec
 
-from ojster.agents.attributes import SYSTEM_MANAGED, Agent, is_agent_task, read_agent
-from ojster.collections.items import check_lookups
+from ojster.agents.attributes import SYSTEM_MANAGED, Agent
 from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members, check_names, read_members
 from ojster.core.parsing import read_value
-from ojster.core.reacts import KEPT, LOOKUP_BIT
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.events.channel import Notify
-from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
-from ojster.events.reaction_rules import Enqueue, bits_of, read_reactions
-from ojster.fleet.ml_resources import has_requirements, read_resources
-from ojster.jobs.code import ATTRIBUTE, CODE_TYPE, read_code
-from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
-from ojster.jobs.expiration import read_expiration_delay
+from ojster.jobs.attributes import read_attributes
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, string
 from ojster.jobs.options import JobOptions, options_of
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint
 from ojster.queues.rate_limit import RateLimitPolicy
-from ojster.workflows.wait import ATTRIBUTE as WAITS_FOR
-from ojster.workflows.wait import WAIT_TYPE, Wait, read_wait
+from ojster.workflows.wait import Wait
 
 SPEC_VERSION: Final = "1.0"
 
@@ -145,93 +137,34 @@ def read_job(
 
     Spec: ojs-http-binding 9.1, ojs-multi-tenancy 5
     """
-    type_raw, args = members.pop("type", None), members.pop("args", None)
-    if type_raw is None:
-        raise InvalidRequest("The job has no 'type'.", field="type", validation="required")
-    if args is None:
-        raise InvalidRequest("The job has no 'args'.", field="args", validation="required")
-    type_raw = _without_version(type_raw, members)
-    type = read_type(bytes(type_raw))
-    args_raw = bytes(args)
-    if args_raw[:1] != b"[":
-        raise InvalidRequest(
-            f"The 'args' attribute must be a JSON array, not {kind(args_raw)}.",
-            field="args",
-            expected="array",
-            received=kind(args_raw),
-        )
+    type, args = _read_type_and_args(members)
     given_id = members.pop("id", None)
     id = new_id() if given_id is None else _read_id(bytes(given_id))
-    meta = bytes(members.pop("meta", b"{}"))
-    if meta[:1] != b"{":
-        if meta != b"null":
-            raise InvalidRequest(f"The 'meta' attribute must be a JSON object, not {kind(meta)}.", field="meta")
-        meta = b"{}"
-    elif meta != b"{}":
-        check_names(meta, "'meta'")
-    if len(meta) > MAX_META_BYTES:
-        raise PayloadTooLarge(f"'meta' takes {len(meta)} bytes; at most {MAX_META_BYTES} are allowed.", field="meta")
-    owner, meta = read_owner(meta, tenant, otherwise)
+    owner, meta = read_owner(_read_meta(members), tenant, otherwise)
     if (version := members.pop("specversion", None)) is not None:
         _check_version(bytes(version))
     options_raw = members.pop("options", None)
     if options is None:
         options = options_of(options_raw, members)
-    envelope = b'{"specversion":"1.0","id":"%b","type":"%b","args":%b,"meta":%b%b' % (
+    scheduled_at = None if options.scheduled_at is None else options.scheduled_at.at(now)
+    expires_at = None if options.expires_at is None else options.expires_at.at(now)
+    envelope = b'{"specversion":"1.0","id":"%b","type":"%b","args":%b,"meta":%b%b%b%b}' % (
         id.encode(),
         type.encode(),
-        args_raw,
+        args,
         meta,
         options.fragment,
+        _other_members(members) if members else b"",
+        _relative_times(options, scheduled_at, expires_at),
     )
-    for name, value in members.items():
-        if name not in _SYSTEM_NAMES and name not in SYSTEM_MANAGED:
-            envelope += b",%b:%b" % (_encode(name), bytes(value))
-    scheduled_at, expires_at = options.scheduled_at, options.expires_at
-    if scheduled_at is not None and scheduled_at.relative:
-        envelope += b',"scheduled_at":"%b"' % format_timestamp(scheduled_at.at(now)).encode()
-    if expires_at is not None and expires_at.relative:
-        envelope += b',"expires_at":"%b"' % format_timestamp(expires_at.at(now)).encode()
-    envelope += b"}"
     if len(envelope) > largest:
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
-    if (type == CODE_TYPE) != (ATTRIBUTE in members):
-        raise InvalidRequest(
-            f"Jobs of type {CODE_TYPE!r} must have the attribute {ATTRIBUTE!r}, and other jobs must not.", field="type"
-        )
-    if ATTRIBUTE in members:
-        read_code(members[ATTRIBUTE])
-    if (type == WAIT_TYPE) != (WAITS_FOR in members):
-        raise InvalidRequest(
-            f"Jobs of type {WAIT_TYPE!r} must have the attribute {WAITS_FOR!r}, and other jobs must not.",
-            field=WAITS_FOR,
-        )
-    wait = read_wait(members[WAITS_FOR]) if WAITS_FOR in members else None
-    agent = read_agent(members) if is_agent_task(members) else None
-    needs, timeout = None, options.timeout
-    if has_requirements(members):
-        resources = read_resources(members)
-        timeout = resources.timeout or timeout
-        needs = None if resources.needs is None else resources.needs.key
-    reacts, notices = 0, tuple[Notify, ...]()
-    if REACTIONS in members:
-        reactions = read_reactions(members[REACTIONS])
-        reacts = bits_of(reactions)
-        if "on_reminder" in reactions and type != WAIT_TYPE:
-            raise InvalidRequest("Only wait steps can have 'on_reminder'.", field=f"{REACTIONS}.on_reminder")
-        everything = [action for actions in reactions.values() for action in actions]
-        notices = tuple(action for action in everything if isinstance(action, Notify))
-        for action in everything:
-            if isinstance(action, Enqueue):
-                read_job(dict(action.job), now, largest=largest, tenant=owner)  # validates it
-    if EXPIRATION in members:
-        read_expiration_delay(members[EXPIRATION])  # validates it
-        reacts |= KEPT
-    if "workflow_id" not in members and b'"$lookup"' in bytes(args_raw) and check_lookups(args_raw):
-        reacts |= LOOKUP_BIT
+    attributes = read_attributes(type, args, members)
+    for reaction in attributes.enqueues:
+        read_job(dict(reaction.job), now, largest=largest, tenant=owner)  # validates it
     unique_key = None
     if options.unique is not None:
-        unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args_raw, meta))
+        unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args, meta))
     limit = options.limit
     if owner and limit is not None:
         limit = msgspec.structs.replace(limit, key=qualify(owner, limit.key))
@@ -244,9 +177,9 @@ def read_job(
         envelope=envelope,
         id_is_given=given_id is not None,
         pending=options.pending,
-        scheduled_at=None if scheduled_at is None else scheduled_at.at(now),
-        expires_at=None if expires_at is None else expires_at.at(now),
-        timeout=timeout,
+        scheduled_at=scheduled_at,
+        expires_at=expires_at,
+        timeout=attributes.timeout or options.timeout,
         lease=options.lease,
         unique=options.unique,
         unique_key=unique_key,
@@ -254,12 +187,61 @@ def read_job(
         limit=limit,
         tenant=owner,
         version=members.get("version"),
-        needs=needs,
-        agent=agent,
-        reacts=reacts,
-        wait=wait,
-        notices=notices,
+        needs=attributes.needs,
+        agent=attributes.agent,
+        reacts=attributes.reacts,
+        wait=attributes.wait,
+        notices=attributes.notices,
     )
+
+
+def _read_type_and_args(members: Members) -> tuple[str, bytes]:
+    type, args = members.pop("type", None), members.pop("args", None)
+    if type is None:
+        raise InvalidRequest("The job has no 'type'.", field="type", validation="required")
+    if args is None:
+        raise InvalidRequest("The job has no 'args'.", field="args", validation="required")
+    name = read_type(bytes(_without_version(type, members)))
+    args_json = bytes(args)
+    if args_json[:1] != b"[":
+        raise InvalidRequest(
+            f"The 'args' attribute must be a JSON array, not {kind(args_json)}.",
+            field="args",
+            expected="array",
+            received=kind(args_json),
+        )
+    return name, args_json
+
+
+def _read_meta(members: Members) -> bytes:
+    meta = bytes(members.pop("meta", b"{}"))
+    if meta[:1] != b"{":
+        if meta != b"null":
+            raise InvalidRequest(f"The 'meta' attribute must be a JSON object, not {kind(meta)}.", field="meta")
+        meta = b"{}"
+    elif meta != b"{}":
+        check_names(meta, "'meta'")
+    if len(meta) > MAX_META_BYTES:
+        raise PayloadTooLarge(f"'meta' takes {len(meta)} bytes; at most {MAX_META_BYTES} are allowed.", field="meta")
+    return meta
+
+
+def _other_members(members: Members) -> bytes:
+    return b"".join(
+        b",%b:%b" % (_encode(name), bytes(value))
+        for name, value in members.items()
+        if name not in _SYSTEM_NAMES and name not in SYSTEM_MANAGED
+    )
+
+
+def _relative_times(options: JobOptions, scheduled_at: int | None, expires_at: int | None) -> bytes:
+    """Return the members for times that count from the request; absolute ones are in the fragment of the options."""
+    times = b""
+    if scheduled_at is not None and options.scheduled_at is not None and options.scheduled_at.relative:
+        times = b',"scheduled_at":"%b"' % format_timestamp(scheduled_at).encode()
+    if expires_at is not None and options.expires_at is not None and options.expires_at.relative:
+        times += b',"expires_at":"%b"' % format_timestamp(expires_at).encode()
+    return times
 
 
 def read_owner(meta: bytes, tenant: str | None, otherwise: str) -> tuple[str, bytes]:

@@ -140,37 +140,7 @@ def parse_retry_policy(given: Any) -> RetryPolicy:
     """
     if not isinstance(given, dict):
         raise InvalidPolicy("retry must be an object.", field="retry")
-    fields: dict[str, Any] = {}
-    if (attempts := given.get("max_attempts")) is not None:
-        if type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS_LIMIT:
-            raise _broken("max_attempts", f"must be an integer from 0 to {MAX_ATTEMPTS_LIMIT}", attempts)
-        fields["max_attempts"] = attempts
-    if (coefficient := given.get("backoff_coefficient")) is not None:
-        if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 1 <= coefficient <= 1e6:
-            raise _broken("backoff_coefficient", "must be a number from 1.0 to 1000000", coefficient)
-        fields["backoff_coefficient"] = float(coefficient)
-    if (jitter := given.get("jitter")) is not None:
-        if not isinstance(jitter, bool):
-            raise _broken("jitter", "must be true or false", jitter)
-        fields["jitter"] = jitter
-    if (errors := given.get("non_retryable_errors")) is not None:
-        if not isinstance(errors, list) or not all(isinstance(entry, str) and entry for entry in errors):
-            raise _broken("non_retryable_errors", "must be an array of non-empty strings", errors)
-        fields["non_retryable_errors"] = tuple(errors)
-    if (exhaustion := given.get("on_exhaustion")) is not None:
-        if exhaustion not in ("discard", "dead_letter"):
-            raise _broken("on_exhaustion", "must be 'discard' or 'dead_letter'", exhaustion)
-        fields["on_exhaustion"] = exhaustion
-    for name in ("backoff_strategy", "strategy", "backoff"):
-        if (backoff := given.get(name)) is not None:
-            if not isinstance(backoff, str) or backoff not in _BACKOFFS:
-                raise _broken(name, f"must be one of {', '.join(_BACKOFFS)}", backoff)
-            fields["backoff"] = _BACKOFFS[backoff]
-            break
-    for name in ("initial_interval", "max_interval"):
-        if (interval := _interval(given, name)) is not None:
-            fields[name] = interval
-    policy = RetryPolicy(**fields)
+    policy = RetryPolicy(**_limits(given), **_backoff(given))
     if policy.initial_interval <= 0:
         shown = given.get("initial_interval", given.get("initial_interval_ms"))
         raise _broken("initial_interval", "must be longer than zero", shown)
@@ -181,6 +151,47 @@ def parse_retry_policy(given: Any) -> RetryPolicy:
             given.get("max_interval", given.get("max_interval_ms")),
         )
     return policy
+
+
+def _limits(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that say how often and after which errors a job is retried."""
+    fields: dict[str, Any] = {}
+    if (attempts := given.get("max_attempts")) is not None:
+        if type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS_LIMIT:
+            raise _broken("max_attempts", f"must be an integer from 0 to {MAX_ATTEMPTS_LIMIT}", attempts)
+        fields["max_attempts"] = attempts
+    if (errors := given.get("non_retryable_errors")) is not None:
+        if not isinstance(errors, list) or not all(isinstance(entry, str) and entry for entry in errors):
+            raise _broken("non_retryable_errors", "must be an array of non-empty strings", errors)
+        fields["non_retryable_errors"] = tuple(errors)
+    if (exhaustion := given.get("on_exhaustion")) is not None:
+        if exhaustion not in ("discard", "dead_letter"):
+            raise _broken("on_exhaustion", "must be 'discard' or 'dead_letter'", exhaustion)
+        fields["on_exhaustion"] = exhaustion
+    return fields
+
+
+def _backoff(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that say how long a job waits before it is retried."""
+    fields: dict[str, Any] = {}
+    if (coefficient := given.get("backoff_coefficient")) is not None:
+        if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 1 <= coefficient <= 1e6:
+            raise _broken("backoff_coefficient", "must be a number from 1.0 to 1000000", coefficient)
+        fields["backoff_coefficient"] = float(coefficient)
+    if (jitter := given.get("jitter")) is not None:
+        if not isinstance(jitter, bool):
+            raise _broken("jitter", "must be true or false", jitter)
+        fields["jitter"] = jitter
+    for name in ("backoff_strategy", "strategy", "backoff"):
+        if (backoff := given.get(name)) is not None:
+            if not isinstance(backoff, str) or backoff not in _BACKOFFS:
+                raise _broken(name, f"must be one of {', '.join(_BACKOFFS)}", backoff)
+            fields["backoff"] = _BACKOFFS[backoff]
+            break
+    for name in ("initial_interval", "max_interval"):
+        if (interval := _interval(given, name)) is not None:
+            fields[name] = interval
+    return fields
 
 
 def _interval(given: dict[str, Any], name: str) -> int | None:

@@ -63,6 +63,27 @@ _TIMES: Final = tuple(
 
 def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
     """Return the SQL condition of a filter, ``TRUE`` if all jobs match, and its parameters. ``meta`` is left out."""
+    parts, parameters = _equalities(chosen)
+    if chosen.has_own_expiration is not None:
+        parts.append(f"node IS NULL AND due_at IS {'NOT ' * chosen.has_own_expiration}NULL")
+    for name in ("type", "error_type"):
+        if (pattern := getattr(chosen, name)) is None:
+            continue
+        if pattern.endswith("*"):
+            parts.append(f"{name} >= :{name} AND {name} < :{name}_end")
+            parameters |= {name: pattern[:-1], f"{name}_end": pattern[:-1] + "\U0010ffff"}
+        else:
+            parts.append(f"{name} = :{name}")
+            parameters[name] = pattern
+    for name, column, sign in _TIMES:
+        if (moment := getattr(chosen, name)) is not None:
+            parts.append(f"{column} {sign} :{name}")
+            parameters[name] = moment
+    return " AND ".join(parts) or "TRUE", parameters
+
+
+def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
+    """Return the conditions on columns that must have, or must not have, one of some values."""
     parts: list[str] = []
     parameters: dict[str, Any] = {}
     if chosen.states:
@@ -82,22 +103,7 @@ def conditions(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
             names = [f"except_{column}_{number}" for number in range(len(left_out))]
             parts.append(f"{column} NOT IN (:{', :'.join(names)})")
             parameters |= dict(zip(names, left_out, strict=True))
-    if chosen.has_own_expiration is not None:
-        parts.append(f"node IS NULL AND due_at IS {'NOT ' * chosen.has_own_expiration}NULL")
-    for name in ("type", "error_type"):
-        if (pattern := getattr(chosen, name)) is None:
-            continue
-        if pattern.endswith("*"):
-            parts.append(f"{name} >= :{name} AND {name} < :{name}_end")
-            parameters |= {name: pattern[:-1], f"{name}_end": pattern[:-1] + "\U0010ffff"}
-        else:
-            parts.append(f"{name} = :{name}")
-            parameters[name] = pattern
-    for name, column, sign in _TIMES:
-        if (moment := getattr(chosen, name)) is not None:
-            parts.append(f"{column} {sign} :{name}")
-            parameters[name] = moment
-    return " AND ".join(parts) or "TRUE", parameters
+    return parts, parameters
 
 
 class Step(msgspec.Struct, frozen=True):

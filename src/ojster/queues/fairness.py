@@ -25,15 +25,23 @@ class Sharing(msgspec.Struct, frozen=True):
     Parameters
     ----------
     strategy:
-        ``strict``: the first queue with jobs; ``round-robin``: one queue after the other; ``weighted``: by weight;
-        ``least-loaded``: the queue with the most jobs, for the workers with free capacity, the least loaded one first.
+        ``strict``, the default: the first queue with jobs; ``round-robin``: one queue after the other; ``weighted``: by
+        weight; ``least-loaded``: the queue with the most jobs, for the workers with free capacity, the least loaded one
+        first.
     weights:
-        Pairs of a queue and its weight. Queues that are left out have the weight 1.
+        Pairs of a queue and its weight, used by ``weighted``. Queues that are left out have the weight 1.
     least_share:
-        Minimum share of the jobs handed out for each queue that has jobs, from 0 to 1.
+        Minimum share of the jobs handed out for each queue that has jobs, from 0 to 1; 0 by default.
     rotation:
-        Time without service after which a queue with jobs is served under any strategy, in microseconds; ``None``:
-        never.
+        Time without service after which a queue with jobs is served under any strategy, in microseconds; ``None``, the
+        default: never.
+
+    Examples
+    --------
+    >>> from ojster import Sharing
+    >>> sharing = Sharing("weighted", weights=(("critical", 3.0),))
+    >>> sharing.weight("critical"), sharing.weight("default")
+    (3.0, 1)
     """
 
     strategy: Strategy = "strict"
@@ -47,7 +55,18 @@ class Sharing(msgspec.Struct, frozen=True):
         return self.strategy == "strict" and not self.least_share and self.rotation is None
 
     def weight(self, queue: str) -> float:
-        """Return the weight of a queue."""
+        """Return the weight of a queue.
+
+        Parameters
+        ----------
+        queue:
+            Name of the queue.
+
+        Returns
+        -------
+        float
+            The weight; 1 for queues without one, and under every strategy except ``weighted``.
+        """
         if self.strategy != "weighted":
             return 1
         return next((weight for name, weight in self.weights if name == queue), 1)

@@ -252,15 +252,7 @@ class Sandbox:
             The code asks for a module that is not allowed, exceeds its timeout or a limit, or cannot be confined; or
             the child was killed, died, or sent a malformed frame.
         """
-        wanted = self.modules if request.modules is None else request.modules
-        if unknown := sorted(set(wanted) - set(self.modules)):
-            raise CodeFailed(
-                Failure(
-                    "ModuleNotAllowed",
-                    f"The worker does not allow the module {unknown[0]!r}. Allowed: {', '.join(self.modules)}.",
-                    retryable=False,
-                )
-            )
+        wanted = self._allowed(request)
         seconds = DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout
         async with _scratch() as scratch:
             given = msgspec.structs.asdict(request) | {
@@ -272,18 +264,7 @@ class Sandbox:
                 "scratch": None if self.guarantee == "weak" else scratch,
                 "limits": {"memory": self.memory, "seconds": math.ceil(seconds) + 1, "file": MAX_FILE_BYTES},
             }
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I",
-                "-B",
-                _CHILD,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                cwd=scratch,
-                env={"LANG": "C.UTF-8"},
-                start_new_session=True,
-            )
+            process = await _start_child(scratch)
             watching = asyncio.create_task(_watch(process, scratch))
             try:
                 async with asyncio.timeout(seconds):
@@ -300,6 +281,19 @@ class Sandbox:
                     async with asyncio.timeout(CHILD_EXIT_WAIT_SECONDS):
                         await process.stdout.read()  # the exit is not noticed while output is unread
                         await process.wait()
+
+    def _allowed(self, request: Request) -> Sequence[str]:
+        """Return the modules that the code asks for."""
+        wanted = self.modules if request.modules is None else request.modules
+        if unknown := sorted(set(wanted) - set(self.modules)):
+            raise CodeFailed(
+                Failure(
+                    "ModuleNotAllowed",
+                    f"The worker does not allow the module {unknown[0]!r}. Allowed: {', '.join(self.modules)}.",
+                    retryable=False,
+                )
+            )
+        return wanted
 
     async def _exchange_frames(
         self, process: asyncio.subprocess.Process, request: bytes, on_note: Callable[[bytes], Awaitable[None]] | None
@@ -381,6 +375,21 @@ def _remove_stale() -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < time.time() - STALE_SCRATCH_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+async def _start_child(scratch: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-B",
+        _CHILD,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        cwd=scratch,
+        env={"LANG": "C.UTF-8"},
+        start_new_session=True,
+    )
 
 
 async def _watch(process: asyncio.subprocess.Process, scratch: str) -> None:

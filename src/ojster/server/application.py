@@ -143,28 +143,10 @@ class Application:
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
-        app: ASGIApp = starlette
+        self._app: ASGIApp = starlette
         if cors_origins:
-            app = CORSMiddleware(
-                app,
-                allow_origins=list(cors_origins),
-                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
-                allow_headers=[
-                    "Content-Type",
-                    "Accept",
-                    "Authorization",
-                    "X-Request-Id",
-                    "OJS-Version",
-                    "X-OJS-Tenant",
-                    "Idempotency-Key",
-                    "Last-Event-ID",
-                    "OJS-Block-Timeout",
-                ],
-                expose_headers=list(EXPOSED_HEADERS),
-                max_age=86_400,
-            )
+            self._app = _with_cors(starlette, cors_origins)
             self._direct = {}
-        self._app = app
         self.direct = {(method.encode(), path.encode()): endpoint for (method, path), endpoint in self._direct.items()}
         """Endpoints that the protocol may call directly, without middleware, by method and path."""
 
@@ -251,3 +233,25 @@ class Application:
 
     async def _show_docs(self, exchange: HttpRequest) -> Answer:
         return Answer(openapi.page(self._described), content_type=b"text/html; charset=utf-8")
+
+
+def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Return an application that browsers on other origins may call."""
+    return CORSMiddleware(
+        app,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
+        allow_headers=[
+            "Content-Type",
+            "Accept",
+            "Authorization",
+            "X-Request-Id",
+            "OJS-Version",
+            "X-OJS-Tenant",
+            "Idempotency-Key",
+            "Last-Event-ID",
+            "OJS-Block-Timeout",
+        ],
+        expose_headers=list(EXPOSED_HEADERS),
+        max_age=86_400,
+    )

@@ -124,12 +124,6 @@ def serve(
     engine = Service(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
     for plugin in plugins:
         plugin(engine)
-    worker = None
-    if app is not None:
-        app.work_on(engine, url)
-        if not app.orchestrators:
-            raise InvalidRequest("The application has no orchestrators to run. Add one, or leave out the application.")
-        worker = Worker(app, queues=tuple(map(queue_of, app.orchestrators)))
     is_local = _is_loopback(host)
     guarded = not is_local if guarded is None else guarded
     if not guarded and not is_local:
@@ -141,9 +135,21 @@ def serve(
         tenants=tenants,
         guarded=guarded,
         smtp=mail_server,
-        worker=worker,
+        worker=None if app is None else _worker_of(app, engine, url),
     )
-    config = uvicorn.Config(
+    _Server(_listening(application, host, port, log_level), application).run()
+
+
+def _worker_of(app: App, service: Service, url: str) -> Worker:
+    """Return the worker that runs the orchestrators of an application inside the server."""
+    app.work_on(service, url)
+    if not app.orchestrators:
+        raise InvalidRequest("The application has no orchestrators to run. Add one, or leave out the application.")
+    return Worker(app, queues=tuple(map(queue_of, app.orchestrators)))
+
+
+def _listening(application: Application, host: str, port: int, log_level: str) -> uvicorn.Config:
+    return uvicorn.Config(
         application,
         host=host,
         port=port,
@@ -159,4 +165,3 @@ def serve(
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=75,
     )
-    _Server(config, application).run()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ojster.app import App
-from ojster.context import Released
+from ojster.outcomes import Released
 from ojster.worker.execution import failure_of
 
 

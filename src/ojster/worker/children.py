@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.context import Released
 from ojster.job_type import JobType
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release
+from ojster.outcomes import Released
 
 _HEADER: Final = 4
 

@@ -8,13 +8,14 @@ from typing import Any, Final, get_args
 import msgspec
 
 from ojster.client.interface import Client
-from ojster.context import JobContext, Released
+from ojster.context import JobContext
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import read_members
 from ojster.core.values import to_json
 from ojster.jobs.code import ATTRIBUTE, read_code
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release, Then
+from ojster.outcomes import Released
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import Properties

@@ -18,13 +18,14 @@ import msgspec
 
 from ojster import tracing
 from ojster.app import App
-from ojster.context import JobContext, Outcome, RateLimited, Released, enter_job
+from ojster.context import JobContext, enter_job
 from ojster.core.values import to_json, to_timestamp
 from ojster.job_options import error_type
 from ojster.job_type import JobType
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.outcomes import Outcome, RateLimited, Released
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner

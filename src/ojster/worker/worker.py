@@ -77,33 +77,55 @@ class Worker:
     app:
         The application with the handlers, and the database or server to fetch from.
     queues:
-        The queues to fetch from, by descending priority.
+        The queues to fetch from, by descending priority; ``default`` by default. The queues of the application's
+        orchestrators are added.
     concurrency:
-        Maximum number of jobs that run at once.
+        Maximum number of jobs that run at once; 10 by default.
     grace:
-        Time jobs get to finish after ``stop``, in seconds. Unfinished jobs are then handed back.
+        Time jobs get to finish after ``stop``, in seconds; 25 by default. Unfinished jobs are then handed back.
     lease:
-        Lease of a job, in seconds; heartbeats extend it. After a crash, other workers get the job when it expires.
+        Lease of a job, in seconds; 30 by default. Heartbeats extend it. After a crash, other workers get the job when
+        it expires.
     labels:
-        Labels that describe the worker to operators.
+        Labels that describe the worker to operators; none by default.
     sharing:
         Fairness between the queues. The default is strict: the first queue that has a job is served.
     pool:
-        The pool that the worker joins. If it is configured, it determines the queues and their fairness.
+        The pool that the worker joins; none by default. If it is configured, it determines the queues and their
+        fairness.
     capabilities:
-        Resources that the worker provides for jobs with requirements: ``gpu``, ``memory_gb``, ``labels``, …
+        Resources that the worker provides for jobs with requirements: ``gpu``, ``memory_gb``, ``labels``, … None by
+        default.
     code:
-        The sandbox for jobs that carry code. ``None``: the worker runs no such jobs.
+        The sandbox for jobs that carry code. ``None``, the default: the worker runs no such jobs.
     identity:
         The file with the worker's id. After a restart the worker keeps its id, and the jobs that it held before are
-        handed back at once. ``None``: the worker gets a new id at every start.
+        handed back at once. ``None``, the default: the worker gets a new id at every start.
 
     Raises
     ------
+    ValueError
+        ``queues`` is empty, or ``concurrency`` is less than 1.
     InvalidRequest
         The capabilities are malformed.
     IdentityTaken, OSError
         Another worker runs with the identity, or its file cannot be read or created.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, Worker
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("number.double")
+    ... def double(number: int) -> int:
+    ...     return 2 * number
+    >>> async def main() -> None:
+    ...     handle = await double.aenqueue(21)
+    ...     await Worker(app, concurrency=4).run(until_empty=True)
+    ...     print(await handle.aresult())
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    42
 
     Spec: ojs-ml-resources 11
     """
@@ -183,7 +205,13 @@ class Worker:
             self._become("running")
 
     def stop(self, grace: float | None = None) -> None:
-        """Finish running jobs within the grace period (in seconds), hand back the rest, and let ``run`` return."""
+        """Finish running jobs within the grace period, hand back the rest, and let ``run`` return.
+
+        Parameters
+        ----------
+        grace:
+            Grace period, in seconds; ``None``, the default: the worker's own.
+        """
         if grace is not None:
             self.grace = grace
         self._become("terminate")
@@ -205,7 +233,7 @@ class Worker:
         Parameters
         ----------
         until_empty:
-            Return as soon as no job is available and all outcomes are reported.
+            Return as soon as no job is available and all outcomes are reported. The default is false.
 
         Raises
         ------

@@ -46,7 +46,6 @@ from ojster.workflows.states import change_node, change_workflow
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
-
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _END_OF_JOB: Final = {

@@ -6,6 +6,7 @@ Spec: ojs-workflows 11.1
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ojster.collections.contents import promise
 from ojster.core.errors import Duplicate, OjsterError
@@ -20,6 +21,34 @@ from ojster.workflows.graph import (
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.states import change_workflow
 from ojster.workflows.targets import refuse_target
+
+_GIVEN_COLUMNS: Final = (
+    "id",
+    "type",
+    "name",
+    "scheduled_at",
+    "expires_at",
+    "timeout",
+    "params",
+    "metadata",
+    "tenant",
+    "definition",
+    "definition_version",
+    "target",
+    "target_key",
+    "start",
+    "locks",
+    "on_lost_worker",
+    "attempt",
+    "previous_attempt",
+    "expiration_delay",
+)
+"""Columns that take the value of the attribute of the same name of the new workflow."""
+
+_INSERT: Final = (
+    f"INSERT INTO workflows ({', '.join(_GIVEN_COLUMNS)}, state, created_at, due_at, nodes, jobs) "
+    f"VALUES (:{', :'.join(_GIVEN_COLUMNS)}, 'pending', :now, :due_at, 0, 0) RETURNING seq"
+)
 
 
 def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
@@ -55,48 +84,16 @@ def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | Ojste
 
 
 def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
+    given = {column: getattr(new, column) for column in _GIVEN_COLUMNS}
     due_at = min((moment for moment in (new.scheduled_at, new.expires_at) if moment is not None), default=None)
-    values = {
-        "id": new.id,
-        "type": new.type,
-        "name": new.name,
-        "now": tx.now,
-        "due_at": due_at,
-        "scheduled_at": new.scheduled_at,
-        "expires_at": new.expires_at,
-        "timeout": new.timeout,
-        "params": new.params,
-        "metadata": new.metadata,
-        "tenant": new.tenant,
-        "definition": new.definition,
-        "definition_version": new.definition_version,
-        "target": new.target,
-        "target_key": new.target_key,
-        "start": new.start,
-        "locks": new.locks,
-        "on_lost_worker": new.on_lost_worker,
-        "attempt": new.attempt,
-        "previous_attempt": new.previous_attempt,
-        "expiration_delay": new.expiration_delay,
-    }
-    ((seq,),) = tx.execute(
-        "INSERT INTO workflows (id, type, name, state, created_at, due_at, scheduled_at, expires_at, timeout, nodes, "
-        "jobs, params, metadata, tenant, definition, definition_version, target, target_key, start, locks, "
-        "on_lost_worker, attempt, previous_attempt, expiration_delay) VALUES "
-        "(:id, :type, :name, 'pending', :now, :due_at, :scheduled_at, :expires_at, :timeout, 0, 0, :params, "
-        ":metadata, :tenant, :definition, :definition_version, :target, :target_key, :start, :locks, "
-        ":on_lost_worker, :attempt, :previous_attempt, :expiration_delay) RETURNING seq",
-        values,
-    )
+    ((seq,),) = tx.execute(_INSERT, given | {"now": tx.now, "due_at": due_at})
     tx.execute_many(
         "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, 1)",
         [(seq, name, bytes(value)) for name, value in new.properties.items()],
     )
     return Workflow(
+        **given,
         seq=seq,
-        id=new.id,
-        type=new.type,
-        name=new.name,
         state=WorkflowState.PENDING,
         version=0,
         created_at=tx.now,
@@ -104,9 +101,6 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         cancelled_at=None,
         finished_at=None,
         due_at=due_at,
-        scheduled_at=new.scheduled_at,
-        expires_at=new.expires_at,
-        timeout=new.timeout,
         held_at=None,
         nodes=0,
         jobs=0,
@@ -114,20 +108,7 @@ def _insert(tx: Transaction, new: NewWorkflow) -> Workflow:
         failed=0,
         cancelled=0,
         retries=0,
-        params=new.params,
-        metadata=new.metadata,
         error=None,
-        tenant=new.tenant,
-        definition=new.definition,
-        definition_version=new.definition_version,
-        target=new.target,
-        target_key=new.target_key,
-        start=new.start,
-        locks=new.locks,
-        on_lost_worker=new.on_lost_worker,
-        attempt=new.attempt,
-        previous_attempt=new.previous_attempt,
-        expiration_delay=new.expiration_delay,
     )
 
 

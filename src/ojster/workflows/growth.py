@@ -12,9 +12,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.job import NODE_BITS, Job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
-from ojster.workflows.graph import (
-    Graph,
-)
+from ojster.workflows.graph import Graph
 from ojster.workflows.node import TWO_PART, Kind, Node
 from ojster.workflows.planner import Planner
 
@@ -37,14 +35,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     graph.lock([job.node >> NODE_BITS])
     graph.load([job.node])
     node = graph.nodes[job.node]
-    container = graph.container_of(node)
-    while container.kind == Kind.FALLBACK:
-        container = graph.container_of(container)
-    if container.kind in TWO_PART or _is_compensation(graph, container):
-        raise InvalidRequest(
-            f"The job {job.id} cannot append steps here. "
-            "Append steps in a chain, a group or a graph that is not a compensation."
-        )
+    container = _growing_container(graph, node, job)
     if node.verdict is not None:
         return  # it was told to stop, so nothing new starts
     workflow = graph.workflow_of(node)
@@ -82,6 +73,19 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     run = Advance(graph)
     run.decide(fresh)
     run.go()
+
+
+def _growing_container(graph: Graph, node: Node, job: Job) -> Node:
+    """Return the container that the steps of a node are added to."""
+    container = graph.container_of(node)
+    while container.kind == Kind.FALLBACK:
+        container = graph.container_of(container)
+    if container.kind in TWO_PART or _is_compensation(graph, container):
+        raise InvalidRequest(
+            f"The job {job.id} cannot append steps here. "
+            "Append steps in a chain, a group or a graph that is not a compensation."
+        )
+    return container
 
 
 def _by_number(node: Node) -> Node:

@@ -15,7 +15,8 @@ from ojster.files.transfer import restore
 from ojster.jobs.failure import Failure
 from ojster.workflow import DrawingFormat
 from ojster.workflows.drawing import draw
-from ojster.workflows.info import WorkflowError, WorkflowInfo
+from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.run_errors import WorkflowCancelled, WorkflowFailed
 from ojster.workflows.status import WorkflowStatus
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
@@ -23,6 +24,8 @@ from ojster.workflows.workflows import Review
 
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a workflow's result, in seconds."""
+
+
 MAX_WATCH_POLL_SECONDS: Final = 1.0
 """Maximum long-poll wait while watching a workflow, in seconds.
 
@@ -39,20 +42,35 @@ class Connected(Protocol):
         """Return the client for the running event loop."""
 
 
-class WorkflowFailed(Exception):
-    """A caller waited for a workflow's result, but the workflow failed or was undone. ``error`` gives the reason."""
-
-    def __init__(self, message: str, error: WorkflowError | None) -> None:
-        super().__init__(message)
-        self.error = error
-
-
-class WorkflowCancelled(Exception):
-    """A caller waited for a workflow's result, but the workflow was cancelled."""
-
-
 class AsyncRun:
-    """A started workflow, for asynchronous code. ``Run`` is the same for synchronous code."""
+    """A started workflow, for asynchronous code. ``Run`` is the same for synchronous code.
+
+    ``App.astart`` and ``App.afind_workflow`` return it.
+
+    Parameters
+    ----------
+    app:
+        The application that the workflow belongs to.
+    info:
+        The workflow.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, Worker, chain, result_of
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("number.double")
+    ... def double(number: int) -> int:
+    ...     return 2 * number
+    >>> async def main() -> None:
+    ...     run = await app.astart(chain(double.s(10), double.s(result_of(0))))
+    ...     await Worker(app).run(until_empty=True)
+    ...     await run.result()
+    ...     print(run.state, [step.state for step in run.info.steps])
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    completed ['completed', 'completed']
+    """
 
     def __init__(self, app: Connected, info: WorkflowInfo) -> None:
         self._app = app
@@ -77,19 +95,35 @@ class AsyncRun:
         return self._info
 
     async def refresh(self) -> WorkflowInfo:
-        """Read the workflow again and return it."""
+        """Read the workflow again.
+
+        Returns
+        -------
+        WorkflowInfo
+            The workflow with all its steps.
+
+        Raises
+        ------
+        NotFound
+            The workflow does not exist any more.
+        """
         self._info = await self._app.client().workflows.show(self.id)
         return self._info
 
     async def result(self, timeout: float | None = None) -> Any:
-        """Wait until the workflow has finished, and return its result: a list for a group, a batch or a map.
+        """Wait until the workflow has finished, and return its result.
 
         If the workflow is retried as a whole, this object switches to the new workflow, which has another id.
 
         Parameters
         ----------
         timeout:
-            Maximum wait, in seconds. ``None``: no limit.
+            Maximum wait, in seconds. ``None``, the default: no limit.
+
+        Returns
+        -------
+        Any
+            The result of the workflow, a JSON value: a list for a group, a batch or a map.
 
         Raises
         ------
@@ -114,7 +148,13 @@ class AsyncRun:
                 raise TimeoutError(f"Workflow {self.id} is still {head.state} after {timeout} s. Use a longer timeout.")
 
     async def watch(self) -> AsyncIterator[WorkflowInfo]:
-        """Yield the workflow now and after each change, until it has finished."""
+        """Yield the workflow now and after each change, until it has finished.
+
+        Yields
+        ------
+        WorkflowInfo
+            The workflow with all its steps.
+        """
         client = self._app.client()
         info, shown = await self.refresh(), b""
         while True:
@@ -126,7 +166,23 @@ class AsyncRun:
             info = self._info = await client.workflows.show(self.id, wait=MAX_WATCH_POLL_SECONDS, version=info.version)
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
-        """Return a diagram of the workflow as of the last read: Mermaid text or an SVG document."""
+        """Return a diagram of the workflow as of the last read.
+
+        Parameters
+        ----------
+        format:
+            ``mermaid`` (the default) or ``svg``.
+
+        Returns
+        -------
+        str
+            The text of a Mermaid diagram, or an SVG document.
+
+        Raises
+        ------
+        ValueError
+            The format is unknown.
+        """
         return draw(self._info, format)
 
     async def cancel(self) -> None:
@@ -158,7 +214,16 @@ class AsyncRun:
         self._info = await self._app.client().workflows.release(self.id)
 
     async def approve(self, step: str, notes: str | None = None, *, author: str | None = None) -> None:
-        """Approve a step, named by its path.
+        """Approve a step.
+
+        Parameters
+        ----------
+        step:
+            Path of the step.
+        notes:
+            Text for people; none by default.
+        author:
+            Name of the reviewer; none by default.
 
         Raises
         ------
@@ -176,7 +241,12 @@ class AsyncRun:
         self._info = await self._app.client().workflows.review_step(Review(self.id, step, None, notes, author))
 
     async def cancel_step(self, step: str) -> None:
-        """Cancel a step, named by its path, with all steps inside it, including active jobs.
+        """Cancel a step with all steps inside it, including active jobs.
+
+        Parameters
+        ----------
+        step:
+            Path of the step.
 
         Raises
         ------
@@ -186,14 +256,15 @@ class AsyncRun:
         self._info = await self._app.client().workflows.cancel_step(StepAddress(self.id, step))
 
     async def resume(self, result: Any = None, *, error: str | None = None, step: str | None = None) -> None:
-        """Resume the workflow's suspended job (``Wait``).
+        """Resume the workflow's suspended job (``Wait``) or wait step (``wait``).
 
         Parameters
         ----------
         result:
-            The value that the job waits for: any JSON value.
+            The value that the job waits for: any JSON value; ``None`` by default.
         error:
-            The reason why the value will not come. If given, the job fails without a retry and ``result`` is ignored.
+            The reason why the value will not come; none by default. If given, the job fails without a retry and
+            ``result`` is ignored.
         step:
             The path of the suspended step. Required if several steps are suspended.
 
@@ -201,26 +272,68 @@ class AsyncRun:
         ------
         NotFound, Conflict
             The step does not exist, no step is suspended, or several are and ``step`` is missing.
+        TypeError
+            ``result`` is not a JSON value.
         """
         failure = None if error is None else Failure("ResumedWithError", error, "resumed_with_error", retryable=False)
         item = WorkflowResumption(self.id, step, None if failure else to_json(result), failure)
         self._info = await self._app.client().workflows.resume(item)
 
     async def status(self) -> WorkflowStatus:
-        """Return the results of ended steps, by branch and in the order in which they ended, and the current steps."""
+        """Return the results of ended steps, and the current steps.
+
+        Returns
+        -------
+        WorkflowStatus
+            The results, by branch and in the order in which the steps ended, and the steps in progress.
+        """
         return await self._app.client().workflows.status(self.id)
 
     async def properties(self) -> dict[str, Any]:
-        """Return the workflow's shared properties, by name."""
+        """Return the workflow's shared properties.
+
+        Returns
+        -------
+        dict
+            The values, by name.
+        """
         return {name: one.decoded() for name, one in (await self._app.client().workflows.properties(self.id)).items()}
 
     async def notes(self) -> list[Any]:
-        """Return the notes on the workflow and its jobs, oldest first."""
+        """Return the notes on the workflow and its jobs.
+
+        Returns
+        -------
+        list
+            The notes, oldest first.
+        """
         return [msgspec.json.decode(one.note) for one in await self._app.client().workflows.notes(self.id)]
 
 
 class Run:
-    """A started workflow, for synchronous code. See ``AsyncRun``."""
+    """A started workflow, for synchronous code. See ``AsyncRun``.
+
+    ``App.start`` and ``App.find_workflow`` return it.
+
+    Parameters
+    ----------
+    app:
+        The application that the workflow belongs to.
+    info:
+        The workflow.
+
+    Examples
+    --------
+    >>> from ojster import App, gate
+    >>> app = App("sqlite:///:memory:")
+    >>> run = app.start(gate("review"))
+    >>> run.state
+    'running'
+    >>> run.approve("review", notes="looks good")
+    >>> run.state
+    'completed'
+    >>> app.close()
+    """
 
     def __init__(self, app: Connected, info: WorkflowInfo) -> None:
         self._app = app
@@ -245,15 +358,43 @@ class Run:
         return self._run.info
 
     def refresh(self) -> WorkflowInfo:
-        """Read the workflow again. See ``AsyncRun.refresh``."""
+        """Read the workflow again. See ``AsyncRun.refresh``.
+
+        Returns
+        -------
+        WorkflowInfo
+            The workflow with all its steps.
+        """
         return self._app._event_loop_thread.call(self._run.refresh())
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait until the workflow has finished, and return its result. See ``AsyncRun.result``."""
+        """Wait until the workflow has finished, and return its result. See ``AsyncRun.result``.
+
+        Parameters
+        ----------
+        timeout:
+            Maximum wait, in seconds. ``None``, the default: no limit.
+
+        Returns
+        -------
+        Any
+            The result of the workflow, a JSON value: a list for a group, a batch or a map.
+
+        Raises
+        ------
+        TimeoutError, WorkflowFailed, WorkflowCancelled
+            See ``AsyncRun.result``.
+        """
         return self._app._event_loop_thread.call(self._run.result(timeout))
 
     def watch(self) -> Iterator[WorkflowInfo]:
-        """Yield the workflow after each change, until it has finished. See ``AsyncRun.watch``."""
+        """Yield the workflow now and after each change, until it has finished. See ``AsyncRun.watch``.
+
+        Yields
+        ------
+        WorkflowInfo
+            The workflow with all its steps.
+        """
         changes = self._run.watch()
         while True:
             try:
@@ -262,7 +403,13 @@ class Run:
                 return
 
     def draw(self, format: DrawingFormat = "mermaid") -> str:
-        """Return a diagram of the workflow. See ``AsyncRun.draw``."""
+        """Return a diagram of the workflow. See ``AsyncRun.draw``.
+
+        Returns
+        -------
+        str
+            The text of a Mermaid diagram, or an SVG document.
+        """
         return self._run.draw(format)
 
     def cancel(self) -> None:
@@ -298,15 +445,33 @@ class Run:
         self._app._event_loop_thread.call(self._run.resume(result, error=error, step=step))
 
     def status(self) -> WorkflowStatus:
-        """Return the results of ended steps and the current steps. See ``AsyncRun.status``."""
+        """Return the results of ended steps and the current steps. See ``AsyncRun.status``.
+
+        Returns
+        -------
+        WorkflowStatus
+            The results, by branch and in the order in which the steps ended, and the steps in progress.
+        """
         return self._app._event_loop_thread.call(self._run.status())
 
     def properties(self) -> dict[str, Any]:
-        """Return the workflow's shared properties, by name."""
+        """Return the workflow's shared properties.
+
+        Returns
+        -------
+        dict
+            The values, by name.
+        """
         return self._app._event_loop_thread.call(self._run.properties())
 
     def notes(self) -> list[Any]:
-        """Return the notes on the workflow and its jobs, oldest first."""
+        """Return the notes on the workflow and its jobs.
+
+        Returns
+        -------
+        list
+            The notes, oldest first.
+        """
         return self._app._event_loop_thread.call(self._run.notes())
 
     def cancel_step(self, step: str) -> None:

@@ -26,6 +26,8 @@ class ReviewInfo(msgspec.Struct, omit_defaults=True):
 class StepInfo(msgspec.Struct, omit_defaults=True):
     """A step of a workflow: a job, a gate, or a container with steps of its own.
 
+    Times are RFC 3339. Values that a step does not have are ``None``, ``UNSET`` or empty.
+
     Parameters
     ----------
     index, id:
@@ -37,14 +39,43 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     state:
         ``waiting``, ``blocked`` (an approval is missing), ``held``, ``pending`` (its job is enqueued), ``active``,
         ``completed``, ``failed``, ``cancelled``, ``skipped`` or ``compensated``.
+    name:
+        Its name for display.
+    job_id, queue, attempt, max_attempts, progress:
+        Its job: the id, the queue, the number of the attempt, the maximum number, and the last progress.
     result, error:
-        Its result, or why it failed.
+        Its result, or why it failed, as JSON.
+    started_at, completed_at:
+        Times at which it started and ended.
+    depends_on:
+        Ids of its predecessors in a graph.
+    step, group:
+        Its stage and its group, for display.
+    when, condition:
+        The rule and the condition under which it starts.
+    allow_failure:
+        Whether its successors continue however it ends; false by default.
+    manual, approved, reviews:
+        Whether it needs an approval, whether it has one, and its reviews.
     on_hold:
-        Whether its job is suspended until it is resumed.
-    outcome:
-        How it ended, in one word: ``success``, ``failure``, ``error`` or ``skipped``.
+        Whether its job is suspended until it is resumed; false by default.
     superseded_job_ids:
         Its jobs from before it was retried, the oldest first.
+    outcome:
+        How it ended, in one word: ``success``, ``failure``, ``error`` or ``skipped``.
+    steps_total, steps_completed, jobs_total, jobs_completed:
+        For a container: number of steps in it, and how many of them have completed.
+    steps, jobs, callbacks, compensations, fallback:
+        The steps inside it, by role.
+
+    Examples
+    --------
+    >>> from ojster import App, chain, gate
+    >>> app = App("sqlite:///:memory:")
+    >>> run = app.start(chain(gate("review"), gate("release")))
+    >>> [(step.path, step.type, step.state) for step in run.info.walk()]
+    [('review', 'gate', 'blocked'), ('release', 'gate', 'waiting')]
+    >>> app.close()
     """
 
     index: int
@@ -91,7 +122,13 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         return [*inside, self.fallback] if self.fallback is not None else inside
 
     def walk(self) -> Iterator[StepInfo]:
-        """Yield this step and all steps inside it, each before those that it contains."""
+        """Yield this step and all steps inside it.
+
+        Yields
+        ------
+        StepInfo
+            A step, before the steps that it contains.
+        """
         yield self
         for child in self.children:
             yield from child.walk()
@@ -119,8 +156,13 @@ class WorkflowError(msgspec.Struct, omit_defaults=True):
 class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     """A workflow, with the details that were requested.
 
+    Times are RFC 3339. Values that a workflow does not have, or that were not requested, are ``None``, ``UNSET`` or
+    empty.
+
     Parameters
     ----------
+    id, type, name:
+        Its id, the kind of its outermost container, and its name.
     state:
         ``pending``, ``running``, ``compensating``, ``completed``, ``failed``, ``cancelled``, ``retried`` (it runs again
         as a whole, as ``next_attempt``) or ``compensated``.
@@ -128,8 +170,18 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         Increases with every change.
     finished:
         Whether nothing of it runs any more. A cancelled workflow may still wait for jobs that were active.
+    held:
+        Whether no step starts until it is released.
     steps_total, steps_completed, jobs_total, jobs_completed:
         Number of steps in its outermost container, and how many of them have completed.
+    steps, jobs, callbacks, compensations, on_error, on_cancel:
+        Its steps, by role, and its branches.
+    params:
+        Values of its parameters, as JSON.
+    result, error:
+        Its result as JSON, or why it failed.
+    retries:
+        Number of retries of its steps by ``retry``; 0 by default.
     definition, definition_version, target:
         The definition that it was started from, and its target.
     locks:
@@ -137,8 +189,23 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     attempt, previous_attempt, next_attempt:
         The number of this attempt, if the whole workflow was retried, and the workflows of the attempts before and
         after.
+    created_at, started_at, completed_at, cancelled_at:
+        Times at which it was created, started, completed and cancelled.
+    scheduled_at, expires_at:
+        Times before which it does not start, and after which it no longer starts.
+    expiration_delay:
+        Retention after it has finished: an ISO 8601 duration or ``never``.
     metadata:
         The metadata from its creator, and times and counts of all its jobs.
+
+    Examples
+    --------
+    >>> from ojster import App, chain, gate
+    >>> app = App("sqlite:///:memory:")
+    >>> info = app.start(chain(gate("review")), name="publish").info
+    >>> info.name, info.type, info.state, info.steps_total
+    ('publish', 'chain', 'running', 1)
+    >>> app.close()
     """
 
     id: str
@@ -185,17 +252,45 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         return main + [branch for branch in (self.on_error, self.on_cancel) if branch is not None]
 
     def walk(self) -> Iterator[StepInfo]:
-        """Yield all steps, each before those that it contains."""
+        """Yield all steps.
+
+        Yields
+        ------
+        StepInfo
+            A step, before the steps that it contains.
+        """
         for child in self.children:
             yield from child.walk()
 
     def to_json(self) -> bytes:
-        """Return the workflow as a JSON object."""
+        """Return the workflow as a JSON object.
+
+        Returns
+        -------
+        bytes
+            The object; members with default values are left out.
+        """
         return _encode(self)
 
     @classmethod
     def from_json(cls, raw: bytes | msgspec.Raw) -> WorkflowInfo:
-        """Return the workflow in a server's JSON."""
+        """Return the workflow in a server's JSON.
+
+        Parameters
+        ----------
+        raw:
+            A JSON object.
+
+        Returns
+        -------
+        WorkflowInfo
+            The workflow.
+
+        Raises
+        ------
+        ValidationError
+            The JSON does not describe a workflow (``msgspec.ValidationError``).
+        """
         return _decode(raw)
 
 

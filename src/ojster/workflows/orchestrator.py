@@ -30,11 +30,12 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from ojster.collections.items import INTERNAL, Item, Lookup, Where, read_lookup
-from ojster.context import JobContext, Outcome
+from ojster.context import JobContext
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.references import lookups_in, may_hold_references
 from ojster.workflow import Step
-from ojster.workflows.info import StepInfo, WorkflowInfo
+from ojster.workflows.child import Child, OrchestratorError
+from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.orchestrator_request import (
     CONFIGURE_FAILED,
     ORCHESTRATOR_FAILED,
@@ -44,53 +45,9 @@ from ojster.workflows.orchestrator_request import (
 )
 
 _encode: Final = msgspec.json.Encoder().encode
+
+
 _PROMISED_BY: Final = "step "
-
-
-class OrchestratorError(Outcome):
-    """The error of a job that ran an orchestrator; ``code`` says whether it could run at all."""
-
-    retryable = False
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Child:
-    """A step that an orchestrator added, now or earlier.
-
-    Attributes
-    ----------
-    id:
-        Its name.
-    info:
-        Its status; ``None``: it is being added.
-    """
-
-    def __init__(self, id: str, info: StepInfo | None = None) -> None:
-        self.id = id
-        self.info = info
-
-    def __repr__(self) -> str:
-        return f"<Child {self.id} {self.state}>"
-
-    @property
-    def state(self) -> str:
-        """Its state, as in ``StepInfo``, or ``new``."""
-        return "new" if self.info is None else self.info.state
-
-    @property
-    def result(self) -> Any:
-        """Its result; ``None`` until it has one."""
-        raw = None if self.info is None else self.info.result
-        return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
-
-    @property
-    def error(self) -> Any:
-        """Why it failed, or ``None``."""
-        raw = None if self.info is None else self.info.error
-        return msgspec.json.decode(raw) if isinstance(raw, msgspec.Raw) else None
 
 
 class Orchestrator:
@@ -98,6 +55,11 @@ class Orchestrator:
 
     A subclass may annotate the type of ``params``; they are then checked before ``validate`` is called. ``populate``
     and callbacks may be ``async``; others run in a thread. Those of one workflow never run at the same time.
+
+    Parameters
+    ----------
+    params:
+        The parameters of the workflow, a JSON value.
 
     Attributes
     ----------
@@ -109,6 +71,30 @@ class Orchestrator:
         The items in the collection of the workflow, and its promises.
     job:
         The job that runs the orchestrator; ``None`` in ``validate``, and if another orchestrator lays this one out.
+
+    Raises
+    ------
+    InvalidRequest
+        The parameters do not have the annotated type.
+
+    Examples
+    --------
+    >>> from ojster import App, Orchestrator
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("package.build")
+    ... def build(arch: str) -> None: ...
+    >>> @app.orchestrator("release")
+    ... class Release(Orchestrator):
+    ...     params: list[str]
+    ...
+    ...     def populate(self) -> None:
+    ...         for arch in self.params:
+    ...             self.ensure(f"build-{arch}", build.s(arch))
+    >>> release = Release(["amd64", "arm64"])
+    >>> release.populate()
+    >>> release.added
+    [<Step build-amd64>, <Step build-arm64>]
+    >>> app.close()
     """
 
     name: ClassVar[str] = ""
@@ -134,6 +120,11 @@ class Orchestrator:
     def validate(self) -> Any:
         """Check the parameters when a workflow is started. Override it if needed.
 
+        Returns
+        -------
+        Any
+            Ignored.
+
         Raises
         ------
         ValueError, InvalidRequest
@@ -141,7 +132,18 @@ class Orchestrator:
         """
 
     def populate(self) -> Any:
-        """Add steps. Override it; it may run several times, and must then add the same steps."""
+        """Add steps. Override it; it may run several times, and must then add the same steps.
+
+        Returns
+        -------
+        Any
+            Ignored, except the coroutine of an ``async`` override.
+
+        Raises
+        ------
+        NotImplementedError
+            The subclass does not override it.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no populate().")
 
     def ensure(
@@ -154,7 +156,7 @@ class Orchestrator:
         provides: Sequence[str | Mapping[str, Any]] = (),
         **said: Any,
     ) -> Child:
-        """Add a step, unless there is one of this name, and return it.
+        """Add a step, unless there is one of this name.
 
         Parameters
         ----------
@@ -163,7 +165,7 @@ class Orchestrator:
         step:
             A job (``build.s(…)``), or a whole workflow.
         after:
-            Steps of this orchestrator that must have succeeded before.
+            Steps of this orchestrator that must have succeeded before; none by default.
         requires:
             Lookups, as ``found`` takes them: the step comes after the steps that promised the items. Lookups in its
             arguments count without being repeated here.
@@ -171,6 +173,11 @@ class Orchestrator:
             Items that it promises to put into the workflow's collection, as in ``Step.set``.
         said:
             Other parameters of ``Step.set``: ``allow_failure``, ``manual``, ``group``, ``display_name``, …
+
+        Returns
+        -------
+        Child
+            The step, new or existing.
 
         Raises
         ------
@@ -190,12 +197,26 @@ class Orchestrator:
         requires: Sequence[str | Mapping[str, Any]] = (),
         **said: Any,
     ) -> Child:
-        """Run ``callback_STEP`` (with ``_`` for ``-``) of this class after other steps; parameters as in ``ensure``.
+        """Run ``callback_STEP`` (with ``_`` for ``-``) of this class after other steps.
+
+        Parameters
+        ----------
+        step:
+            Name of the step and of the method.
+        after, requires, said:
+            As in ``ensure``.
+
+        Returns
+        -------
+        Child
+            The step, new or existing.
 
         Raises
         ------
         ValueError
             There is no such method.
+        LookupError
+            As in ``ensure``.
         """
         self.method_of(step)
         wire = Step(orchestrating(self.name, step, self.given, self._queue)).set(id=step, step=step, **said).wire
@@ -215,6 +236,22 @@ class Orchestrator:
 
         Without predecessors it is laid out at once, so that others can require what its steps promise; otherwise it is
         laid out after its predecessors have succeeded.
+
+        Parameters
+        ----------
+        id:
+            Its name, as in ``ensure``.
+        kind:
+            Class of the other orchestrator.
+        params:
+            Its parameters; by default an empty object.
+        after, requires, said:
+            As in ``ensure``.
+
+        Returns
+        -------
+        Child
+            The step, new or existing.
 
         Raises
         ------
@@ -242,7 +279,18 @@ class Orchestrator:
         return self._add(id, wire, before | inner._needed_outside)
 
     def find(self, lookup: str | Mapping[str, Any] | Sequence[Any]) -> list[Item]:
-        """Return the items and promises in the workflow's collection that match a lookup."""
+        """Return the items and promises in the workflow's collection that match a lookup.
+
+        Parameters
+        ----------
+        lookup:
+            A lookup, as ``found`` takes it.
+
+        Returns
+        -------
+        list of Item
+            The items and promises.
+        """
         internal = _internal(_encode(lookup))
         return [item for item in self.items if any(_means(one, item) for one in internal)]
 
@@ -308,6 +356,16 @@ class Orchestrator:
     def method_of(self, step: str) -> Callable[[], Any]:
         """Return the method of a callback.
 
+        Parameters
+        ----------
+        step:
+            Name of the callback.
+
+        Returns
+        -------
+        Callable
+            The bound method.
+
         Raises
         ------
         ValueError
@@ -319,7 +377,19 @@ class Orchestrator:
         return typing.cast("Callable[[], Any]", method)
 
     def see(self, job: JobContext, place: str, info: WorkflowInfo, items: list[Item]) -> None:
-        """Set the status of the workflow in which it runs; ``place`` is that of its job."""
+        """Set the status of the workflow in which it runs. The handler of its jobs calls it.
+
+        Parameters
+        ----------
+        job:
+            The job that runs the orchestrator.
+        place:
+            Path of the job's step.
+        info:
+            The workflow.
+        items:
+            The items and promises in its collection.
+        """
         *path, self._own = place.split(".")
         self._path = tuple(path)
         self.job, self.items, self._queue = job, items, job.job.queue

@@ -8,6 +8,8 @@ Spec: ojs-workflows; ojs-http-binding 14
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +19,7 @@ from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
-from ojster.jobs.options import read_moment, read_options, read_span
+from ojster.jobs.options import Moment, read_moment, read_options, read_span
 from ojster.jobs.request import read_owner
 from ojster.jobs.retry import parse_retry_policy
 from ojster.workflows.plan_members import (
@@ -122,35 +124,18 @@ def _read_workflow(
     params = json_object(members, "params")
     if len(params) > MAX_PARAMS_BYTES:
         raise Problem("$.params", f"The parameters take {len(params)} bytes; at most {MAX_PARAMS_BYTES} are allowed.")
-    times: dict[str, Any] = {name: _decode(members[name]) for name in (*_TIMES, "priority") if name in members}
-    for name in ("timeout", "timeout_ms"):
-        if times.get(name) == 0:
-            raise Problem(f"$.{name}", "It must be positive. Leave it out for no limit.")
-    try:
-        timeout = read_span(times, "timeout")
-        scheduled_at = read_moment(times, "scheduled_at") or read_moment(times, "delay_until")
-        expires_at = read_moment(times, "expires_at")
-        read_options(_encode({"priority": times.get("priority")}))
-    except OjsterError as error:
-        place = str(error.details.get("field", "options")).replace("options", "$", 1)
-        raise Problem(place, error.message) from None
+    timeout, scheduled_at, expires_at = _read_times(members)
     name = "metadata" if "metadata" in members else "meta"
-    try:
+    with _problems_at(f"$.{name}.tenant_id"):
         owner, metadata = read_owner(json_object(members, name), tenant, otherwise)
-    except OjsterError as error:
-        raise Problem(f"$.{name}.tenant_id", error.message) from None
     if "retry" in members:
         _check_workflow_retry(members["retry"])
-    try:
+    with _problems_at("$.properties"):
         properties = read_properties(json_object(members, "properties"))
-    except OjsterError as error:
-        raise Problem("$.properties", error.message) from None
     expiration_delay = None
     if EXPIRATION in members:
-        try:
+        with _problems_at(f"$.{EXPIRATION}"):
             expiration_delay = read_expiration_delay(members[EXPIRATION])
-        except OjsterError as error:
-            raise Problem(f"$.{EXPIRATION}", error.message) from None
     planner = Planner(now, largest, workflow_id=id, tenant=owner, metadata=metadata, problems=problems)
     inherited = inherit({}, members, "$")
     if "priority" in members:
@@ -174,6 +159,32 @@ def _read_workflow(
         properties=properties,
         expiration_delay=expiration_delay,
     )
+
+
+@contextmanager
+def _problems_at(place: str) -> Iterator[None]:
+    """Turn an error in the block into a problem at a place of the workflow."""
+    try:
+        yield
+    except OjsterError as error:
+        raise Problem(place, error.message) from None
+
+
+def _read_times(members: Members) -> tuple[int | None, Moment | None, Moment | None]:
+    """Return the timeout in microseconds, and when the workflow is scheduled and expires."""
+    times: dict[str, Any] = {name: _decode(members[name]) for name in (*_TIMES, "priority") if name in members}
+    for name in ("timeout", "timeout_ms"):
+        if times.get(name) == 0:
+            raise Problem(f"$.{name}", "It must be positive. Leave it out for no limit.")
+    try:
+        timeout = read_span(times, "timeout")
+        scheduled_at = read_moment(times, "scheduled_at") or read_moment(times, "delay_until")
+        expires_at = read_moment(times, "expires_at")
+        read_options(_encode({"priority": times.get("priority")}))
+    except OjsterError as error:
+        place = str(error.details.get("field", "options")).replace("options", "$", 1)
+        raise Problem(place, error.message) from None
+    return timeout, scheduled_at, expires_at
 
 
 LOST_WORKER: Final = ("retry", "cancel")

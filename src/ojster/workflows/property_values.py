@@ -27,7 +27,22 @@ MAX_NOTE_BYTES: Final = 16_384
 
 
 class PropertyConflict(Conflict):
-    """A property does not have the expected version: another change came first."""
+    """A property does not have the expected version: another change came first.
+
+    Parameters
+    ----------
+    message:
+        What was wrong, with which value, and what to do.
+    details:
+        Machine-readable context: ``property``, its ``current_version`` and the ``expected_version``.
+
+    Examples
+    --------
+    >>> from ojster import Conflict, PropertyConflict
+    >>> error = PropertyConflict("The property 'total' has version 3, not 2. Read it again.", property="total")
+    >>> isinstance(error, Conflict), error.retryable, error.details
+    (True, True, {'property': 'total'})
+    """
 
     code = "property_conflict"
     retryable = True

@@ -25,7 +25,34 @@ class SharedProperties:
 
     A handler gets it as ``job.properties``. Methods that begin with ``a`` are for asynchronous handlers, the others for
     plain functions. Methods that change a value raise ``Conflict`` if the job has lost its lease; the handler should
-    then stop.
+    then stop. All methods raise ``LookupError`` if the job belongs to no workflow.
+
+    Parameters
+    ----------
+    client:
+        Client of the worker.
+    job, workflow_id:
+        The job, and the id of its workflow.
+    worker_id:
+        Id of the worker.
+    loop:
+        Event loop of the worker.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> from ojster import App, JobContext, Worker, group
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("total.add")
+    ... def add(job: JobContext, number: int) -> None:
+    ...     job.properties.update("total", lambda total: total + number, default=0)
+    >>> async def main() -> None:
+    ...     run = await app.astart(group(add.s(1), add.s(2)))
+    ...     await Worker(app).run(until_empty=True)
+    ...     print(await run.properties())
+    ...     await app.aclose()
+    >>> asyncio.run(main())
+    {'total': 3}
     """
 
     def __init__(
@@ -38,37 +65,78 @@ class SharedProperties:
         self._loop = loop
 
     async def aall(self) -> dict[str, Any]:
-        """Return all values, by name."""
+        """Return all values.
+
+        Returns
+        -------
+        dict
+            The values, by name.
+        """
         return {name: one.decoded() for name, one in (await self._read()).items()}
 
     async def aget(self, name: str, default: Any = None) -> Any:
-        """Return a value, or ``default`` if the property does not exist."""
+        """Return a value.
+
+        Parameters
+        ----------
+        name:
+            Name of the property.
+        default:
+            Value to return if the property does not exist; ``None`` by default.
+
+        Returns
+        -------
+        Any
+            The value, or ``default``.
+        """
         known = await self._read()
         return known[name].decoded() if name in known else default
 
     async def aset(self, **values: Any) -> None:
         """Set values, all or none, and overwrite concurrent changes by other jobs.
 
+        Parameters
+        ----------
+        values:
+            New values, by name.
+
         Raises
         ------
         PayloadTooLarge
             A value is larger than 64 KiB as JSON.
+        TypeError
+            A value is not a JSON value.
         """
         await self._change(Changes({name: msgspec.Raw(to_json(value)) for name, value in values.items()}))
 
     async def adelete(self, *names: str) -> None:
-        """Delete values, and ignore names that do not exist."""
+        """Delete values, and ignore names that do not exist.
+
+        Parameters
+        ----------
+        names:
+            Names of the properties to delete.
+        """
         await self._change(Changes(delete=names))
 
     async def aupdate(self, name: str, change: Callable[[Any], Any], default: Any = None) -> Any:
-        """Replace a value with ``change(value)`` atomically, and return the new value.
+        """Replace a value with ``change(value)`` atomically.
 
         If another job changes the property in between, ``change`` is called again with the newer value.
 
         Parameters
         ----------
+        name:
+            Name of the property.
+        change:
+            Function that returns the new value.
         default:
-            Argument of ``change`` if the property does not exist.
+            Argument of ``change`` if the property does not exist; ``None`` by default.
+
+        Returns
+        -------
+        Any
+            The new value.
 
         Raises
         ------
@@ -89,11 +157,23 @@ class SharedProperties:
         raise AssertionError  # the last attempt returns or raises
 
     def all(self) -> dict[str, Any]:
-        """Return all values, by name."""
+        """Return all values. See ``aall``.
+
+        Returns
+        -------
+        dict
+            The values, by name.
+        """
         return self._wait(self.aall())
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or ``default`` if the property does not exist."""
+        """Return a value. See ``aget``.
+
+        Returns
+        -------
+        Any
+            The value, or ``default`` (``None`` by default) if the property does not exist.
+        """
         return self._wait(self.aget(name, default))
 
     def set(self, **values: Any) -> None:
@@ -105,7 +185,13 @@ class SharedProperties:
         self._wait(self.adelete(*names))
 
     def update(self, name: str, change: Callable[[Any], Any], default: Any = None) -> Any:
-        """Replace a value with ``change(value)``. See ``aupdate``."""
+        """Replace a value with ``change(value)``. See ``aupdate``.
+
+        Returns
+        -------
+        Any
+            The new value.
+        """
         return self._wait(self.aupdate(name, change, default))
 
     async def _read(self) -> Properties:

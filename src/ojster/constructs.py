@@ -1,0 +1,418 @@
+"""What workflows are made of besides chains and groups: batches, sagas, gates, waits, code, graphs, and references."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from ojster.core.values import Seconds, to_duration, to_millis, to_timestamp
+from ojster.workflow import Reference, Step, Workflow, container, unpacked
+
+
+def result_of(step: str | int | Step) -> Any:
+    """Return a reference to the result of a step, for the arguments of a later step.
+
+    Parameters
+    ----------
+    step:
+        The id of the step, its index in a chain (from 0), or a step with an id.
+
+    Returns
+    -------
+    Reference
+        The reference. ``reference["member"]`` and ``reference[0]`` refer to a part of the result.
+
+    Raises
+    ------
+    ValueError
+        The step has no id.
+
+    Examples
+    --------
+    >>> from ojster import result_of
+    >>> result_of("fetch")["rows"]
+    <Reference steps.fetch.result.rows>
+    """
+    return Reference(f"steps.{_name_of(step)}.result")
+
+
+def error_of(step: str | int | Step) -> Any:
+    """Return a reference to the error of a step; the error is ``None`` if the step succeeded.
+
+    Parameters
+    ----------
+    step:
+        The id of the step, its index in a chain (from 0), or a step with an id.
+
+    Returns
+    -------
+    Reference
+        The reference. ``reference["message"]`` refers to the message of the error.
+
+    Raises
+    ------
+    ValueError
+        The step has no id.
+
+    Examples
+    --------
+    >>> from ojster import error_of
+    >>> error_of("charge")["message"]
+    <Reference steps.charge.error.message>
+    """
+    return Reference(f"steps.{_name_of(step)}.error")
+
+
+def param(name: str) -> Any:
+    """Return a reference to a parameter of the workflow.
+
+    Parameters
+    ----------
+    name:
+        Name of the parameter, a member of ``params`` in ``App.start``.
+
+    Returns
+    -------
+    Reference
+        The reference.
+
+    Examples
+    --------
+    >>> from ojster import param
+    >>> param("month")
+    <Reference params.month>
+    """
+    return Reference(f"params.{name}")
+
+
+def _name_of(step: str | int | Step) -> str:
+    name = step.wire.get("id") if isinstance(step, Step) else step
+    if name is None:
+        raise ValueError("Only a step with an id can be referred to: step.set(id='…').")
+    return str(name)
+
+
+def batch(
+    *jobs: Step | Iterable[Step],
+    on_complete: Step | None = None,
+    on_success: Step | None = None,
+    on_failure: Step | None = None,
+    name: str | None = None,
+) -> Workflow:
+    """Return a batch: steps run at the same time, then callbacks. A batch needs at least one callback.
+
+    Parameters
+    ----------
+    jobs:
+        The steps. Iterables of steps are unpacked.
+    on_complete:
+        Callback that always runs.
+    on_success:
+        Callback that runs if all steps succeeded.
+    on_failure:
+        Callback that runs if a step did not succeed.
+    name:
+        Name of the workflow; none by default.
+
+    Returns
+    -------
+    Workflow
+        The batch.
+
+    Raises
+    ------
+    TypeError
+        An argument is not a step.
+
+    Examples
+    --------
+    >>> from ojster import batch, gate
+    >>> batch(gate("legal"), gate("design"), on_success=gate("release")).wire["callbacks"]
+    {'on_success': {'type': 'gate', 'id': 'release'}}
+    """
+    made = container("batch", "jobs", unpacked(jobs), name)
+    callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
+    made.wire["callbacks"] = {name: step.wire for name, step in callbacks.items() if step is not None}
+    return made
+
+
+def saga(
+    *steps: Step | Iterable[Step],
+    failure_policy: Literal["compensate", "retry", "skip"] = "compensate",
+    name: str | None = None,
+) -> Workflow:
+    """Return a saga: a chain in which, if a step fails, completed steps are undone in reverse order.
+
+    ``step.set(compensate=…)`` gives the step that undoes another.
+
+    Parameters
+    ----------
+    steps:
+        The steps, in order. Iterables of steps are unpacked.
+    failure_policy:
+        Action if a step fails: ``compensate``, the default, undoes the completed steps after one attempt of the failed
+        step; ``retry`` does so after the usual retries; ``skip`` continues with the next step.
+    name:
+        Name of the workflow; none by default.
+
+    Returns
+    -------
+    Workflow
+        The saga.
+
+    Raises
+    ------
+    TypeError
+        An argument is not a step.
+
+    Examples
+    --------
+    >>> from ojster import App, saga
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("card.charge")
+    ... def charge(order: int) -> None: ...
+    >>> @app.job("card.refund")
+    ... def refund(order: int) -> None: ...
+    >>> order = saga(charge.s(42).set(compensate=refund.s(42)))
+    >>> order.wire["failure_policy"]
+    'compensate'
+    >>> app.close()
+    """
+    made = container("saga", "steps", unpacked(steps), name)
+    made.wire["failure_policy"] = failure_policy
+    return made
+
+
+def each(over: Sequence[Any] | Reference, do: Step, *, element: str = "item", name: str | None = None) -> Workflow:
+    """Return a map: the same step for each element of a list, which may be known only when the map starts.
+
+    Parameters
+    ----------
+    over:
+        The list, or a reference to it.
+    do:
+        The step. ``element`` refers to the element, and ``INDEX`` to its index.
+    element:
+        Name of the element in references; ``item`` by default.
+    name:
+        Name of the workflow; none by default.
+
+    Returns
+    -------
+    Workflow
+        The map.
+
+    Examples
+    --------
+    >>> from ojster import App, each, element, result_of
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("page.fetch")
+    ... def fetch(url: str) -> None: ...
+    >>> each(result_of("list"), fetch.s(element())).wire["over"]
+    <Reference steps.list.result>
+    >>> app.close()
+    """
+    wire = {"type": "map", "over": over if isinstance(over, Reference) else list(over), "as": element, "do": do.wire}
+    return Workflow(wire if name is None else wire | {"name": name})
+
+
+def gate(id: str | None = None, *, display_name: str | None = None) -> Step:
+    """Return a gate: a step that waits for an approval.
+
+    Parameters
+    ----------
+    id:
+        Name by which other steps refer to it; none by default.
+    display_name:
+        Label for display; none by default.
+
+    Returns
+    -------
+    Step
+        The gate. ``Run.approve`` and ``Run.reject`` end its wait.
+
+    Examples
+    --------
+    >>> from ojster import gate
+    >>> gate("review").wire
+    {'type': 'gate', 'id': 'review'}
+    """
+    return Step({"type": "gate"}).set(id=id, display_name=display_name)
+
+
+def code(
+    body: str | Callable[..., Any],
+    *args: Any,
+    modules: Sequence[str] | None = None,
+    timeout: Seconds | None = None,
+    attempts: int | None = None,
+    queue: str | None = None,
+) -> Step:
+    """Return a step that carries its code. Workers that are configured to run code run it in a sandbox.
+
+    Parameters
+    ----------
+    body:
+        Python source with a function ``body(job, …)``, or a function; then its source is used. Nothing else of its
+        module is included: the function must contain its imports.
+    args:
+        Arguments after the job; they may contain references.
+    modules:
+        Modules that the code may import, among those that the worker allows; ``None``, the default: all of those.
+    timeout:
+        Timeout, in seconds or as a ``timedelta``; then the code is killed. ``None``, the default: the server decides.
+    attempts:
+        Maximum number of attempts; ``None``, the default: the server decides.
+    queue:
+        Queue of the job; ``None``, the default: the server decides.
+
+    Returns
+    -------
+    Step
+        The step.
+
+    Raises
+    ------
+    OSError, TypeError
+        The source of the function is not available.
+
+    Examples
+    --------
+    >>> from ojster import code, result_of
+    >>> step = code("def body(job, n): return n + 1", result_of("count"), timeout=10)
+    >>> step.wire["args"], step.wire["options"]
+    ([<Reference steps.count.result>], {'timeout_ms': 10000})
+    """
+    if not isinstance(body, str):
+        source = textwrap.dedent(inspect.getsource(body))
+        call = f"\n\ndef body(job, *args):\n    return {body.__name__}(job, *args)\n"
+        body = source if body.__name__ == "body" else source + call
+    options: dict[str, Any] = {
+        "timeout_ms": None if timeout is None else to_millis(timeout),
+        "retry": None if attempts is None else {"max_attempts": attempts},
+        "queue": queue,
+    }
+    wire: dict[str, Any] = {"body": body, "args": list(args)}
+    if modules is not None:
+        wire["modules"] = list(modules)
+    if given := {name: value for name, value in options.items() if value is not None}:
+        wire["options"] = given
+    return Step(wire)
+
+
+def wait(
+    id: str | None = None,
+    *,
+    delay: Seconds | None = None,
+    until: datetime | None = None,
+    form: Mapping[str, Any] | None = None,
+    remind: Sequence[Seconds] = (),
+    reactions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    display_name: str | None = None,
+) -> Step:
+    """Return a wait step: no worker runs it; it waits for a time, or for an answer, which becomes its result.
+
+    Parameters
+    ----------
+    id:
+        Name by which other steps refer to it; none by default.
+    delay, until:
+        Wait in seconds (or as a ``timedelta``) from when the step is reached, or end of the wait, a datetime with a
+        time zone. The step then completes; with a form, it fails unless it was answered.
+    form:
+        JSON Schema of the answer, which ``run.resume(answer, step=…)`` gives.
+    remind:
+        When to send reminders of a missing answer, in seconds from when the step is reached; none by default.
+    reactions:
+        Actions on events, such as reminders: ``{"on_reminder": [notify("ops")]}``. The functions of
+        ``ojster.events.reaction_builders`` make them.
+    display_name:
+        Label for display; none by default.
+
+    Returns
+    -------
+    Step
+        The wait step.
+
+    Raises
+    ------
+    InvalidRequest
+        ``until`` has no time zone.
+
+    Examples
+    --------
+    >>> from ojster import wait
+    >>> wait("cool-down", delay=60).wire
+    {'type': 'wait', 'delay': 'PT60.0S', 'id': 'cool-down'}
+    """
+    given = {
+        "delay": None if delay is None else to_duration(delay),
+        "until": None if until is None else to_timestamp(until, "until"),
+        "form": form,
+        "remind": [to_duration(one) for one in remind] or None,
+        "event_reactions": reactions,
+    }
+    wire = {"type": "wait"} | {name: value for name, value in given.items() if value is not None}
+    return Step(wire).set(id=id, display_name=display_name)
+
+
+class Graph(Workflow):
+    """Steps with dependencies, without cycles.
+
+    Parameters
+    ----------
+    name:
+        Name of the workflow, none by default; or the graph as JSON members.
+
+    Examples
+    --------
+    >>> from ojster import App, Graph, result_of
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("table.fetch")
+    ... def fetch(table: str) -> list[int]: ...
+    >>> @app.job("report.build")
+    ... def report(orders: list[int]) -> None: ...
+    >>> graph = Graph("nightly")
+    >>> orders = graph.add("orders", fetch.s("orders"))
+    >>> prices = graph.add("prices", fetch.s("prices"))
+    >>> graph.add("report", report.s(result_of(orders)), after=[orders, prices])
+    <Step report>
+    >>> app.close()
+    """
+
+    def __init__(self, name: str | Mapping[str, Any] | None = None) -> None:
+        if isinstance(name, Mapping):
+            super().__init__(name)
+        else:
+            super().__init__({"type": "graph", "steps": []} | ({} if name is None else {"name": name}))
+
+    def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> Step:
+        """Add a step.
+
+        Parameters
+        ----------
+        id:
+            Name by which other steps refer to it.
+        step:
+            The step, which is copied.
+        after:
+            The predecessor steps, or their ids; none by default.
+
+        Returns
+        -------
+        Step
+            The step as it is stored in the graph.
+
+        Raises
+        ------
+        ValueError
+            A step in ``after`` has no id.
+        """
+        before = [after] if isinstance(after, str | Step) else list(after)
+        added = step.set(id=id)
+        added.wire["depends_on"] = [_name_of(one) for one in before]
+        self.wire["steps"] = [*self.wire["steps"], added.wire]
+        return added
