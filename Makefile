@@ -31,9 +31,10 @@ quick: $(READY) ## Run the tests that take no longer than a few seconds
 thorough: $(READY) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
 	$(BIN)/pytest -m thorough --dist load
 
-check: $(READY) ## Check format, lint and types, then run all tests
+check: $(READY) ## Check format, lint, imports and types, then run all tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pytest
 

@@ -42,7 +42,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
             floor_name="empty",
             least_share=0.9,
         )
-    yield Figure(f"{store.name}: memory of the server with all these jobs", memory, "MiB", 120)
+    yield Figure(f"{store.name}: memory of the server with all these jobs", memory, "MiB")
 
 
 def _measure(server: Server, seconds: float) -> dict[str, float]:

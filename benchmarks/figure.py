@@ -1,4 +1,4 @@
-"""Figures: measured values with their goals and floors (the raw parts measured in the same run)."""
+"""Figures: measured values with their floors (the raw parts measured in the same run)."""
 
 from __future__ import annotations
 
@@ -11,46 +11,28 @@ from typing import Any
 
 @dataclass
 class Figure:
-    """A measured value with its goal and floor.
+    """A measured value, and the floor that was measured in the same run.
 
-    ``value``, ``goal`` and ``floor`` are in ``unit``. Larger is better for rates (units that end with ``/s``),
-    smaller for all others. ``floor`` is the value of the comparison named by ``floor_name``. ``least_share`` is the
-    minimum of ``value / floor``.
+    ``value`` and ``floor`` are in ``unit``. ``floor`` is the value of the comparison named by ``floor_name``. A goal is
+    a share of it, so that it means the same on any machine: ``least_share`` is the minimum of ``value / floor``.
     """
 
     name: str
     value: float
     unit: str = "/s"
-    goal: float | None = None
     floor: float | None = None
     floor_name: str = ""
     least_share: float | None = None
 
     @property
-    def more_is_better(self) -> bool:
-        """Whether a larger value is better: true for rates."""
-        return self.unit.endswith("/s")
-
-    @property
     def misses(self) -> bool:
-        """Whether the figure misses its goal or its minimum share of the floor."""
-        if self.least_share is not None and self.floor and self.value / self.floor < self.least_share:
-            return True
-        if self.goal is None:
-            return False
-        return self.value < self.goal if self.more_is_better else self.value > self.goal
+        """Whether the figure misses its minimum share of the floor."""
+        return self.least_share is not None and bool(self.floor) and self.value / (self.floor or 1) < self.least_share
 
     @property
     def shown(self) -> str:
         """The value as text."""
         return _number(self.value, self.unit)
-
-    @property
-    def shown_goal(self) -> str:
-        """The goal as text."""
-        if self.goal is None:
-            return ""
-        return ("≥ " if self.more_is_better else "≤ ") + _number(self.goal, self.unit)
 
     @property
     def shown_floor(self) -> str:

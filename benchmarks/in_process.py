@@ -24,16 +24,13 @@ R = TypeVar("R")
 ROUNDS = 3
 
 
-GOALS = {
-    "SQLite": {"bulk": 50_000, "single": 15_000, "process": 15_000},
-    "PostgreSQL": {"bulk": 60_000, "process": 16_000},
-}
+LEAST_SHARE_OF_RAW = {"SQLite": 0.3, "PostgreSQL": 0.45}
+"""The goal of bulk enqueues, as a share of the same rows inserted with the driver alone."""
 
 
 def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     """Measure enqueuing, processing, reactions and latency in this process."""
     tune_interpreter()
-    goals = GOALS[store.name]
 
     def wanted(name: str) -> bool:
         return not chosen.only or chosen.only in name
@@ -42,16 +39,14 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
         yield Figure(
             f"{store.name}: bulk enqueue of 1,000, in process",
             _median(store, _bulk),
-            goal=goals["bulk"],
             floor=MEASURED_FLOORS.get(f"{store.name} insert 1000"),
             floor_name="raw",
-            least_share=0.5 if store.name == "PostgreSQL" else None,
+            least_share=LEAST_SHARE_OF_RAW[store.name],
         )
     if wanted("single enqueue"):
         yield Figure(
             f"{store.name}: single enqueue from 50 coroutines, in process",
             _median(store, _single),
-            goal=goals.get("single"),
             floor=MEASURED_FLOORS.get(f"{store.name} insert 100"),
             floor_name="raw by 100",
         )
@@ -60,7 +55,6 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
         yield Figure(
             f"{store.name}: no-op jobs processed, one worker, in process",
             alone,
-            goal=goals["process"],
             floor=MEASURED_FLOORS.get(f"{store.name} cycle 100"),
             floor_name="raw by 100",
         )
@@ -88,8 +82,8 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
         )
     if wanted("latency"):
         latencies = uvloop.run(_with_app(store, _latencies))
-        yield Figure(f"{store.name}: enqueue to start, idle, in process, p50", percentile(latencies, 0.5), "ms", 2)
-        yield Figure(f"{store.name}: enqueue to start, idle, in process, p99", percentile(latencies, 0.99), "ms", 10)
+        yield Figure(f"{store.name}: enqueue to start, idle, in process, p50", percentile(latencies, 0.5), "ms")
+        yield Figure(f"{store.name}: enqueue to start, idle, in process, p99", percentile(latencies, 0.99), "ms")
 
 
 def _median(store: Store, measure: Callable[[App], Awaitable[float]]) -> float:

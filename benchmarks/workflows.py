@@ -47,7 +47,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     yield Figure(f"{store.name}: workflow, a group of 100,000 created, jobs", made)
     name = f"{store.name}: workflow, a group of 100,000 with a callback, jobs, whole"
     yield Figure(name, rate, floor=plain, floor_name="plain jobs", least_share=0.5)
-    yield Figure(f"{store.name}: workflow, time of its last tenth relative to the first", slower, "x", 1.2)
+    yield Figure(f"{store.name}: workflow, time of its last tenth relative to the first", slower, "x")
     for name, wires in (
         ("10,000 chains of 5", [_chain(5) for _ in range(10_000)]),
         ("a chain of 1,000", [_chain(1000)]),

@@ -24,7 +24,7 @@ from ojster.core.json_objects import Members
 from ojster.core.settings import Settings
 from ojster.jobs.envelope import to_json
 from ojster.jobs.extension import install
-from ojster.schedules.due import upkeep
+from ojster.schedules.due import run_due
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.call import Operation
@@ -187,7 +187,7 @@ def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Data
 
 @pytest.fixture
 async def engine(database: Database) -> AsyncIterator[Service]:
-    """An engine without maintenance tasks: tests run them with ``Bench.upkeep``."""
+    """An engine without maintenance tasks: tests run them with ``Bench.run_due``."""
     made = Service(database)
     yield made
     await made.maintenance.stop()
@@ -236,10 +236,10 @@ class Bench:
     async def find(self, job: Job | str) -> Job:
         return await self.engine.jobs.find(job if isinstance(job, str) else job.id)
 
-    async def upkeep(self, after: float = 0.0) -> int | None:
+    async def run_due(self, after: float = 0.0) -> int | None:
         """Advance the clock by ``after`` seconds (default 0), then run due maintenance once."""
         self.clock.advance(after)
-        return await self.engine.database.run(upkeep, None)
+        return await self.engine.database.run(run_due, None)
 
     async def events(self) -> list[str]:
         page = await self.engine.events.select(EventFilter(limit=10_000))

@@ -98,7 +98,7 @@ class Discard(Outcome):
     ...         raise Discard(f"{card} is not a card number")
     >>> charge("none")
     Traceback (most recent call last):
-    ojster.context.Discard: none is not a card number
+    ojster.outcomes.Discard: none is not a card number
     """
 
     code = "DISCARD"
@@ -120,7 +120,7 @@ class DeadLetter(Outcome):
     ...         raise DeadLetter(f"{card} is not a card number")
     >>> charge("none")
     Traceback (most recent call last):
-    ojster.context.DeadLetter: none is not a card number
+    ojster.outcomes.DeadLetter: none is not a card number
     """
 
     code = "DEAD_LETTER"
@@ -164,7 +164,7 @@ class Snooze(Released):
     ...         raise Snooze(60)
     >>> import_file(is_there=False)
     Traceback (most recent call last):
-    ojster.context.Snooze: run again in 60 s
+    ojster.outcomes.Snooze: run again in 60 s
     """
 
     def __init__(self, delay: float = 0.0, *, until: datetime | None = None) -> None:
@@ -274,7 +274,7 @@ class RetryWorkflow(Released):
     ...     return stock
     >>> check(-1)
     Traceback (most recent call last):
-    ojster.context.RetryWorkflow
+    ojster.outcomes.RetryWorkflow
     """
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
@@ -315,7 +315,7 @@ class SkipRest(Released):
     ...     return changed
     >>> check(0)
     Traceback (most recent call last):
-    ojster.context.SkipRest: skip the rest of the workflow
+    ojster.outcomes.SkipRest: skip the rest of the workflow
     """
 
     def __init__(self, result: Any = None) -> None:
@@ -358,7 +358,7 @@ class RateLimited(Exception):
     ...         raise RateLimited(retry_after)
     >>> call(429, 30)
     Traceback (most recent call last):
-    ojster.context.RateLimited: rate limited for 30 s
+    ojster.outcomes.RateLimited: rate limited for 30 s
     """
 
     def __init__(self, delay: float, message: str = "") -> None:

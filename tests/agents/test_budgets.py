@@ -151,7 +151,7 @@ async def test_a_refund_cannot_exceed_the_estimate(bench: Bench) -> None:
     assert (await shown(bench, job))["tokens_used"] == 120
     await call(bench, job, 300)
     await bench.fail(job)
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     again = await bench.fetch_one()
     with pytest.raises(InvalidAgentParameter):
         await bench.engine.agents.account(Account(again.id, 0, 300))
@@ -162,7 +162,7 @@ async def test_token_usage_survives_a_retry(bench: Bench) -> None:
     job = await running(bench, token_budget=1000)
     await call(bench, job, 700)
     await bench.fail(job)
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     again = await bench.fetch_one()
     with pytest.raises(TokenBudgetExceeded):
         await call(bench, again, 400)
@@ -255,7 +255,7 @@ async def test_a_result_that_violates_its_schema_fails_the_attempt(bench: Bench)
     assert not isinstance(done, OjsterError)
     found = await bench.find(job)
     assert (found.state, found.error and found.error["code"]) == ("retryable", "AGENT_OUTPUT_SCHEMA_VIOLATION")
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     assert (await bench.ack(await bench.fetch_one(), b'{"title": "x"}')).state == "completed"
 
 

@@ -428,7 +428,7 @@ async def test_a_job_whose_lookup_finds_nothing_fails_and_is_tried_again(flow: W
     assert failed.error["code"] == "unresolvable_reference"
     assert "no item 'core'" in failed.error["message"]
     await engine.collections.add(Where("sources"), NewItem("core", b"1"))
-    await flow.upkeep(60)
+    await flow.run_due(60)
     assert (await flow.fetch_one()).args[0]["data"] == 1
 
 

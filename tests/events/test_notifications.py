@@ -153,7 +153,7 @@ async def test_a_message_that_is_not_taken_is_sent_again_and_at_last_a_dead_lett
     (waiting,) = await send(bench, application)
     assert waiting.state == "retryable"
     office.answer = "250 OK"
-    await bench.upkeep(3_600)
+    await bench.run_due(3_600)
     (sent,) = await send(bench, application)
     assert (sent.state, len(office.taken)) == ("completed", 1)
     await push(http, "on_creation", channel="ops")

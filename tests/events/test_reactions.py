@@ -72,7 +72,7 @@ async def test_a_failure_that_is_retried_triggers_no_reaction(bench: Bench) -> N
     await push(bench, {"on_failure": [job("tell")]}, retry={"max_attempts": 2, "jitter": False})
     await bench.fail(await bench.fetch_one())
     assert await types(bench) == []
-    await bench.upkeep(2)
+    await bench.run_due(2)
     await bench.fail(await bench.fetch_one())
     assert await types(bench) == ["tell"]
 
@@ -123,7 +123,7 @@ async def test_s60_w2_delayed_retries_follow_normal_ones_and_precede_other_react
         assert active.id == one.id
         failed = await bench.fail(active)
         waits.append((failed.state, (failed.retry_delay or 0) // 1_000_000))
-        await bench.upkeep(waits[-1][1])
+        await bench.run_due(waits[-1][1])
     assert waits == [("retryable", 1), ("retryable", 1_800), ("retryable", 86_400), ("discarded", 86_400)]
     assert await types(bench) == ["tell"]
 
@@ -143,7 +143,7 @@ async def test_steps_have_reactions_and_a_delayed_retry_does_not_end_the_workflo
     assert set(found) == {"a", "note"}
     await bench.fail(found["a"])
     assert (await bench.engine.workflows.show(info.id)).state == "running"
-    await bench.upkeep(61)
+    await bench.run_due(61)
     await bench.ack(await bench.fetch_one())
     assert (await bench.fetch_one()).type == "b"
 
@@ -183,7 +183,7 @@ async def test_s61_and_s65_what_is_no_reaction_is_refused(bench: Bench, reaction
 async def test_a_lost_lease_reacts_to_nothing(bench: Bench) -> None:
     await push(bench, {"on_success": [job("after")]})
     one = await bench.fetch_one(worker_id="w", lease=1_000_000)
-    await bench.upkeep(2)
+    await bench.run_due(2)
     with pytest.raises(Conflict):
         await bench.ack(one)
     assert await types(bench) == ["t"]

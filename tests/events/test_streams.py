@@ -281,13 +281,13 @@ async def test_transition_events_name_both_states(bench: Bench) -> None:
     await bench.engine.workflows.activate(pending.id)
     for job in await bench.fetch(count=5):
         await (bench.fail(job) if job.id == unlucky.id else bench.ack(job))
-    await bench.upkeep(15)
+    await bench.run_due(15)
     for job in await bench.fetch(count=5):
         release = Release(job.id, job.worker_id, job.attempt, 1_000_000 if job.id == scheduled.id else 0)
         await bench.engine.jobs.release([release])
-    await bench.upkeep(2)
+    await bench.run_due(2)
     held = await bench.fetch(count=5, lease=1_000_000)
-    await bench.upkeep(5)
+    await bench.run_due(5)
     await bench.fetch("l", count=5)
     workflow = await bench.engine.workflows.create(
         read_members(b'{"type": "chain", "steps": [{"type": "a", "args": []}]}')
@@ -295,7 +295,7 @@ async def test_transition_events_name_both_states(bench: Bench) -> None:
     await bench.engine.workflows.hold(workflow.id)
     await bench.engine.workflows.release(workflow.id)
     await bench.engine.workflows.cancel(workflow.id)
-    await bench.upkeep(60)
+    await bench.run_due(60)
     for job in (unlucky, scheduled):
         if (await bench.find(job)).state in ("available", "retryable", "scheduled"):
             await bench.engine.jobs.cancel(job.id)

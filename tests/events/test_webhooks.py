@@ -160,7 +160,7 @@ async def test_a_delivery_that_fails_is_made_again_with_the_same_id(
     endpoint.answers = [Response("no", 503), Response("slowly", 429), Response("yes")]
     await bench.push()
     for after in (0, 31, 160):
-        await bench.upkeep(after=after * 1.5)
+        await bench.run_due(after=after * 1.5)
         assert await deliver(bench, application) == 1
     assert len({headers["x-ojs-delivery-id"] for headers, _ in endpoint.seen}) == 1
     events = await bench.events()
@@ -195,7 +195,7 @@ async def test_a_failing_delivery_is_attempted_eight_times(
     attempts = 0
     while await deliver(bench, application):
         attempts += 1
-        await bench.upkeep(after=2 * 24 * 3600)
+        await bench.run_due(after=2 * 24 * 3600)
     assert attempts == 8
 
 

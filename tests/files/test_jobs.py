@@ -203,7 +203,7 @@ async def test_artifacts_of_a_failed_attempt_are_not_collected(bench: Bench) -> 
     job = await bench.fetch_one()
     await attach(bench.engine, job, "first", b"1")
     await bench.fail(job)
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     job = await bench.fetch_one()
     await attach(bench.engine, job, "second", b"2")
     await bench.ack(job)

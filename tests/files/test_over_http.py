@@ -264,15 +264,28 @@ async def test_a_file_that_gets_shorter_while_it_is_uploaded_is_noticed(engine: 
 
 
 async def test_a_large_file_is_sent_in_several_requests(
-    cutter: tuple[Cutter, HttpClient], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cutter: tuple[Cutter, HttpClient], engine: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _, client = cutter
+    sizes: list[int] = []
+    write = client.files.write
+
+    async def counted(file_id: str, offset: int, source: Any) -> Any:
+        file = await write(file_id, offset, source)
+        sizes.append(file.offset - offset)
+        return file
+
+    client.files.write = counted  # type: ignore[method-assign]
     monkeypatch.setattr(transfer, "MAX_UPLOAD_REQUEST_BYTES", 700)
     monkeypatch.setattr(transfer, "READ_CHUNK_BYTES", 300)
     (tmp_path / "data").write_bytes(CONTENT)
-    for source in (tmp_path / "data", CONTENT[:-1]):
+    for source, content in ((tmp_path / "data", CONTENT), (CONTENT[:-1], CONTENT[:-1])):
+        sizes.clear()
         file = await transfer.upload(client, source)
-        assert await transfer.fetch(client, file.id) == CONTENT[: file.offset]
+        assert await transfer.fetch(client, file.id) == content
+        assert sum(sizes) == len(content)
+        assert len(sizes) > 1
+        assert max(sizes) <= 700
 
 
 async def test_an_unfinished_file_is_a_conflict_and_no_error_of_the_server(http: Http) -> None:

@@ -95,7 +95,7 @@ async def test_jobs_of_cron_say_all_that_their_template_says_and_keep_to_the_rul
     cron = {"name": "nightly", "expression": "* * * * *", "overlap_policy": "allow"}
     response = await http("POST", "/ojs/v1/cron", cron | {"job_template": template})
     assert response.status_code == 201, response.text
-    await bench.upkeep(after=61)
+    await bench.run_due(after=61)
     (job,) = (await http("GET", "/ojs/v1/jobs")).json()["jobs"]
     assert (job["version"], job["ext_ml_gpu_type"], job["ext_ml_gpu_count"]) == ("2.0", "nvidia-a100", 2)
     refused = await http("POST", "/ojs/v1/cron", cron | {"job_template": template | {"ext_ml_gpu_count": 5}})

@@ -284,7 +284,7 @@ async def test_in_maintenance_nothing_starts_and_everything_is_kept(http: Http, 
     assert begun["maintenance"] is True
     assert begun["estimated_end"] > begun["enabled_at"]
     await bench.push("accepted")
-    await bench.upkeep(after=120)
+    await bench.run_due(after=120)
     assert await bench.fetch(count=9) == []
     assert {job.type: job.state for job in (await bench.engine.jobs.select()).jobs} == {
         "waiting": "available",
@@ -293,7 +293,7 @@ async def test_in_maintenance_nothing_starts_and_everything_is_kept(http: Http, 
     }
     assert (await get(http, "/system/maintenance"))["reason"] == "upgrade"
     assert (await http("POST", f"{ADMIN}/system/maintenance", {"enabled": False})).json() == {"maintenance": False}
-    await bench.upkeep()
+    await bench.run_due()
     assert {job.type for job in await bench.fetch(count=9)} == {"waiting", "later", "accepted", "tick"}
 
 

@@ -90,7 +90,7 @@ async def test_a_final_failure_is_recorded_as_failure_or_error(bench: Bench) -> 
     await push(bench, "core", "x", **retry)
     await bench.fetch_one()
     bench.clock.advance(3600)
-    await bench.upkeep()
+    await bench.run_due()
     assert await outcomes(bench) == ["error", "failure"]
     (latest, first) = await bench.engine.tasks.runs()
     assert msgspec.json.decode(first.error)["type"] == "SomeError"  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ async def test_a_final_failure_is_recorded_as_failure_or_error(bench: Bench) -> 
 async def test_a_retry_comes_before_what_is_remembered(bench: Bench) -> None:
     await run(bench, "core", "x", fails=True, options={"retry": {"max_attempts": 2, "jitter": False}})
     assert await outcomes(bench) == []
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     await bench.ack(await bench.fetch_one())
     (one,) = await bench.engine.tasks.runs()
     assert (one.outcome, one.attempts) == (Outcome.SUCCESS, 2)
@@ -354,7 +354,7 @@ async def test_adopted_artifacts_replace_those_of_a_failed_attempt(bench: Bench)
     await attach(other, b"whole")
     await bench.ack(other, b"1")
     await bench.fail(taken)
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     assert await bench.fetch() == []
     assert (await bench.find(slow)).outcome is Outcome.SKIPPED
     (item,) = await bench.engine.collections.items(Where(job_id=slow.id))
@@ -370,7 +370,7 @@ async def test_the_inputs_of_an_attempt_that_failed_are_not_those_of_the_next(be
     await push(bench, reactions=both, options={"retry": {"jitter": False}})
     await bench.fail(await bench.fetch_one())
     await bench.engine.collections.remove(Where("c"), "x")
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     await bench.ack(await bench.fetch_one(), b'"without x"')
     await bench.engine.collections.add(Where("c"), NewItem("x", b"1"))
     await push(bench, reactions=both)
@@ -446,7 +446,7 @@ async def test_jobs_say_how_they_have_ended(bench: Bench) -> None:
         await (bench.ack(taken) if word is None else bench.fail(taken))
     await bench.engine.jobs.cancel(gone.id)
     await bench.fetch_one("d", lease=1_000_000)
-    await bench.upkeep(after=2)
+    await bench.run_due(after=2)
     words = [shown(await bench.find(job)).get("outcome") for job in (good, bad, gone, lost)]
     assert words == ["success", "failure", None, "error"]
 

@@ -27,7 +27,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.push import push
 from ojster.jobs.request import read_job
 from ojster.queues.queues import pause, resume
-from ojster.schedules.due import upkeep
+from ojster.schedules.due import run_due
 from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.workflows import suspensions
@@ -141,7 +141,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        assert self.run_in(upkeep, None) is None
+        assert self.run_in(run_due, None) is None
 
     @rule(
         queue=st.sampled_from(QUEUES),
@@ -302,7 +302,7 @@ class EngineMachine(RuleBasedStateMachine):
     def pass_time(self, seconds: int) -> None:
         self.clock.advance(seconds)
         for _ in range(2):  # a job that the first pass returned may already be due
-            self.run_in(upkeep, None)
+            self.run_in(run_due, None)
             self.model.pass_time(self.clock.now)
 
     @invariant()

@@ -26,7 +26,7 @@ async def test_the_next_attempt_is_given_what_the_last_one_saved(bench: Bench) -
         saved = await bench.engine.jobs.save_checkpoint(NewCheckpoint(first.id, state, "w", 1))
         assert saved.sequence == number
     await bench.fail(first)
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     second = await bench.fetch_one()
     assert b'"checkpoint":{"state":{"row":2,"big":12345678901234567890.5},"sequence":2}' in to_json(second)
     assert (await bench.engine.jobs.find_checkpoint(first.id)).sequence == 2
@@ -36,7 +36,7 @@ async def test_a_job_resumes_from_its_checkpoint_after_its_worker_dies(bench: Be
     await bench.push(retry={"max_attempts": 3})
     job = await bench.fetch_one(worker_id="w", lease=1_000_000)
     await bench.engine.jobs.save_checkpoint(NewCheckpoint(job.id, b"[1,2]"))
-    await bench.upkeep(after=5)
+    await bench.run_due(after=5)
     assert shown(await bench.fetch_one())["checkpoint"] == {"state": [1, 2], "sequence": 1}
 
 

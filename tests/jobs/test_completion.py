@@ -31,7 +31,7 @@ async def test_an_acknowledged_job_is_completed_with_its_result(bench: Bench) ->
 async def test_success_clears_the_error_but_not_the_history(bench: Bench) -> None:
     await bench.push()
     await bench.fail(await bench.fetch_one())
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     await bench.ack(await bench.fetch_one())
     (job,) = (await bench.engine.jobs.select(JobFilter())).jobs
     assert "error" not in shown(job)
@@ -45,9 +45,9 @@ async def test_a_failed_job_is_tried_again_after_its_delay(bench: Bench) -> None
     found = shown(await bench.find(job))
     assert found["error"]["type"] == "net.reset"
     assert found["next_attempt_at"] > found["created_at"]
-    await bench.upkeep(after=9.999)
+    await bench.run_due(after=9.999)
     assert await bench.fetch() == []
-    await bench.upkeep(after=0.001)
+    await bench.run_due(after=0.001)
     again = await bench.fetch_one()
     assert (again.id, again.attempt) == (job.id, 2)
     assert (await bench.fail(again)).retry_delay == 20_000_000
@@ -56,7 +56,7 @@ async def test_a_failed_job_is_tried_again_after_its_delay(bench: Bench) -> None
 async def test_a_job_that_has_used_up_its_attempts_is_discarded(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 2})
     await bench.fail(await bench.fetch_one())
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     job = await bench.fail(await bench.fetch_one())
     assert (job.state, job.dead) == ("discarded", 0)
     found = shown(await bench.find(job))
@@ -83,7 +83,7 @@ async def test_only_the_newest_errors_are_kept(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 100, "max_interval": "PT1S"})
     for _ in range(40):
         job = await bench.fail(await bench.fetch_one())
-        await bench.upkeep(after=2)
+        await bench.run_due(after=2)
     errors = shown(await bench.find(job))["errors"]
     assert [error["attempt"] for error in errors] == list(range(16, 41))
 
@@ -102,7 +102,7 @@ async def test_a_job_released_with_a_delay_is_scheduled(bench: Bench) -> None:
     job = await bench.fetch_one()
     await bench.engine.jobs.release([Release(job.id, delay=5_000_000)])
     assert (await bench.find(job)).state == "scheduled"
-    await bench.upkeep(after=5)
+    await bench.run_due(after=5)
     assert (await bench.fetch_one()).attempt == 1
 
 
@@ -115,7 +115,7 @@ async def refusal_of(bench: Bench, ack: Acknowledgement) -> OjsterError:
 async def test_a_stale_acknowledgement_changes_nothing(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w1", lease=1_000_000)
-    await bench.upkeep(after=1)
+    await bench.run_due(after=1)
     again = await bench.fetch_one(worker_id="w2")
     for stale in (
         Acknowledgement(job.id, b"1", "w1", 1),
@@ -159,20 +159,20 @@ async def test_a_result_that_is_too_large_is_refused_and_the_job_stays(bench: Be
 async def test_a_lease_that_ends_spends_an_attempt(bench: Bench) -> None:
     await bench.push(visibility_timeout_ms=3000, retry={"max_attempts": 2})
     job = await bench.fetch_one()
-    await bench.upkeep(after=2.999)
+    await bench.run_due(after=2.999)
     assert (await bench.find(job)).state == "active"
-    await bench.upkeep(after=0.001)
+    await bench.run_due(after=0.001)
     found = shown(await bench.find(job))
     assert (found["state"], found["attempt"], found["errors"][0]["type"]) == ("available", 1, "visibility_timeout")
     await bench.fetch_one()
-    await bench.upkeep(after=3)
+    await bench.run_due(after=3)
     assert (await bench.find(job)).state == "discarded"
 
 
 async def test_the_jobs_own_lease_goes_before_the_workers(bench: Bench) -> None:
     await bench.push(visibility_timeout_ms=60_000)
     job = await bench.fetch_one(lease=1_000_000)
-    await bench.upkeep(after=30)
+    await bench.run_due(after=30)
     assert (await bench.find(job)).state == "active"
 
 
@@ -183,7 +183,7 @@ async def test_a_heartbeat_extends_the_lease(bench: Bench) -> None:
         bench.clock.advance(2)
         pulse = await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
         assert pulse.extended == [job.id]
-        await bench.upkeep()
+        await bench.run_due()
     assert (await bench.find(job)).state == "active"
 
 
@@ -194,7 +194,7 @@ async def test_a_job_that_runs_longer_than_its_timeout_fails_in_spite_of_heartbe
     await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
     bench.clock.advance(2)
     await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
-    await bench.upkeep(after=1)
+    await bench.run_due(after=1)
     found = shown(await bench.find(job))
     assert (found["state"], found["error"]["type"]) == ("retryable", "timeout")
 

@@ -50,7 +50,7 @@ async def test_failures_retries_and_the_end_are_told(bench: Bench) -> None:
     job = await bench.push(retry={"max_attempts": 2, "initial_interval": "PT1S", "jitter": False})
     for _ in range(2):
         await bench.fail(await bench.fetch_one(worker_id="w"), "Broken")
-        await bench.upkeep(5)
+        await bench.run_due(5)
     entries = await told(bench, job.id)
     attempt = ["available>active", "attempt_started", "attempt_failed"]
     assert words(entries) == [
@@ -65,7 +65,7 @@ async def test_failures_retries_and_the_end_are_told(bench: Bench) -> None:
 
 async def test_schedules_releases_and_cancellations_are_told(bench: Bench) -> None:
     job = await bench.push(delay_until="+PT10S")
-    await bench.upkeep(11)
+    await bench.run_due(11)
     held = await bench.fetch_one(worker_id="w")
     bench.clock.advance(1)
     await bench.engine.jobs.release([Release(held.id, "w", 1)])
@@ -105,7 +105,7 @@ async def test_a_history_is_forgotten_on_demand_and_with_its_job(bench: Bench) -
     await bench.engine.jobs.retry_dead(job.id)
     assert words(await told(bench, job.id)) == ["discarded>available"]
     await bench.engine.jobs.cancel(job.id)
-    await bench.upkeep(100_000)
+    await bench.run_due(100_000)
     assert (await bench.run(forget, None))["jobs"] == 1
     assert await bench.run(rows, None) == 0
     for call in (bench.engine.jobs.history, bench.engine.jobs.purge_history, bench.engine.jobs.lineage):
@@ -117,7 +117,7 @@ async def test_only_the_last_entries_are_told(bench: Bench) -> None:
     job = await bench.push(retry={"max_attempts": 1_000, "initial_interval": "PT0.001S"})
     for _ in range(250):
         await bench.fail(await bench.fetch_one())
-        await bench.upkeep(1_000)
+        await bench.run_due(1_000)
     assert len(await told(bench, job.id)) == MAX_HISTORY_ENTRIES
 
 
@@ -127,7 +127,7 @@ async def test_each_transition_begins_where_the_one_before_it_has_ended(bench: B
         for number, job in enumerate(await bench.fetch(count=5)):
             bench.clock.advance(1)
             await (bench.fail(job) if number else bench.ack(job))
-        await bench.upkeep(30)
+        await bench.run_due(30)
     for id in ids:
         state = "available"
         for entry in await told(bench, id):

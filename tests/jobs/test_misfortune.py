@@ -80,10 +80,10 @@ async def test_maintenance_skips_a_job_that_it_cannot_read(bench: Bench, caplog:
         return [None for _ in ids]
 
     await bench.run(spoil, poison.id)
-    await bench.upkeep(after=2)
+    await bench.run_due(after=2)
     assert (await bench.find(good)).state == "available"
     assert "retrying in 60 seconds" in caplog.text
-    next_due = await bench.upkeep()
+    next_due = await bench.run_due()
     assert next_due is not None
     assert next_due > bench.clock.now
 
@@ -104,7 +104,7 @@ async def test_a_cron_job_that_cannot_fire_does_not_keep_the_others_from_it(
 ) -> None:
     for name, template in (("bad", b'{"type": "NOT A TYPE", "args": []}'), ("good", b'{"type": "tick", "args": []}')):
         await bench.run(register, Cron(name=name, expression="@every 60s", template=template))
-    await bench.upkeep(after=61)
+    await bench.run_due(after=61)
     assert (await bench.fetch_one()).type == "tick"
     assert "the cron job bad did not fire" in caplog.text
     assert "cron.skipped" in (await bench.events())

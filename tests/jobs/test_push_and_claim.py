@@ -169,8 +169,8 @@ async def test_a_fetch_that_waits_for_a_rate_limit_is_served_when_it_opens(bench
     await bench.fetch()
     waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",)), wait=10))
     await asyncio.sleep(0.01)
-    assert await bench.upkeep() == bench.clock.now + 1_000_000, "the chores know when the gate opens"
-    await bench.upkeep(after=1)
+    assert await bench.run_due() == bench.clock.now + 1_000_000, "the chores know when the gate opens"
+    await bench.run_due(after=1)
     assert len(await asyncio.wait_for(waiting, 5)) == 1
 
 

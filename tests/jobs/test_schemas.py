@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,14 +168,23 @@ async def test_breaking_changes_are_seen(old: Any, new: Any, breaks: bool) -> No
 Values = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=8)
 
 
-@given(schema=Values, args=Values)
-async def test_any_schema_and_arguments_are_checked_or_rejected(schema: Any, args: Any) -> None:
-    for given_schema in (schema, {"type": "array", "items": schema}, {"enum": [schema]}):
-        try:
-            check = compile_schema(given_schema)
-        except InvalidRequest:
-            continue
-        assert all(isinstance(one, str) for one in check(args))
+@given(value=Values, args=Values)
+async def test_an_enumeration_accepts_its_value_and_nothing_else(value: Any, args: Any) -> None:
+    same = msgspec.json.encode(value) == msgspec.json.encode(args)
+    for schema in ({"enum": [value]}, {"items": {"enum": [value]}, "type": "array", "minItems": 1}):
+        check = compile_schema(schema)
+        given_args = args if "enum" in schema else [args]
+        messages = check(given_args)
+        assert (messages == []) == same
+        assert all(isinstance(one, str) for one in messages)
+
+
+@given(schema=Values)
+async def test_what_is_no_schema_is_rejected(schema: Any) -> None:
+    if isinstance(schema, bool):
+        return
+    with pytest.raises(InvalidRequest):
+        compile_schema(schema)
 
 
 async def test_versions_are_three_numbers() -> None:

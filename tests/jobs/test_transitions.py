@@ -78,7 +78,7 @@ ACTS: dict[str, tuple[Act, dict[JobState, JobState]]] = {
     "retry": (lambda bench, job: bench.engine.jobs.retry_dead(job.id), {JobState.DISCARDED: JobState.AVAILABLE}),
     "fetch": (lambda bench, job: bench.fetch(), {JobState.AVAILABLE: JobState.ACTIVE}),
     "time": (
-        lambda bench, job: bench.upkeep(after=3601),
+        lambda bench, job: bench.run_due(after=3601),
         {
             JobState.SCHEDULED: JobState.AVAILABLE,
             JobState.RETRYABLE: JobState.AVAILABLE,
@@ -132,7 +132,7 @@ async def test_a_waiting_job_is_discarded_when_it_expires(bench: Bench, state: J
     else:
         job = await bench.push(pending=state == JobState.PENDING, **options)
     assert job.state == state
-    await bench.upkeep(after=11)
+    await bench.run_due(after=11)
     found = await bench.find(job)
     assert (found.state, found.dead) == ("discarded", 0)
     assert b"completed_at" not in to_json(found)
@@ -141,7 +141,7 @@ async def test_a_waiting_job_is_discarded_when_it_expires(bench: Bench, state: J
 async def test_an_active_job_does_not_expire(bench: Bench) -> None:
     await bench.push(expires_at="+PT5S")
     job = await bench.fetch_one()
-    await bench.upkeep(after=6)
+    await bench.run_due(after=6)
     assert (await bench.ack(job)).state == "completed"
 
 
@@ -172,7 +172,7 @@ def made(state: JobState) -> Way:
 def expired(**options: Any) -> Way:
     async def happen(bench: Bench) -> str:
         job = await bench.push(expires_at="+PT5S", **options)
-        await bench.upkeep(after=11)
+        await bench.run_due(after=11)
         return job.id
 
     return happen
@@ -181,7 +181,7 @@ def expired(**options: Any) -> Way:
 async def a_retryable_job_expires(bench: Bench) -> str:
     await bench.push(expires_at="+PT5S", retry={"max_attempts": 3, "initial_interval": "PT10S", "jitter": False})
     job = await bench.fail(await bench.fetch_one())
-    await bench.upkeep(after=11)
+    await bench.run_due(after=11)
     return job.id
 
 
@@ -252,7 +252,7 @@ async def a_suspended_job_waits_too_long(bench: Bench) -> str:
     await bench.push(retry={"max_attempts": 3})
     job = await bench.fetch_one()
     await bench.engine.jobs.release([Release(job.id, then="wait", wait=5_000_000)])
-    await bench.upkeep(after=6)
+    await bench.run_due(after=6)
     return job.id
 
 
@@ -278,7 +278,7 @@ def held(state: JobState) -> Way:
             await bench.engine.jobs.release([Release(job.id)])
         elif state == JobState.PENDING:
             await bench.engine.workflows.activate(job.id)
-        await bench.upkeep(after=60)
+        await bench.run_due(after=60)
         return job.id
 
     return happen

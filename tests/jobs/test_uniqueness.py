@@ -129,5 +129,5 @@ async def test_uniqueness_is_looked_at_only_when_a_job_is_pushed(bench: Bench) -
     from ojster.core.states import JobState
 
     job = await make(bench, JobState.RETRYABLE)
-    await bench.upkeep(after=10)
+    await bench.run_due(after=10)
     assert (await bench.find(job)).state == "available"

@@ -10,7 +10,7 @@ import pytest
 
 from ojster.core.errors import NotFound
 from ojster.schedules.cron import Cron
-from ojster.schedules.due import upkeep
+from ojster.schedules.due import run_due
 from ojster.storage.open import open_database
 from tests.conftest import START, Bench, Clock, shown
 
@@ -26,9 +26,9 @@ async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None
     registered, is_new = await bench.engine.schedules.register(cron())
     assert is_new
     assert registered.next_run_at == START + 60_000_000
-    await bench.upkeep(after=59)
+    await bench.run_due(after=59)
     assert await bench.fetch("q") == []
-    await bench.upkeep(after=1)
+    await bench.run_due(after=1)
     job = await bench.fetch_one("q")
     assert (job.type, job.args, job.cron_name) == ("cron.job", [1], "c")
     assert job.meta == {"own": True, "cron_name": "c", "cron_triggered_at": shown(job)["created_at"]}
@@ -39,7 +39,7 @@ async def test_a_cron_job_fires_when_it_is_due_and_says_so(bench: Bench) -> None
 
 async def test_missed_occurrences_are_made_up_for_once(bench: Bench) -> None:
     await bench.engine.schedules.register(cron(overlap_policy="allow"))
-    await bench.upkeep(after=600.5)
+    await bench.run_due(after=600.5)
     assert len(await bench.fetch("q", count=50)) == 1
     found = await bench.engine.schedules.find("c")
     assert found.next_run_at is not None
@@ -48,19 +48,19 @@ async def test_missed_occurrences_are_made_up_for_once(bench: Bench) -> None:
 
 async def test_an_interval_does_not_drift(bench: Bench) -> None:
     await bench.engine.schedules.register(cron())
-    await bench.upkeep(after=61.5)
+    await bench.run_due(after=61.5)
     assert (await bench.engine.schedules.find("c")).next_run_at == START + 120_000_000
 
 
 async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
     await bench.engine.schedules.register(cron())
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     job = await bench.fetch_one("q")
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     assert await bench.fetch("q") == []
     assert (await bench.events()).count("cron.skipped") == 1
     await bench.ack(job)
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     assert len(await bench.fetch("q")) == 1
     assert (await bench.engine.schedules.find("c")).run_count == 2
 
@@ -68,15 +68,15 @@ async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
 async def test_allow_lets_them_overlap(bench: Bench) -> None:
     await bench.engine.schedules.register(cron(overlap_policy="allow"))
     for _ in range(3):
-        await bench.upkeep(after=60)
+        await bench.run_due(after=60)
     assert len(await bench.fetch("q", count=9)) == 3
 
 
 async def test_cancel_previous_lets_the_newest_win(bench: Bench) -> None:
     await bench.engine.schedules.register(cron(overlap_policy="cancel_previous"))
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     first = await bench.fetch_one("q")
-    await bench.upkeep(after=60)
+    await bench.run_due(after=60)
     assert (await bench.find(first)).state == "cancelled"
     assert (await bench.fetch_one("q")).id != first.id
 
@@ -84,7 +84,7 @@ async def test_cancel_previous_lets_the_newest_win(bench: Bench) -> None:
 async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
     await bench.engine.schedules.register(cron(overlap_policy="enqueue"))
     for _ in range(3):
-        await bench.upkeep(after=60)
+        await bench.run_due(after=60)
     order = []
     for _ in range(3):
         (job,) = await bench.fetch("q", count=9)
@@ -100,7 +100,7 @@ async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) 
 
     await bench.engine.schedules.register(cron(overlap_policy="enqueue"))
     for _ in range(2):
-        await bench.upkeep(after=60)
+        await bench.run_due(after=60)
     first = await bench.fetch_one("q")
     waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("q",)), wait=30))
     await asyncio.sleep(0.01)
@@ -112,7 +112,7 @@ async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) 
 async def test_a_disabled_cron_job_does_not_fire(bench: Bench) -> None:
     await bench.engine.schedules.register(cron())
     assert (await bench.engine.schedules.switch("c", False)).next_run_at is None
-    await bench.upkeep(after=120)
+    await bench.run_due(after=120)
     assert await bench.fetch("q") == []
     assert (await bench.engine.schedules.switch("c", True)).next_run_at == bench.clock.now + 60_000_000
 
@@ -150,7 +150,7 @@ async def test_with_many_servers_each_occurrence_fires_once(shared_url: str) -> 
         await engines[0].schedules.register(cron(overlap_policy="allow"))
         for _ in range(10):
             clock.advance(60)
-            await asyncio.gather(*(database.run(upkeep, None) for database in databases))
+            await asyncio.gather(*(database.run(run_due, None) for database in databases))
         assert (await engines[1].jobs.count())["q"] == {"available": 10}
         assert (await engines[2].schedules.find("c")).run_count == 10
     finally:

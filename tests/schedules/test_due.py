@@ -22,32 +22,32 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_with_nothing_to_wait_for_nothing_is_due(bench: Bench) -> None:
-    assert await bench.upkeep() is None
+    assert await bench.run_due() is None
 
 
 async def test_the_next_thing_due_is_known(bench: Bench) -> None:
     await bench.push(scheduled_at="+PT1H")
     await bench.push(expires_at="+PT30M")
-    assert await bench.upkeep() == START + 1800 * SECOND
+    assert await bench.run_due() == START + 1800 * SECOND
 
 
 async def test_a_scheduled_job_is_available_when_its_time_comes(bench: Bench) -> None:
     job = await bench.push(scheduled_at="+PT60S")
-    await bench.upkeep(after=59.999)
+    await bench.run_due(after=59.999)
     assert (await bench.find(job)).state == "scheduled"
-    await bench.upkeep(after=0.001)
+    await bench.run_due(after=0.001)
     found = await bench.find(job)
     assert (found.state, found.enqueued_at) == ("available", bench.clock.now)
 
 
 async def test_a_great_many_due_jobs_are_looked_after_in_bounded_batches(bench: Bench) -> None:
     await bench.engine.jobs.enqueue([request(scheduled_at="+PT1S") for _ in range(MOST_AT_ONCE + 10)])
-    next_due = await bench.upkeep(after=5)
+    next_due = await bench.run_due(after=5)
     counts = await bench.engine.jobs.count()
     assert counts["default"] == {"available": MOST_AT_ONCE, "scheduled": 10}
     assert next_due is not None
     assert next_due <= bench.clock.now
-    await bench.upkeep()
+    await bench.run_due()
     assert (await bench.engine.jobs.count())["default"]["available"] == MOST_AT_ONCE + 10
 
 
@@ -64,9 +64,9 @@ async def test_jobs_of_a_silent_worker_are_given_to_others(bench: Bench) -> None
     await bench.push(retry={"max_attempts": 2})
     job = await bench.fetch_one(worker_id="w")
     await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
-    await bench.upkeep(after=29.9)
+    await bench.run_due(after=29.9)
     assert (await bench.find(job)).state == "active"
-    await bench.upkeep(after=0.1)
+    await bench.run_due(after=0.1)
     found = shown(await bench.find(job))
     assert (found["state"], found["errors"][0]["type"]) == ("available", "worker_death")
     assert await bench.engine.fleet.all() == []
@@ -75,7 +75,7 @@ async def test_jobs_of_a_silent_worker_are_given_to_others(bench: Bench) -> None
 async def test_a_worker_that_never_beat_is_not_silent(bench: Bench) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")
-    await bench.upkeep(after=600)
+    await bench.run_due(after=600)
     assert (await bench.find(job)).state == "active"
 
 

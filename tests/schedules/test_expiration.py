@@ -102,7 +102,7 @@ async def test_a_dead_letter_that_is_run_again_is_kept_from_its_next_end_on(benc
     bench.clock.advance(3_000)
     await bench.engine.jobs.retry_dead(job.id)
     bench.clock.advance(3_000)
-    await bench.upkeep()
+    await bench.run_due()
     await bench.engine.maintenance.prune()
     assert (await bench.find(job)).state == "available"
     await bench.ack(await bench.fetch_one())
@@ -280,7 +280,7 @@ async def test_a_workflow_that_was_run_again_stays_until_the_next_attempt_has_fi
     following = (await bench.engine.workflows.show(first.id)).next_attempt
     assert following is not None
     bench.clock.advance(3_600)
-    await bench.upkeep()
+    await bench.run_due()
     assert await bench.engine.maintenance.prune() == {"jobs": 0, "workflows": 0, "files": 0}
     assert (await bench.engine.workflows.show(following)).expiration_delay == "PT1S"
     await run_all(bench)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ WITH_BODY = [route for route in ROUTES if route.method in ("POST", "PUT", "PATCH
 
 
 def path_of(route: Route, value: str = "x") -> str:
-    return route.path.replace("{id}", value).replace("{name}", value)
+    return re.sub(r"\{\w+\}", lambda _: value, route.path)
 
 
 def assert_refused(response: Any) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
 import pytest
 
 from ojster.core.ids import new_id
+from ojster.server import api_page
 from ojster.server.application import Application
+from ojster.server.permissions import PUBLIC
 from ojster.server.routes import routes_of
 from ojster.service import Service
 from tests.conftest import MEDIA_TYPE, Clock, Http
@@ -299,11 +302,30 @@ async def test_the_openapi_document_describes_every_route(http: Http) -> None:
         assert reference.split("'")[0] in names
 
 
-async def test_the_page_for_people_shows_every_route(http: Http) -> None:
+async def test_the_page_for_people_loads_a_viewer_from_this_server_alone(http: Http) -> None:
     page = (await http("GET", "/docs")).text
-    for route in ROUTES:
-        assert route.path in page
-    assert "<script" not in page
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert loaded == ["/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/docs/start.js"]
+    for path in loaded:
+        assert path in PUBLIC
+        answer = await http("GET", path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/css" if path.endswith(".css") else "text/javascript")
+    script = (await http("GET", "/docs/start.js")).text
+    assert "/openapi.json" in script
+    assert "validatorUrl: null" in script  # else Swagger UI sends the address to its makers
+
+
+async def test_without_the_viewer_the_page_for_people_says_what_to_install(
+    engine: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_page, "has_viewer", lambda: False)
+    app = Application(engine)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        page = await client.get("/docs")
+        assert "pip install 'ojster[docs]'" in page.text
+        assert "/openapi.json" in page.text
+        assert (await client.get("/docs/swagger-ui.css")).status_code == 404
 
 
 async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, engine: Service) -> None:

@@ -30,7 +30,14 @@ def test_a_database_is_made_with_its_folders(tmp_path: Path) -> None:
 
 def test_migrating_twice_changes_nothing(tmp_path: Path) -> None:
     connection = apsw.Connection(str(tmp_path / "jobs.db"))
-    assert migrate(connection) == migrate(connection)
+    schema = "SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2"
+    version = migrate(connection)
+    before = connection.execute(schema).fetchall()
+    assert before
+    connection.execute("INSERT INTO queues (name, created_at) VALUES ('q', 0)")
+    assert migrate(connection) == version
+    assert connection.execute(schema).fetchall() == before
+    assert connection.execute("SELECT name FROM queues").fetchall() == [("q",)]
 
 
 def test_a_newer_schema_is_refused_with_a_clear_message(tmp_path: Path) -> None:
@@ -76,7 +83,7 @@ async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -
     waiting = asyncio.create_task(engine.jobs.fetch(Claim(("default",)), wait=60))
     await asyncio.sleep(0.05)
     script = (
-        "import asyncio, sys; from ojster.app import App, request_of\n"
+        "import asyncio, sys; from ojster.app import App; from ojster.job_options import request_of\n"
         "async def main():\n"
         "    app = App(sys.argv[1]); await app.client().jobs.enqueue([request_of('a', [])]); await app.aclose()\n"
         "asyncio.run(main())"

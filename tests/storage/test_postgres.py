@@ -19,7 +19,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.push import push
 from ojster.jobs.request import read_job
 from ojster.schedules.cron import Cron
-from ojster.schedules.due import upkeep
+from ojster.schedules.due import run_due
 from ojster.schedules.retention import forget
 from ojster.service import Service
 from ojster.storage.database import without_password
@@ -169,7 +169,7 @@ class TestManyServers:
         monkeypatch.setattr(notifier, "HEARTBEAT", 1_000.0)
         here = Service(open_database(postgres_url))
         assert isinstance(here.database, PostgresDatabase)
-        ear, hear = here.database._herald, notifier.PostgresNotifier._hear
+        ear, hear = here.database._notifier, notifier.PostgresNotifier._hear
         monkeypatch.setattr(
             notifier.PostgresNotifier, "_hear", lambda self, message: self is ear and hear(self, message)
         )
@@ -333,7 +333,7 @@ class TestCallersTransactionsThatStayOpen:
             t.enqueue_in(guest, n)
             guest.commit()
         assert (await engines[0].jobs.count())["new"] == {"available": 50}
-        await engines[0].database.run(upkeep, None)
+        await engines[0].database.run(run_due, None)
         assert (await engines[0].jobs.count())["new"] == {"available": 50}
         statistics = await engines[1].queues.statistics("new")
         assert (statistics.enqueued, statistics.counts) == (50, {"available": 50})
@@ -349,11 +349,11 @@ class TestCallersTransactionsThatStayOpen:
         schema = parse_postgres_url(postgres_url).schema
         guest.execute(f"SELECT 1 FROM {schema}.jobs FOR UPDATE")
         await asyncio.sleep(0.1)
-        next_due = await engines[0].database.run(upkeep, None)
+        next_due = await engines[0].database.run(run_due, None)
         assert next_due is not None
         assert next_due > engines[0].database.clock() + 50_000
         guest.rollback()
-        await engines[0].database.run(upkeep, None)
+        await engines[0].database.run(run_due, None)
         assert (await engines[0].jobs.find(pushed.job.id)).state == "available"
 
     async def test_unique_jobs_need_to_see_what_others_have_committed(

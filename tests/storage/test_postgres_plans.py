@@ -1,46 +1,65 @@
-"""Each hot query of PostgreSQL uses its index, whatever statistics the planner has."""
+"""Each hot query of PostgreSQL uses its index, whatever statistics the planner has.
+
+The statements are those that the engine executed, not copies: see ``statements``.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 
 from ojster.fleet import matching
+from ojster.queues import gates
 from ojster.storage.postgres import transaction
 from ojster.storage.postgres.database import PLANNER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import PLAIN, WITH_LIMIT, WITH_NEEDS
+from tests.conftest import empty
+from tests.storage.statements import Recorded, having, live
 
-SELECT = transaction.PostgresTransaction.select_available
-AVAILABLE_JOBS, NEEDING_JOBS, LIMITED_JOBS = (
-    SELECT.format(kind=kind, abilities="") for kind in (PLAIN, WITH_NEEDS, WITH_LIMIT)
-)
+CLAIM = "ORDER BY j.priority DESC"
 
-HOT = [
-    (AVAILABLE_JOBS, "jobs_available"),
-    (NEEDING_JOBS, "jobs_needing"),
-    (matching._ACTIVE, "jobs_needing_active"),
-    (LIMITED_JOBS, "jobs_limited"),
-    (transaction._LOCK_JOBS, "jobs_id"),
-    (transaction._FIND_JOBS, "jobs_id"),
-    (transaction._START_JOBS, "jobs_pkey"),
-    (transaction._COMPLETE_JOBS, "jobs_pkey"),
-    ("SELECT seq FROM jobs WHERE state = ? AND due_at <= ? ORDER BY due_at LIMIT ? FOR UPDATE SKIP LOCKED", "jobs_due"),
-    ("SELECT seq FROM jobs WHERE state = ? AND due_at <= ? AND node IS NULL ORDER BY due_at LIMIT ?", "jobs_due"),
-    ("SELECT min(due_at) FROM jobs WHERE state = ? AND due_at IS NOT NULL", "jobs_due"),
-    ("SELECT seq FROM jobs WHERE unique_key = ? ORDER BY seq DESC", "jobs_unique"),
-    ("SELECT seq FROM jobs WHERE cron_name = ? AND finished_at IS NULL ORDER BY seq", "jobs_cron"),
-    (
-        (
-            "SELECT seq FROM jobs WHERE state = ? AND dead = ? AND finished_at < ? "
-            "AND node IS NULL AND due_at IS NULL ORDER BY finished_at LIMIT ?"
-        ),
-        "jobs_finished",
-    ),
-]
+
+class Hot(NamedTuple):
+    """Recorded statements with these words, the index with which each reads jobs, and the columns it looks up there.
+
+    Without columns, it reads the whole index, which has only the rows that it is about.
+    """
+
+    uses: str
+    condition: str
+    words: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+
+HOT = {
+    "claim plain jobs": Hot("jobs_available", "queue tenant", (PLAIN, CLAIM)),
+    "claim jobs with requirements": Hot("jobs_needing", "queue tenant needs", (WITH_NEEDS, CLAIM)),
+    "claim limited jobs": Hot("jobs_limited", "queue tenant limit_key", (WITH_LIMIT, CLAIM)),
+    "claim nothing that an active job excludes": Hot("jobs_exclusive", "", (CLAIM,)),
+    "kinds of requirements": Hot("jobs_needing", "queue tenant needs", (matching._KINDS,)),
+    "keys of limits": Hot("jobs_limited", "queue tenant limit_key", (gates._HEADS,)),
+    "active jobs of a limit": Hot("jobs_limit", "limit_key", (gates._ACTIVE, "SELECT count(*)")),
+    "active jobs with requirements": Hot("jobs_needing_active", "queue", (matching._ACTIVE,)),
+    "start jobs": Hot("jobs_pkey", "seq", (transaction._START_JOBS,)),
+    "complete jobs": Hot("jobs_pkey", "seq", (transaction._COMPLETE_JOBS,)),
+    "lock jobs": Hot("jobs_id", "id", (transaction._LOCK_JOBS,)),
+    "find jobs": Hot("jobs_id", "id", (transaction._FIND_JOBS,)),
+    "due jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :now", "LIMIT"), ("node IS NULL",)),
+    "expired jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :now", "node IS NULL")),
+    "next due job": Hot("jobs_due", "state", ("SELECT min(due_at) FROM jobs",)),
+    "duplicates": Hot("jobs_unique", "unique_key", ("FROM jobs", "unique_key = :key")),
+    "jobs of a cron job": Hot("jobs_cron", "cron_name", ("FROM jobs", "cron_name = :name")),
+    "finished jobs": Hot("jobs_finished", "state dead finished_at", ("FROM jobs", "finished_at < :before", "dead =")),
+    "dead letters": Hot("jobs_dead", "", ("FROM jobs", "dead = 1"), ("seq > :after",)),
+}
+
+NOT_SORTED = ("claim plain jobs", "claim limited jobs", "claim jobs with requirements", "due jobs", "finished jobs")
 
 FILL = (
     "INSERT INTO jobs (id, type, queue, state, priority, max_attempts, created_at, due_at, finished_at) "
@@ -59,8 +78,15 @@ SITUATIONS = {  # to the planner, an empty table is a new table of unknown size
 }
 
 
+@pytest.fixture(scope="module")
+def seen(postgres_tables: str) -> Recorded:
+    """The statements that the engine executes."""
+    empty(postgres_tables)
+    return asyncio.run(live(postgres_tables, on_sqlite=False))
+
+
 @pytest.fixture(params=SITUATIONS)
-def connection(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[psycopg.Connection]:
+def connection(request: pytest.FixtureRequest, seen: Recorded, postgres_url: str) -> Iterator[psycopg.Connection]:
     parsed = parse_postgres_url(postgres_url)
     with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}") as opened:
         for name, value in PLANNER_SETTINGS.items():
@@ -71,20 +97,33 @@ def connection(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[ps
         opened.rollback()
 
 
-def plan_of(connection: psycopg.Connection, sql: str) -> str:
-    """Return the generic plan of a prepared statement."""
+def plan_of(connection: psycopg.Connection, sql: str) -> list[dict[str, Any]]:
+    """Return the nodes of the generic plan of a prepared statement."""
     schema = (connection.execute("SELECT current_schema()").fetchone() or ("",))[0]
-    statement = translate(sql, schema).sql
-    explained = psycopg.RawCursor(connection).execute(b"EXPLAIN (GENERIC_PLAN) " + statement).fetchall()
-    return "\n".join(str(line) for (line,) in explained)
+    explain = b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + translate(sql, schema).sql
+    ((explained,),) = psycopg.RawCursor(connection).execute(explain).fetchall()
+    return nodes_of(explained[0]["Plan"])
 
 
-@pytest.mark.parametrize(("sql", "index"), HOT)
-def test_a_hot_query_uses_its_index(connection: psycopg.Connection, sql: str, index: str) -> None:
-    plan = plan_of(connection, sql)
-    assert index in plan
-    assert "Seq Scan on jobs" not in plan
+def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(node for inner in plan.get("Plans", ()) for node in nodes_of(inner))]
 
 
-def test_handing_out_needs_no_sorting(connection: psycopg.Connection) -> None:
-    assert "Sort" not in plan_of(connection, AVAILABLE_JOBS)
+@pytest.mark.parametrize("what", HOT)
+def test_a_hot_query_uses_its_index(connection: psycopg.Connection, seen: Recorded, what: str) -> None:
+    hot = HOT[what]
+    for sql in having(seen, *hot.words, without=hot.without):
+        plan = plan_of(connection, sql)
+        conditions = [node.get("Index Cond", "") for node in plan if node.get("Index Name") == hot.uses]
+        assert conditions, (sql, plan)
+        for condition in conditions:
+            assert all(f"{column} " in condition for column in hot.condition.split()), (sql, condition)
+        scans = [node for node in plan if node.get("Relation Name") == "jobs" and node["Node Type"] == "Seq Scan"]
+        assert not scans, (sql, scans)
+
+
+@pytest.mark.parametrize("what", NOT_SORTED)
+def test_a_hot_query_with_an_order_needs_no_sorting(connection: psycopg.Connection, seen: Recorded, what: str) -> None:
+    hot = HOT[what]
+    for sql in having(seen, *hot.words, "ORDER BY", without=hot.without):
+        assert not [node for node in plan_of(connection, sql) if "Sort" in node["Node Type"]], sql

@@ -14,7 +14,7 @@ from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.schedules.due import upkeep
+from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from ojster.workflows.info import StepInfo, WorkflowInfo
@@ -75,7 +75,7 @@ class Crowd:
                 continue
             reviewed = await self._review()
             self.clock.advance(15)
-            await self._engine().database.run(upkeep, None)
+            await self._engine().database.run(run_due, None)
             idle = 0 if reviewed else idle + 1
 
     async def _work(self, engine: Service, worker: str) -> int:

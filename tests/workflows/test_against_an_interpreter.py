@@ -129,7 +129,9 @@ async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_bra
         assert max(one.ran.values(), default=1) == 1
         assert info.on_cancel is None or info.on_cancel.state in ("completed", "failed", "skipped")
         assert all(step.state not in ("waiting", "pending", "active", "blocked") for step in every_step(info))
+    assert any(one.started_after_cancel for one in made)
     again = [one for one in made if one.cancelled]
+    assert len(again) > 10
     for one in again:
         one.script.ends, one.script.failing, one.cancelled = {}, 0.0, False
         one.script.approvals = _Always()

@@ -379,9 +379,9 @@ async def test_an_active_job_of_a_cancelled_workflow_is_not_tried_again(flow: Wo
 async def test_a_workflow_ends_when_its_time_is_up(flow: WorkflowBench) -> None:
     await flow.create(group(job("a"), job("b")) | {"timeout": 60, "on_error": job("clean")})
     (one,) = await flow.take()
-    await flow.upkeep(59)
+    await flow.run_due(59)
     assert await flow.state() == "running"
-    await flow.upkeep(1)
+    await flow.run_due(1)
     assert (await flow.find(one)).state == "cancelled"
     assert await flow.work() == ["clean"]
     info = await flow.look()
@@ -396,21 +396,21 @@ async def test_a_workflow_ends_when_its_time_is_up(flow: WorkflowBench) -> None:
 async def test_a_scheduled_workflow_starts_when_its_time_has_come(flow: WorkflowBench) -> None:
     info = await flow.create(chain(job("a")) | {"scheduled_at": "+PT60S", "timeout": 30})
     assert info.state == "pending"
-    assert await flow.upkeep() == flow.clock.now + 60_000_000
+    assert await flow.run_due() == flow.clock.now + 60_000_000
     assert await flow.work() == []
-    await flow.upkeep(60)
+    await flow.run_due(60)
     assert await flow.state() == "running"
-    await flow.upkeep(30)
+    await flow.run_due(30)
     assert await flow.state() == "failed", "its time counts from its start"
 
 
 async def test_a_workflow_that_was_not_started_in_time_never_is(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")) | {"scheduled_at": "+PT60S", "expires_at": "+PT30S"})
-    await flow.upkeep(30)
+    await flow.run_due(30)
     info = await flow.look()
     assert info.error is not None
     assert (info.state, info.finished, info.error.code) == ("cancelled", True, "expired")
-    await flow.upkeep(60)
+    await flow.run_due(60)
     assert await flow.work() == []
 
 
@@ -418,7 +418,7 @@ async def test_a_scheduled_workflow_can_be_cancelled(flow: WorkflowBench) -> Non
     await flow.create(chain(job("a")) | {"scheduled_at": "+PT60S"})
     info = await flow.engine.workflows.cancel(flow.id)
     assert (info.state, info.finished) == ("cancelled", True)
-    await flow.upkeep(60)
+    await flow.run_due(60)
     assert await flow.work() == []
 
 
@@ -434,7 +434,7 @@ async def test_nothing_of_a_held_workflow_starts(flow: WorkflowBench) -> None:
     await flow.engine.workflows.hold(flow.id)
     await flow.ack(jobs["a"])
     flow.engine.jobs.give_back([jobs["c"]])
-    await flow.upkeep(5)
+    await flow.run_due(5)
     assert await flow.work() == []
     assert (await flow.look()).held
     assert await flow.states() == {"0": "active", "0.0": "completed", "0.1": "held", "1": "pending", "2": "pending"}
@@ -484,7 +484,7 @@ async def test_cancelling_a_held_workflow_undoes_it_and_ends_the_hold(flow: Work
 async def test_a_workflow_that_ran_out_of_time_while_it_was_held_can_be_retried(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), job("b")) | {"timeout": 10})
     await flow.engine.workflows.hold(flow.id)
-    await flow.upkeep(11)
+    await flow.run_due(11)
     info = await flow.look()
     assert (info.state, info.held) == ("failed", False)
     await flow.engine.workflows.retry(flow.id)
@@ -558,7 +558,7 @@ async def test_a_job_that_replaces_one_of_a_workflow_cancels_that_step(flow: Wor
 
 async def test_a_job_that_expires_fails_its_step(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", options={"expires_at": "+PT10S"}), job("b")))
-    await flow.upkeep(10)
+    await flow.run_due(10)
     assert await flow.states() == {"0": "failed", "1": "cancelled"}
 
 

@@ -312,10 +312,10 @@ async def test_s41_a_retried_step_that_needs_an_approval_needs_it_again(flow: Wo
 async def test_s42_a_lost_worker_spends_attempts_and_not_the_workflow(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a", options={"retry": {"max_attempts": 2}}), job("b")))
     await flow.fetch_one(lease=1_000_000)
-    await flow.upkeep(2)
+    await flow.run_due(2)
     again = await flow.fetch_one(lease=1_000_000)
     assert (again.attempt, await flow.states()) == (2, {"0": "active", "1": "waiting"})
-    await flow.upkeep(2)
+    await flow.run_due(2)
     assert await flow.states() == {"0": "failed", "1": "cancelled"}
     await flow.engine.workflows.retry(flow.id)
     assert (await flow.fetch_one()).attempt == 1, "by hand, the attempts begin anew"
@@ -360,7 +360,7 @@ async def test_s48_a_failure_that_is_tried_again_cancels_nobody(flow: WorkflowBe
     await flow.create(chain(job("a", options={"retry": retry}), job("b")))
     await flow.fail(await flow.fetch_one())
     assert await flow.states() == {"0": "pending", "1": "waiting"}
-    await flow.upkeep(11)
+    await flow.run_due(11)
     await flow.work()
     assert await flow.states() == {"0": "completed", "1": "completed"}
 
@@ -465,7 +465,7 @@ async def test_s60_delays_between_attempts_grow_and_end(flow: WorkflowBench) -> 
         failed = await flow.fail(await flow.fetch_one())
         if failed.state == "retryable":
             delays.append((failed.due_at or 0) - flow.clock.now)
-            await flow.upkeep(delays[-1] / 1e6)
+            await flow.run_due(delays[-1] / 1e6)
     assert delays == [60_000_000, 120_000_000]
     assert await flow.states() == {"0": "failed", "1": "cancelled"}
 
@@ -506,7 +506,7 @@ async def test_s70_arguments_are_put_together_once_and_stay(flow: WorkflowBench)
     await flow.ack(one, b'{"n": 5}')
     (one,) = await flow.take()
     failed = await flow.fail(one)
-    await flow.upkeep(((failed.due_at or 0) - flow.clock.now) / 1e6)
+    await flow.run_due(((failed.due_at or 0) - flow.clock.now) / 1e6)
     assert (await flow.fetch_one()).args == [5]
 
 
@@ -597,7 +597,7 @@ async def test_s91_a_worker_that_is_silent_for_a_while_keeps_its_job(flow: Workf
     await flow.create(chain(job("a")))
     await flow.engine.fleet.beat(Heartbeat("w"))
     (given,) = await flow.fetch(worker_id="w")
-    await flow.upkeep(20)
+    await flow.run_due(20)
     pulse = await flow.engine.fleet.beat(Heartbeat("w", (given.id,)))
     assert (pulse.extended, (await flow.find(given)).state) == ([given.id], "active")
 

@@ -177,7 +177,7 @@ async def a_workflow_is_cancelled_and_runs_again(flow: WorkflowBench) -> None:
 
 async def a_workflow_starts_later_or_never(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a")) | {"scheduled_at": "+PT1H"})
-    await flow.upkeep(after=3601)
+    await flow.run_due(after=3601)
     await flow.work()
     await flow.create(chain(job("a")) | {"scheduled_at": "+PT1H"})
     await settle(flow, "cancel")

@@ -29,18 +29,18 @@ async def answer(flow: WorkflowBench, value: Any, step: str | None = None) -> No
 
 async def test_a_delay_begins_when_its_turn_comes_and_ends_by_itself(flow: WorkflowBench) -> None:
     await flow.create(chain(job("a"), {"type": "wait", "id": "w", "delay": "PT10S"}, job("b", ref("steps.w.result"))))
-    await flow.upkeep(100)
+    await flow.run_due(100)
     assert await flow.work() == ["a"]
-    await flow.upkeep(9)
+    await flow.run_due(9)
     assert await flow.work() == []
-    await flow.upkeep(2)
+    await flow.run_due(2)
     assert await flow.work() == ["b"]
     assert (await flow.state(), flow.arguments["b"]) == ("completed", [None])
 
 
 async def test_s76_a_wait_until_a_time_that_has_passed_is_over_at_once(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "wait", "until": "2001-01-01T00:00:00Z"}, job("b")))
-    await flow.upkeep(0)
+    await flow.run_due(0)
     assert await flow.work() == ["b"]
 
 
@@ -60,9 +60,9 @@ async def test_a_form_is_answered_as_it_asks_for_or_not_at_all(flow: WorkflowBen
 
 async def test_a_form_that_nobody_answers_in_time_fails(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "wait", "form": FORM, "delay": "P1D"}, job("b"), on_error=job("mend")))
-    await flow.upkeep(86_399)
+    await flow.run_due(86_399)
     assert await flow.state() == "running"
-    await flow.upkeep(2)
+    await flow.run_due(2)
     assert await flow.work() == ["mend"]
     info = await flow.look()
     assert (info.state, info.error and info.error.errors[0]["code"]) == ("failed", "wait_timeout")
@@ -81,11 +81,11 @@ async def test_waits_are_cancelled_timed_out_and_held_with_their_workflow(flow: 
     assert await flow.state() == "cancelled"
     assert (await flow.look()).finished
     await flow.create(chain({"type": "wait"}, timeout=10))
-    await flow.upkeep(11)
+    await flow.run_due(11)
     assert await flow.state() == "failed"
     await flow.create(chain({"type": "wait", "delay": "PT10S"}, job("b")))
     await flow.engine.workflows.hold(flow.id)
-    await flow.upkeep(11)
+    await flow.run_due(11)
     assert await flow.work() == []
     await flow.engine.workflows.release(flow.id)
     assert await flow.work() == ["b"]
@@ -94,7 +94,7 @@ async def test_waits_are_cancelled_timed_out_and_held_with_their_workflow(flow: 
 async def test_no_worker_is_given_a_wait_and_a_retried_workflow_waits_again(flow: WorkflowBench) -> None:
     await flow.create(chain({"type": "wait", "form": FORM, "delay": "PT10S"}, job("b")))
     assert await flow.take(10) == []
-    await flow.upkeep(11)
+    await flow.run_due(11)
     (step,) = [step for step in (await flow.look()).walk() if step.type == "ojster.wait"]
     with pytest.raises(Conflict):
         await flow.engine.jobs.retry_dead(str(step.job_id))
@@ -136,29 +136,29 @@ async def test_reminders_are_sent_until_the_form_is_answered(flow: WorkflowBench
         "remind": ["PT4H", "PT1H", "PT12H"],
     }
     await flow.create({"type": "chain", "steps": [ask | {"event_reactions": remind}]})
-    await flow.upkeep(3_599)
+    await flow.run_due(3_599)
     assert await flow.take() == []
-    await flow.upkeep(2)
+    await flow.run_due(2)
     (nag,) = await flow.take(5)
     assert (nag.type, nag.args) == ("nag", ["ask"])
     await flow.ack(nag)
-    await flow.upkeep()
+    await flow.run_due()
     assert await flow.take() == [], "once each"
-    await flow.upkeep(3 * 3_600)
+    await flow.run_due(3 * 3_600)
     assert len(await flow.take(5)) == 1
     assert (await flow.step("ask")).state == "pending"
     await flow.engine.workflows.resume(WorkflowResumption(flow.id, data=b'"yes"'))
     assert await flow.state() == "completed"
-    await flow.upkeep(10 * 3_600)
+    await flow.run_due(10 * 3_600)
     assert await flow.take() == []
 
 
 async def test_a_deadline_ends_a_wait_whatever_reminders_are_left(flow: WorkflowBench) -> None:
     ask = {"type": "wait", "id": "ask", "delay": "PT2H", "form": {}, "remind": ["PT1H", "PT3H"]}
     await flow.create({"type": "chain", "steps": [ask]})
-    await flow.upkeep(3_600)
+    await flow.run_due(3_600)
     assert await flow.state() == "running"
-    await flow.upkeep(3_600)
+    await flow.run_due(3_600)
     assert await flow.state() == "failed"
     assert (await flow.step("ask")).outcome == "error"
 
@@ -184,8 +184,8 @@ async def test_waits_are_written_in_python(flow: WorkflowBench) -> None:
     whole = chain_of(ask, wait(until=datetime(2001, 1, 1, tzinfo=UTC)))
     flow.id = (await flow.engine.workflows.create(whole.request())).id
     assert (await flow.step("ask")).label == "May it go out?"
-    await flow.upkeep(31)
+    await flow.run_due(31)
     assert [one.type for one in await flow.take()] == ["nag"]
     await answer(flow, {"approved": True}, step="ask")
-    await flow.upkeep(0)
+    await flow.run_due(0)
     assert await flow.state() == "completed"

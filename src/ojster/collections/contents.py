@@ -317,8 +317,13 @@ def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
     for first in range(0, len(keys), NAMES_PER_STATEMENT):
         some = keys[first : first + NAMES_PER_STATEMENT]
         marks = ", ".join("?" * len(some))
-        rows = tx.execute(f"DELETE FROM collection_items WHERE collection IN ({marks}) RETURNING job_id, file_id", some)
-        release_references(tx, [(None, file_id) for _, file_id in rows])
+        for which in ("IS NULL", "IS NOT NULL"):  # each has an index of its own
+            rows = tx.execute(
+                f"DELETE FROM collection_items WHERE collection IN ({marks}) AND removed_at {which} "
+                "RETURNING job_id, file_id",
+                some,
+            )
+            release_references(tx, [(None, file_id) for _, file_id in rows])
 
 
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:

@@ -192,7 +192,7 @@ class Feed:
             if not self._addresses:
                 self._all_gone.set()
 
-    async def farewell(self) -> None:
+    async def announce_shutdown(self) -> None:
         """Wait until all followers have disconnected, for at most ``DISCONNECT_TIMEOUT_SECONDS`` seconds."""
         if self._addresses:
             self._all_gone.clear()

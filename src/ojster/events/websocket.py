@@ -61,8 +61,8 @@ async def serve_websocket(socket: WebSocket, engine: Service, services: Services
         return
     try:
         feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
-        if services.doorkeeper is not None:
-            engine, access = await services.doorkeeper.admit(socket.headers.get("authorization"), tenant)
+        if services.authenticator is not None:
+            engine, access = await services.authenticator.admit(socket.headers.get("authorization"), tenant)
             access.need(Operation.INSPECT)
         elif tenant is not None:
             engine = engine.as_(Caller(check_tenant(tenant)))

@@ -162,12 +162,6 @@ def read_job(
     attributes = read_attributes(type, args, members)
     for reaction in attributes.enqueues:
         read_job(dict(reaction.job), now, largest=largest, tenant=owner)  # validates it
-    unique_key = None
-    if options.unique is not None:
-        unique_key = qualify(owner, _unique_key(options.unique, type, options.queue, args, meta))
-    limit = options.limit
-    if owner and limit is not None:
-        limit = msgspec.structs.replace(limit, key=qualify(owner, limit.key))
     return NewJob(
         id=id,
         type=type,
@@ -182,9 +176,9 @@ def read_job(
         timeout=attributes.timeout or options.timeout,
         lease=options.lease,
         unique=options.unique,
-        unique_key=unique_key,
+        unique_key=None if options.unique is None else _unique_key(options, owner, type, args, meta),
         queue_rate=options.queue_rate,
-        limit=limit,
+        limit=None if options.limit is None else _limit_of(options.limit, owner),
         tenant=owner,
         version=members.get("version"),
         needs=attributes.needs,
@@ -307,8 +301,15 @@ def _check_version(raw: bytes) -> None:
         raise Unsupported(f"specversion {value[:32]!r} is not supported; use {SPEC_VERSION!r}.")
 
 
-def _unique_key(policy: UniquePolicy, type: str, queue: str, args: bytes, meta: bytes) -> str:
+def _limit_of(policy: RateLimitPolicy, owner: str) -> RateLimitPolicy:
+    return msgspec.structs.replace(policy, key=qualify(owner, policy.key)) if owner else policy
+
+
+def _unique_key(options: JobOptions, owner: str, type: str, args: bytes, meta: bytes) -> str:
+    assert options.unique is not None
+    args_value, meta_value = read_value(args, "args"), read_value(meta, "meta")
     try:
-        return fingerprint(policy, type=type, queue=queue, args=read_value(args, "args"), meta=read_value(meta, "meta"))
+        key = fingerprint(options.unique, type=type, queue=options.queue, args=args_value, meta=meta_value)
+        return qualify(owner, key)
     except ValueError as error:
         raise InvalidRequest(f"The job's unique key cannot be computed: {error}.", field="unique") from None

@@ -30,7 +30,7 @@ LOCKED_RETRY_DELAY_US: Final = 100_000
 _WAITING: Final = (JobState.SCHEDULED, JobState.RETRYABLE, JobState.AVAILABLE, JobState.PENDING, JobState.ACTIVE)
 
 
-def upkeep(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
+def run_due(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
     """Process everything due at ``tx.now``; return when to run again, or ``None`` if nothing will become due.
 
     The returned time is not after ``tx.now`` if a batch was full, which means that more may be due.

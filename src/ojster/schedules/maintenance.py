@@ -19,7 +19,7 @@ from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.selection import JobFilter, Step, walk
 from ojster.schedules import retention
-from ojster.schedules.due import upkeep
+from ojster.schedules.due import run_due
 from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import DUE
 
@@ -54,7 +54,7 @@ class Maintenance(CapabilityService):
         """Start the maintenance tasks. Any number of processes may run them for one database, until ``close``."""
         if not self._tasks:
             self._tasks = [
-                asyncio.create_task(self._keep_up(), name="ojster-upkeep"),
+                asyncio.create_task(self._run_due(), name="ojster-run_due"),
                 asyncio.create_task(self._retain(), name="ojster-retention"),
             ]
 
@@ -65,7 +65,7 @@ class Maintenance(CapabilityService):
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
 
-    async def _keep_up(self) -> None:
+    async def _run_due(self) -> None:
         database = self.database
         with database.wakeups.waiter(DUE) as waiter:
             while True:
@@ -73,7 +73,7 @@ class Maintenance(CapabilityService):
                 database.next_due = None
                 delay = MAX_MAINTENANCE_PAUSE_SECONDS
                 try:
-                    due = await database.run(upkeep, None)
+                    due = await database.run(run_due, None)
                     database.next_due = due
                     if due is not None:
                         delay = min(MAX_MAINTENANCE_PAUSE_SECONDS, max(0.0, (due - database.clock()) / 1e6))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -27,7 +27,7 @@ from ojster.events.mail import Smtp
 from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender, WebhookWorker
 from ojster.events.websocket import serve_websocket
-from ojster.server import openapi
+from ojster.server import api_page, openapi
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
 from ojster.server.request import Answer, Endpoint, HttpRequest, Services, encode, refuse
@@ -161,7 +161,7 @@ class Application:
     async def drain(self) -> None:
         """Answer parked fetches and announce the shutdown to event streams. This is the first step of a shutdown."""
         self.engine.drain()
-        await self._services.feed.farewell()
+        await self._services.feed.announce_shutdown()
 
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
@@ -184,13 +184,15 @@ class Application:
             Route("GET", "/openapi.json", self._show_openapi, "Server"),
             Route("GET", "/docs", self._show_docs, "Server"),
             Route("GET", "/", self._show_docs, "Server"),
+            Route("GET", "/docs/start.js", self._start_docs, "Server"),
+            *(Route("GET", f"/docs/{name}", self._asset(name), "Server") for name in self._assets()),
         ]
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         for tenant in self._tenants:
             await self.engine.scope.do(introduce_tenants, tenant)
-        if self._services.doorkeeper is not None and not await self.engine.tokens.all():
+        if self._services.authenticator is not None and not await self.engine.tokens.all():
             log.warning("callers need a token, but none exists; create one: ojster tokens create NAME --role owner")
         self.engine.maintenance.start()
         self.deliverer.start()
@@ -232,7 +234,20 @@ class Application:
         return Answer(encode(self._described), content_type=b"application/json")
 
     async def _show_docs(self, exchange: HttpRequest) -> Answer:
-        return Answer(openapi.page(self._described), content_type=b"text/html; charset=utf-8")
+        return api_page.page()
+
+    async def _start_docs(self, exchange: HttpRequest) -> Answer:
+        return api_page.start_script()
+
+    def _asset(self, name: str) -> Callable[[HttpRequest], Awaitable[Answer]]:
+        async def show(exchange: HttpRequest) -> Answer:
+            return api_page.asset(name)
+
+        return show
+
+    @staticmethod
+    def _assets() -> Sequence[str]:
+        return tuple(api_page.FILES) if api_page.has_viewer() else ()
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

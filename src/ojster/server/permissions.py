@@ -12,7 +12,19 @@ from typing import Final
 
 from ojster.core.access import Operation
 
-PUBLIC: Final = frozenset({"/", "/docs", "/openapi.json", "/health", "/ready", "/ojs/manifest"})
+PUBLIC: Final = frozenset(
+    {
+        "/",
+        "/docs",
+        "/docs/start.js",
+        "/docs/swagger-ui-bundle.js",
+        "/docs/swagger-ui.css",
+        "/health",
+        "/ojs/manifest",
+        "/openapi.json",
+        "/ready",
+    }
+)
 """Paths that need no token."""
 
 _ENQUEUE: Final = (Operation.ENQUEUE,)

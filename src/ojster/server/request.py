@@ -113,12 +113,12 @@ class Answer:
 class Services(NamedTuple):
     """What endpoints need beside the engine: the webhook sender, the event feed, and authentication.
 
-    ``doorkeeper`` is ``None`` if callers need no token.
+    ``authenticator`` is ``None`` if callers need no token.
     """
 
     sender: WebhookSender
     feed: Feed
-    doorkeeper: Authenticator | None = None
+    authenticator: Authenticator | None = None
 
 
 class HttpRequest:
@@ -371,7 +371,7 @@ class Endpoint:
         self._handler = handler
         self._needs = needs
         self._is_audited = is_audited
-        self._doorkeeper = None if services is None else services.doorkeeper
+        self._doorkeeper = None if services is None else services.authenticator
         self._is_for_tenants = is_for_tenants
         self._services = services
         self._engine = engine
@@ -446,11 +446,11 @@ class Endpoint:
             why = f"Internal server error. Search the server log for {exchange.request_id}."
             return refuse(BackendError(why), exchange.request_id)
 
-    async def _guarded(self, doorkeeper: Authenticator, exchange: HttpRequest) -> Answer:
+    async def _guarded(self, authenticator: Authenticator, exchange: HttpRequest) -> Answer:
         """Authenticate and authorize the caller, handle the request, and write to the audit log where required."""
         try:
             tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
-            exchange.engine, access = await doorkeeper.admit(exchange.header(b"authorization"), tenant)
+            exchange.engine, access = await authenticator.admit(exchange.header(b"authorization"), tenant)
             if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
                 raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)

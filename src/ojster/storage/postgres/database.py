@@ -111,7 +111,7 @@ class PostgresDatabase(Database):
         self._reader = Dispatcher([reader.read], "ojster-reader")
         self._lanes = [*lanes, reader]
         listening = listen_conninfo(self.url)
-        self._herald = PostgresNotifier(
+        self._notifier = PostgresNotifier(
             lambda: self._connect(listening),
             channel_of(self.url.schema),
             self.heed,
@@ -121,7 +121,7 @@ class PostgresDatabase(Database):
         )
         self._writer.start()
         self._reader.start()
-        self._herald.start()
+        self._notifier.start()
 
     def close(self) -> None:
         if self._closed:
@@ -129,7 +129,7 @@ class PostgresDatabase(Database):
         self._closed = True
         self._writer.close()
         self._reader.close()
-        self._herald.close()
+        self._notifier.close()
         for lane in self._lanes:
             lane.disconnect()
 
@@ -197,7 +197,7 @@ class _TransactionConnection:
             tx.write_effects()
             word = self._word_of(tx)
             if word is not None:
-                connection.send("SELECT pg_notify(?, ?)", (database._herald.channel, word))
+                connection.send("SELECT pg_notify(?, ?)", (database._notifier.channel, word))
             connection.execute("COMMIT")
             committing = True
             connection.answer()
@@ -224,7 +224,7 @@ class _TransactionConnection:
         try:  # it is committed: an error from here on must not look like a failed commit
             database.publish(tx.effects)
             if word is None:
-                database._herald.ring(topics_of(tx.effects))
+                database._notifier.ring(topics_of(tx.effects))
         except Exception:
             log.exception("cannot send the wake-ups of a committed transaction")
 
@@ -245,9 +245,9 @@ class _TransactionConnection:
 
         If no other transaction is running, sending it inside is faster and delays no other commit.
         """
-        if not self._database.is_at_rest or not self._database._herald.has_peers:
+        if not self._database.is_at_rest or not self._database._notifier.has_peers:
             return None
-        words = messages(self._database._herald.name, topics_of(tx.effects))
+        words = messages(self._database._notifier.name, topics_of(tx.effects))
         return words[0] if len(words) == 1 and "\n" in words[0] else None
 
     def _transaction(self, connection: Connection) -> PostgresTransaction:

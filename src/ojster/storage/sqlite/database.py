@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from array import array
 from asyncio import Future
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -320,7 +321,8 @@ class SqliteDatabase(Database):
                 Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             connection = apsw.Connection(self.path, statementcachesize=200)
             connection.set_busy_timeout(BUSY_TIMEOUT)
-            for pragma in ("journal_mode = WAL", f"synchronous = {self._synchronous}", f"cache_size = -{CACHE_KIB}"):
+            _use_write_ahead_log(connection)
+            for pragma in (f"synchronous = {self._synchronous}", f"cache_size = -{CACHE_KIB}"):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
         except (apsw.Error, OSError) as error:
             raise BackendUnavailable(f"Cannot open the database file {self.path}: {error}.") from error
@@ -412,3 +414,16 @@ def migrate(connection: apsw.Connection) -> int:
         connection.execute("ROLLBACK")
         raise
     return len(wanted)
+
+
+def _use_write_ahead_log(connection: apsw.Connection) -> None:
+    """Switch to the write-ahead log. If two processes do this to a new file at once, SQLite does not wait."""
+    deadline = time.monotonic() + BUSY_TIMEOUT / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -1,0 +1,166 @@
+"""The SQL statements that the engine really executes, for the tests of query plans.
+
+The plan tests do not contain statements of their own: a copy would still be planned well after the engine's statement
+has changed. They record what the engine sends, and pick statements by what the engine's functions are called with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import apsw
+
+from ojster.core.durations import DAY, HOUR, SECOND
+from ojster.core.json_objects import read_members
+from ojster.core.settings import Retention, Settings
+from ojster.fleet.ml_resources import ResourceLimits
+from ojster.fleet.requirements import read_provided
+from ojster.jobs import queries
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Acknowledgement, FailureReport
+from ojster.queues.configuration import Configuration, configure
+from ojster.schedules import retention
+from ojster.schedules.cron import Cron
+from ojster.schedules.due import run_due
+from ojster.service import Service
+from ojster.storage.open import open_database
+from ojster.storage.postgres import pipeline
+from ojster.tenancy.tenants import TenantChange, put_tenants
+from tests.conftest import Clock, request
+
+Recorded = dict[str, Any]
+"""Statements with the parameters of one execution (PostgreSQL: without)."""
+
+GPU = {"gpu": {"type": "a100", "count": 8}}
+A_DAY = DAY / SECOND
+
+
+@contextmanager
+def recorded_on_sqlite(service: Service) -> Iterator[Recorded]:
+    """Record what the connections of a database execute, in whatever way the engine calls SQLite."""
+    seen: Recorded = {}
+
+    def note(cursor: apsw.Cursor, sql: str, parameters: Any) -> bool:
+        seen.setdefault(sql, parameters)
+        return True
+
+    connections: list[apsw.Connection] = service.database._connections  # type: ignore[attr-defined]
+    for connection in connections:
+        connection.exec_trace = note
+    try:
+        yield seen
+    finally:
+        for connection in connections:
+            connection.exec_trace = None
+
+
+@contextmanager
+def recorded_on_postgres() -> Iterator[Recorded]:
+    """Record what all connections send, one by one or once for each row."""
+    seen: Recorded = {}
+
+    def recording(name: str) -> Any:
+        real = getattr(pipeline.Connection, name)
+
+        def send(self: pipeline.Connection, sql: str, *more: Any) -> Any:
+            seen.setdefault(sql, None)
+            return real(self, sql, *more)
+
+        return patch.object(pipeline.Connection, name, send)
+
+    with recording("execute"), recording("execute_many"), recording("send"):
+        yield seen
+
+
+async def live(url: str, *, on_sqlite: bool) -> Recorded:
+    """Run jobs through every hot statement of the engine, and return the statements."""
+    clock = Clock()
+    kept = Settings(retention=Retention(most_dead_letters=1))
+    service = Service(open_database(url, kept, clock))
+    try:
+        with recorded_on_sqlite(service) if on_sqlite else recorded_on_postgres() as seen:
+            await _live(service, clock)
+        return seen
+    finally:
+        await service.close()
+
+
+async def _live(service: Service, clock: Clock) -> None:
+    jobs, run = service.jobs, service.database.run
+
+    async def work(*queues: str, **more: Any) -> int:
+        taken = await jobs.fetch(Claim(queues or ("default",), 50, "w", **more))
+        for job in taken:
+            if job.type == "bad":
+                await jobs.fail([FailureReport(job.id, Failure("X", "no", retryable=False), "w", job.attempt)])
+            else:
+                await jobs.acknowledge([Acknowledgement(job.id, b"%d" % job.seq, "w", job.attempt)])
+        return len(taken)
+
+    async def push(type: str = "t", **options: Any) -> None:
+        await jobs.enqueue([request(type, **options)])
+
+    # Claims: of plain jobs, of jobs with a limit, and of jobs with requirements, whose queue has a budget
+    await run(configure, Configuration("gpus", rules={"ml_limits": ResourceLimits(max_total_gpus=4)}))
+    dead = {"max_attempts": 1, "on_exhaustion": "dead_letter"}
+    for _ in range(3):
+        await push()
+        await push("bad", retry=dead)
+        await push(rate_limit={"key": "k", "concurrency": 2})
+        needing = b'{"type":"t","args":[],"ext_ml_gpu_count":1,"options":{"queue":"gpus"}}'
+        await jobs.enqueue([read_members(needing)])
+    await work(provided=read_provided(GPU))
+    await work("gpus", provided=read_provided(GPU))
+    await jobs.enqueue([request("same") for _ in range(20)])
+    same = await jobs.fetch(Claim(("default",), 20, "w"))
+    await jobs.acknowledge([Acknowledgement(job.id, b"1", "w", job.attempt) for job in same])  # in one statement
+    (found,) = [await jobs.find(same[0].id)]
+    assert found.state == "completed"
+
+    # Unique jobs, and cron jobs whose last job has not finished
+    for on_conflict in ("ignore", "replace"):
+        await push("once", unique={"keys": ["type"], "on_conflict": on_conflict})
+    for policy in ("skip", "cancel_previous"):
+        template = b'{"type":"tick","args":[],"options":{"queue":"ticks"}}'
+        await service.schedules.register(
+            Cron(name=policy, expression="@every 10s", template=template, overlap_policy=policy)
+        )
+
+    # Due work: schedules, retries, leases, expiry
+    await push(scheduled_at="+PT1S", expires_at="+PT40S")
+    await jobs.fetch(Claim(("default",), 1, "w", lease=SECOND))
+    for _ in range(4):
+        clock.advance(11)
+        await run(run_due, None)
+
+    # Retention: as a job itself says, as the server says, and around queues and workspaces that say something else
+    brief = read_members(b'{"type":"t","args":[],"expiration_delay":"PT1H"}')
+    await jobs.enqueue([brief])
+    await work()
+    clock.advance(A_DAY * 2)
+    assert (await service.maintenance.prune(dry_run=True))["jobs"]
+    assert (await service.maintenance.prune())["jobs"]
+    await run(configure, Configuration("brief", retention={"completed": HOUR, "most_dead_letters": 1}))
+    await run(put_tenants, TenantChange("acme", {"retention": HOUR}))
+    await push(queue="brief")
+    await push(meta={"tenant_id": "acme"})
+    await push()
+    await work("brief", "default")
+    clock.advance(A_DAY * 2)
+    assert (await service.maintenance.prune(dry_run=True))["jobs"]
+    assert (await service.maintenance.prune())["jobs"]
+    await run(retention.forget, None)
+    await run(queries.count_dead_letters, None)
+
+
+def having(seen: Mapping[str, Any], *words: str, without: tuple[str, ...] = ()) -> list[str]:
+    """Return the recorded statements with all these words. That there is none is a failure, not a success."""
+    found = sorted(
+        sql for sql in seen if all(word in sql for word in words) and not any(word in sql for word in without)
+    )
+    assert found, f"the engine executes no statement with {words}: say by what it is known now"
+    return found
