@@ -104,7 +104,6 @@ def _across_processes(store: Store, folder: Path) -> Iterator[Figure]:
                 f"{store.name}: enqueue to start, idle, across processes {name}, p50",
                 percentile(latencies, 0.5),
                 "ms",
-                5,
             )
             yield Figure(
                 f"{store.name}: enqueue to start, idle, across processes {name}, p99", percentile(latencies, 0.99), "ms"

@@ -74,6 +74,7 @@ class ClaimPipeline:
         if known.obstacles:
             for number, kind, name in tx.execute(known.obstacles):
                 self._policies[number].obstacle(kind, name)
+        self._answers, self._joins = self._steps("answer"), self._steps("join")  # they are asked for each claim
 
     def _steps(self, name: str) -> list[Callable[..., Any]]:
         """Return the step of each policy in use that has one of this name."""
@@ -86,12 +87,15 @@ class ClaimPipeline:
 
     def answer(self, request: Claim) -> list[Job] | None:
         """Return what a worker gets at once, without a look at the queues."""
-        return next((found for ask in self._steps("answer") if (found := ask(request)) is not None), None)
+        for ask in self._answers:
+            if (found := ask(request)) is not None:
+                return found  # type: ignore[no-any-return]
+        return None
 
     def share(self, request: Claim) -> Share:
         """Return what a claim has in common with others: where it looks, and what it can take."""
         share = Share(request.queues, request.tenant)
-        for join in self._steps("join"):
+        for join in self._joins:
             share = join(share, request)
         return share
 

@@ -34,17 +34,17 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
+    checks = life(tx).refuse_result
     for ack in acknowledgements:
         job = jobs.get(ack.job_id)
-        if refusal := refusal_of(job, ack):
+        refusal = refusal_of(job, ack)
+        if job is not None and refusal is None:
+            refusal = _too_large(ack.result, largest)
+            for check in checks:
+                refusal = refusal or check(tx, job, ack)
+        if job is None or refusal is not None:
+            assert refusal is not None
             results.append(refusal)
-            continue
-        assert job is not None
-        if refusal := _too_large(ack.result, largest):
-            results.append(refusal)
-            continue
-        if refused := next((one for check in life(tx).refuse_result if (one := check(tx, job, ack))), None):
-            results.append(refused)
             continue
         result = ack.result
         if ack.says_more:

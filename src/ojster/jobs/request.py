@@ -155,7 +155,7 @@ def read_job(
         meta,
         options.fragment,
         _other_members(members) if members else b"",
-        _relative_times(options, scheduled_at, expires_at),
+        b"" if scheduled_at is None and expires_at is None else _relative_times(options, scheduled_at, expires_at),
     )
     if len(envelope) > largest:
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)

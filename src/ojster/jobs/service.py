@@ -92,6 +92,7 @@ class JobService(CapabilityService):
         super().__init__(scope)
         self.middleware = middleware
         self._shrink = shrink
+        self._life = life.of(self.database.memory)
 
     async def prepare(self, members: Members) -> NewJob:
         """Run the enqueue middleware over a request, and return the job that it describes.
@@ -135,20 +136,20 @@ class JobService(CapabilityService):
         InvalidRequest, Forbidden
             It does not exist, or the caller may not use it.
         """
-        for check in life.of(self.database.memory).check:
+        for check in self._life.check:
             await check(self.scope, job)
 
     async def complete(self, members: Members) -> Members:
         """Run the enqueue middleware on a job, then apply and check the rules of its queue."""
         members = await through_middleware(self.middleware, members)
-        for complete in life.of(self.database.memory).complete:
+        for complete in self._life.complete:
             members = await complete(self.scope, members)
         return members
 
     @property
     def changes_requests(self) -> bool:
         """Whether ``complete`` may change a request."""
-        return bool(self.middleware) or any(life.of(self.database.memory).complete)
+        return bool(self.middleware) or any(self._life.complete)
 
     async def schemas(self) -> Catalogue:
         """Return the registered schemas, cached until the process hears of a configuration change."""
@@ -184,8 +185,10 @@ class JobService(CapabilityService):
             worker_id = self.scope.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.scope.tenant, worker_id=worker_id)
             queues = tuple(qualify(self.scope.tenant or DEFAULT_TENANT, queue) for queue in queues)
-        if any(selects(self.database.memory, request) for selects in life.of(self.database.memory).selects):
-            queues = tuple(map(choosy, queues))
+        for selects in self._life.selects:
+            if selects(self.database.memory, request):
+                queues = tuple(map(choosy, queues))
+                break
         patience = LongPoll(queues if waits else (), _should_wait if waits else _should_not_wait, self.give_back)
         call = self.database.run_or_park(claim, request, patience)
         try:

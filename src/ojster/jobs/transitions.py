@@ -143,7 +143,7 @@ def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
 
 def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> None:
     """Complete a job that ran for ``ran`` microseconds. The caller must then call ``write_completed`` to store it."""
-    tx.move(job, JobState.COMPLETED.value)
+    tx.move(job, "completed")
     job.finished_at = tx.now
     job.due_at = None
     job.result = result

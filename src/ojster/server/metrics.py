@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,6 +18,8 @@ from ojster.capabilities import CAPABILITIES, Capability
 from ojster.core.event_counters import EventCounter
 from ojster.core.events import Event
 from ojster.service import Service
+
+_LABELS: Final = ("endpoint", "status")
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of response times, in seconds."""
@@ -38,13 +40,10 @@ class Metrics:
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._registry = CollectorRegistry()
-        labels = ("endpoint", "status")
-        requests = Counter("ojs_http_requests", "Requests answered.", labels, registry=self._registry)
-        duration = Histogram(
-            "ojs_http_request_seconds", "Response time.", labels, buckets=_BUCKETS, registry=self._registry
+        self._duration = Histogram(
+            "ojs_http_request_seconds", "Response time.", _LABELS, buckets=_BUCKETS, registry=self._registry
         )
-        self._requests, self._duration = requests, duration
-        self._known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self._known: dict[tuple[str, int], Histogram] = {}
 
     def count_events(self, events: Sequence[Event]) -> None:
         """Count the events of a committed transaction. Any thread may call this."""
@@ -63,11 +62,8 @@ class Metrics:
         """Count an answered request."""
         known = self._known.get((endpoint, status))
         if known is None:
-            labels = (endpoint, str(status))
-            known = self._known[endpoint, status] = (self._requests.labels(*labels), self._duration.labels(*labels))
-        requests, duration = known
-        requests.inc()
-        duration.observe(seconds)
+            known = self._known[endpoint, status] = self._duration.labels(endpoint, str(status))
+        known.observe(seconds)
 
     async def render(self, service: Service) -> bytes:
         """Return the metrics in the Prometheus text format."""
@@ -75,6 +71,7 @@ class Metrics:
         for module in self._modules:
             reported += await module.families(service)
         reported += self._event_metrics()
+        reported.append(self._requests())
         reported.append(
             GaugeMetricFamily(
                 "ojs_uptime_seconds", "Time since the server started.", value=time.monotonic() - self._started
@@ -83,6 +80,15 @@ class Metrics:
         registry = CollectorRegistry()
         registry.register(_Snapshot(reported))
         return generate_latest(registry) + generate_latest(self._registry)
+
+    def _requests(self) -> Metric:
+        """Return the number of requests; it is kept once, in the histogram of their durations."""
+        family = CounterMetricFamily("ojs_http_requests", "Requests answered.", labels=_LABELS)
+        for metric in self._duration.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_count"):
+                    family.add_metric([sample.labels[label] for label in _LABELS], sample.value)
+        return family
 
     def _event_metrics(self) -> Iterator[Metric]:
         """Yield the event counters of this server."""

@@ -89,7 +89,8 @@ class Local(Generic[T]):
 
     def __call__(self, tx: Holder) -> T:
         """Return the value, in a transaction."""
-        return self.of(tx.memory)
+        value: T | None = tx.memory.locals.get(self)
+        return self.of(tx.memory) if value is None else value
 
     def of(self, memory: Memory) -> T:
         """Return the value, outside of transactions."""
