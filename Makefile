@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test quick thorough check format bench bench-peers conformance clean
+PYTEST ?=
+
+.PHONY: help install demo test quick thorough lint check coverage format bench bench-peers conformance dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,7 +25,7 @@ demo: $(READY) ## See a server, a worker and a set of jobs at work
 	$(BIN)/ojster demo
 
 test: $(READY) ## Run all tests
-	$(BIN)/pytest
+	$(BIN)/pytest $(PYTEST)
 
 quick: $(READY) ## Run the tests that take no longer than a few seconds
 	$(BIN)/pytest -m 'not slow and not thorough'
@@ -31,12 +33,17 @@ quick: $(READY) ## Run the tests that take no longer than a few seconds
 thorough: $(READY) ## Run the tests that take minutes: thousands of random workflows, and the engine on more databases
 	$(BIN)/pytest -m thorough --dist load
 
-check: $(READY) ## Check format, lint, imports and types, then run all tests
+lint: $(READY) ## Check format, lint, imports and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+check: lint ## Check format, lint, imports and types, then run all tests
 	$(BIN)/pytest
+
+coverage: $(READY) ## Run all tests and show which lines none of them runs; the report is in htmlcov
+	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-report=html
 
 format: $(READY) ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -51,5 +58,14 @@ bench-peers: $(READY) ## Measure the same job through other task queues, in envi
 conformance: $(READY) ## Run the Open Job Spec conformance suite, if SUITE says where its runner is
 	$(BIN)/python -m tests.conformance.run $(SUITE)
 
+dist: $(READY) ## Build the packages as a release does, and try the wheel in an environment of its own
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(PYTHON) -m venv dist/try
+	dist/try/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	dist/try/bin/ojster --version
+	rm -rf dist/try
+	ls dist
+
 clean: ## Remove what was installed and built
-	rm -rf $(VENV) .peers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache htmlcov .coverage

@@ -1,0 +1,1 @@
+"""The types of the public API, as two type checkers see them."""

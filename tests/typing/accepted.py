@@ -1,0 +1,35 @@
+"""Uses of the public API and the types that both checkers must find. Never run; ``test_typing.py`` checks it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import assert_type
+
+from ojster import App, JobContext, JobHandle, Workflow, chain, result_of
+
+app = App("sqlite:///jobs.db")
+
+
+@app.job("email.send", queue="mail", timeout=timedelta(minutes=1))
+async def send(to: str, copies: int = 0) -> bool:
+    return bool(to) and copies >= 0
+
+
+@app.job()
+def double(job: JobContext, number: int) -> int:
+    return 2 * number
+
+
+@app.job()
+def lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+async def use() -> None:
+    assert_type(send.enqueue("user@example.com", copies=2), JobHandle[bool])
+    assert_type(await send.aenqueue("user@example.com"), JobHandle[bool])
+    assert_type(double.enqueue(3), JobHandle[int])
+    assert_type(double.enqueue(3).result(timeout=1.5), int)
+    assert_type(await (await lines.aenqueue("a")).aresult(timeout=timedelta(seconds=1)), list[str])
+    assert_type(chain(double.s(2), lines.s(result_of("double"))), Workflow)
+    assert_type(send.using(priority=5, delay=timedelta(hours=1)).enqueue("user@example.com"), JobHandle[bool])

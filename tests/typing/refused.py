@@ -1,0 +1,37 @@
+"""Wrong uses of the public API, each of which both checkers must refuse on its line. Never run."""
+
+from __future__ import annotations
+
+from ojster import App, JobContext, JobHandle
+
+app = App("sqlite:///jobs.db")
+
+
+@app.job("email.send")
+async def send(to: str, copies: int = 0) -> bool:
+    return bool(to) and copies >= 0
+
+
+@app.job()
+def double(job: JobContext, number: int) -> int:
+    return 2 * number
+
+
+async def misuse() -> None:
+    send.enqueue(7)  # wrong: an argument of another type
+    send.enqueue()  # wrong: a missing argument
+    send.enqueue("a", 1, 2)  # wrong: one argument too many
+    send.enqueue("a", copys=1)  # wrong: an unknown name
+    await send.aenqueue(None)  # wrong: None is no text
+    double.enqueue("3")  # wrong: the context is not counted, so the first argument is a number
+    double.s("3")  # wrong: the same in a workflow
+    send.using(priorty=5)  # wrong: an unknown option
+    send.using(priority="high")  # wrong: an option of another type
+    result: str = double.enqueue(3).result()  # wrong: the result is a number
+    handle: JobHandle[str] = double.enqueue(3)  # wrong: so is that of the handle
+    print(result, handle)
+
+
+@app.job(queu="mail")  # wrong: an unknown option of a declaration
+def report(name: str) -> None:
+    print(name)

@@ -1,0 +1,46 @@
+"""mypy --strict and pyright find the types of the public API, and refuse wrong uses of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent.parent
+
+MODULES = {
+    "mypy": ("mypy", "--strict", "--no-error-summary", "--no-incremental"),
+    "pyright": ("basedpyright", "--level", "error"),
+}
+
+
+def refused_lines(checker: str, name: str) -> set[int]:
+    """Return the numbers of the lines of a file with an error."""
+    done = subprocess.run(
+        [sys.executable, "-m", *MODULES[checker], str(FOLDER / name)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return {int(line) for line in re.findall(rf"{name}:(\d+)(?::\d+)?(?:: error| - error)", done.stdout)}
+
+
+@pytest.fixture(params=sorted(MODULES))
+def refused(request: pytest.FixtureRequest) -> Callable[[str], set[int]]:
+    return lambda name: refused_lines(request.param, name)
+
+
+@pytest.mark.slow
+def test_a_checker_finds_the_types_of_the_public_api(refused: Callable[[str], set[int]]) -> None:
+    assert refused("accepted.py") == set()
+
+
+@pytest.mark.slow
+def test_a_checker_refuses_each_wrong_use(refused: Callable[[str], set[int]]) -> None:
+    lines = (FOLDER / "refused.py").read_text().splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if "# wrong: " in line}
+    assert len(wrong) > 10
+    assert refused("refused.py") == wrong
