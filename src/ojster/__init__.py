@@ -23,7 +23,6 @@ from ojster.core.errors import (
     PayloadTooLarge,
 )
 from ojster.core.job import Job
-from ojster.core.settings import Retention, Settings
 from ojster.core.states import JobState
 from ojster.job_handle import JobHandle
 from ojster.job_options import JobOptions, RateLimit, Retry, Unique
@@ -40,6 +39,7 @@ from ojster.outcomes import (
     Wait,
 )
 from ojster.queues.fairness import Sharing
+from ojster.settings import Retention, Settings
 from ojster.version import __version__
 from ojster.worker.worker import Worker
 from ojster.workflow import INDEX, Step, Workflow, chain, element, found, group

@@ -22,7 +22,6 @@ from ojster.context import JobContext
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.settings import Settings
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.values import to_json
 from ojster.files.open import store_for
@@ -36,6 +35,7 @@ from ojster.jobs.versions import ANY, Handled, parse_handled
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
+from ojster.settings import Settings, for_engine
 from ojster.storage.database import names_a_database, without_password
 from ojster.storage.open import open_database
 from ojster.workflow import Step, Workflow, chain, start_request
@@ -389,7 +389,7 @@ class App:
                 engine = self._engine
                 if engine is None:
                     database = open_database(
-                        self.url, self.settings, synchronous=self._synchronous, migrate=self.migrate
+                        self.url, for_engine(self.settings), synchronous=self._synchronous, migrate=self.migrate
                     )
                     engine = self._engine = Service(database, store=store_for(self.url, self._files))
                     engine.middleware = self.enqueue_middleware

@@ -20,9 +20,9 @@ from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.core.durations import format_duration
 from ojster.core.errors import OjsterError
-from ojster.core.settings import Retention, Settings
 from ojster.jobs.queries import Page
 from ojster.jobs.selection import JobFilter
+from ojster.settings import Retention, Settings, for_engine
 from ojster.storage.database import without_password
 from ojster.storage.open import migrate_database
 
@@ -66,14 +66,14 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
     Servers do this continuously. A server uses its own retention periods. For a database, give the same periods as its
     servers use.
     """
+    settings = Settings(retention=retention)
     if not (dry_run or yes or url.startswith("http")):
         periods = ", ".join(
             f"{name.replace('_', ' ')} {'never' if period is None else format_duration(period)}"
-            for name, period in msgspec.structs.asdict(retention).items()
+            for name, period in msgspec.structs.asdict(for_engine(settings).retention).items()
             if name != "most_dead_letters"
         )
         click.confirm(f"Delete finished jobs and workflows older than this: {periods}?", abort=True, err=True)
-    settings = Settings(retention=retention)
     found = ask(url, lambda client: client.maintenance.prune(dry_run=dry_run), settings=settings)
     words = f"{found['jobs']} jobs, {found['workflows']} workflows and {found['files']} files"
     done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": found, "dry_run": dry_run})

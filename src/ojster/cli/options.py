@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,7 +19,7 @@ from ojster.cli.output import errors, print_json
 from ojster.client.interface import Client
 from ojster.core.durations import parse_duration
 from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
-from ojster.core.settings import Retention, Settings
+from ojster.settings import Retention, Settings
 
 R = TypeVar("R")
 
@@ -86,6 +87,10 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+def _span(microseconds: int | None) -> timedelta | None:
+    return None if microseconds is None else timedelta(microseconds=microseconds)
+
+
 def with_retention(command: Command) -> Command:
     """Add the retention options, and pass them to the command as one argument, ``retention``."""
 
@@ -100,10 +105,10 @@ def with_retention(command: Command) -> Command:
         **kwargs: Any,
     ) -> Any:
         retention = Retention(
-            completed=keep_completed,
-            cancelled=keep_cancelled,
-            discarded=keep_discarded,
-            dead_letter=keep_dead_letters,
+            completed=_span(keep_completed),
+            cancelled=_span(keep_cancelled),
+            discarded=_span(keep_discarded),
+            dead_letter=_span(keep_dead_letters),
             most_dead_letters=most_dead_letters or None,
         )
         return command(*args, retention=retention, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -10,9 +11,9 @@ import click
 from ojster.app import DEFAULT_URL, URL_VARIABLE
 from ojster.cli.options import Duration, examples, with_migrate, with_retention
 from ojster.cli.run import LOG_LEVELS, ends_with_parent, log_to_console
-from ojster.core.settings import Retention, Settings
 from ojster.core.tenant import DEFAULT_TENANT, check_tenant
 from ojster.loading import load_app, load_plugin
+from ojster.settings import Retention, Settings
 
 
 @click.command(
@@ -163,9 +164,9 @@ def serve(
         port=port,
         guarded=None if auth is None else auth == "required",
         settings=Settings(
-            default_lease=default_lease,
-            default_timeout=default_timeout,
-            heartbeat_timeout=heartbeat_timeout,
+            default_lease=timedelta(microseconds=default_lease),
+            default_timeout=None if default_timeout is None else timedelta(microseconds=default_timeout),
+            heartbeat_timeout=timedelta(microseconds=heartbeat_timeout),
             largest_job=max_job_bytes,
             largest_batch=max_batch,
             tenants=tenants,

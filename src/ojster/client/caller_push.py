@@ -11,12 +11,12 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.reacts import BITS
-from ojster.core.settings import Settings
 from ojster.jobs.extension import install
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.push import push
 from ojster.jobs.request import read_job
 from ojster.jobs.scope import accepted
+from ojster.settings import Settings, for_engine
 from ojster.storage.database import POSTGRES, without_password
 from ojster.storage.transaction import Later, Transaction
 
@@ -48,7 +48,7 @@ class CallerPush:
         thread = self._app._event_loop_thread
         prepared = thread.call(self._prepare(requests)) if self._app.enqueue_middleware else requests
         return caller_transaction.run_in_caller_transaction(
-            execute, lambda tx: self._push(tx, prepared), self._app.settings, schema
+            execute, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), schema
         )
 
     async def apush(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
@@ -60,7 +60,7 @@ class CallerPush:
             return []
         prepared = await self._prepare(requests)
         return await caller_transaction.run_in_caller_transaction_async(
-            connection, lambda tx: self._push(tx, prepared), self._app.settings, schema
+            connection, lambda tx: self._push(tx, prepared), for_engine(self._app.settings), schema
         )
 
     async def _prepare(self, requests: Sequence[Members]) -> list[Members]:
@@ -68,7 +68,7 @@ class CallerPush:
 
     def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
         install(tx.memory, EXTENSIONS)
-        settings = self._app.settings
+        settings = for_engine(self._app.settings)
         jobs = [
             read_job(
                 members,

@@ -1,4 +1,4 @@
-"""Defaults and limits of an engine."""
+"""Defaults and limits of an engine, in microseconds. Applications set them with ``ojster.settings``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,6 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         Retention of dead letters; 90 days by default.
     most_dead_letters:
         Maximum number of dead letters; 10,000 by default.
-
-    Examples
-    --------
-    >>> from ojster import App, Retention, Settings
-    >>> hour = 3_600_000_000
-    >>> settings = Settings(retention=Retention(completed=hour, dead_letter=None))
-    >>> app = App("sqlite:///:memory:", settings=settings)
-    >>> app.close()
     """
 
     completed: int | None = DAY
@@ -65,15 +57,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         default, adds a warning to the response; ``off`` ignores it.
     retention:
         Retention of finished jobs.
-
-    Examples
-    --------
-    >>> from ojster import App, Settings
-    >>> second = 1_000_000
-    >>> app = App("sqlite:///:memory:", settings=Settings(default_timeout=90 * second, largest_job=65_536))
-    >>> app.settings.largest_batch
-    1000
-    >>> app.close()
     """
 
     default_lease: int = 30 * MINUTE

@@ -15,13 +15,13 @@ import uvicorn
 
 from ojster.app import App
 from ojster.core.errors import InvalidRequest
-from ojster.core.settings import Settings
 from ojster.core.tuning import tune_interpreter
 from ojster.events.mail import read_smtp
 from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.service import Service
+from ojster.settings import Settings, for_engine
 from ojster.storage.open import open_database
 from ojster.tenancy.tenants import TenantChange
 from ojster.worker.worker import Worker
@@ -121,7 +121,7 @@ def serve(
     mail_server = None if smtp is None else read_smtp(smtp)
     tune_interpreter()
     store = store_for(url, files)
-    engine = Service(open_database(url, settings, synchronous=synchronous, migrate=migrate), store=store)
+    engine = Service(open_database(url, for_engine(settings), synchronous=synchronous, migrate=migrate), store=store)
     for plugin in plugins:
         plugin(engine)
     is_local = _is_loopback(host)

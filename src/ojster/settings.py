@@ -1,0 +1,106 @@
+"""Defaults and limits of a database, as an application sets them: durations are seconds or ``timedelta``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ojster.core import settings
+from ojster.core.durations import SECOND
+from ojster.core.values import Seconds, to_seconds
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """Retention of finished jobs, in seconds or as a ``timedelta`` since they finished; ``None``: forever.
+
+    Parameters
+    ----------
+    completed, cancelled:
+        Retention of completed and of cancelled jobs; 1 day by default.
+    discarded:
+        Retention of discarded jobs that are not dead letters; 7 days by default.
+    dead_letter:
+        Retention of dead letters; 90 days by default.
+    most_dead_letters:
+        Maximum number of dead letters; 10,000 by default.
+
+    Examples
+    --------
+    >>> from datetime import timedelta
+    >>> from ojster import App, Retention, Settings
+    >>> settings = Settings(retention=Retention(completed=timedelta(hours=1), dead_letter=None))
+    >>> app = App("sqlite:///:memory:", settings=settings)
+    >>> app.close()
+    """
+
+    completed: Seconds | None = timedelta(days=1)
+    cancelled: Seconds | None = timedelta(days=1)
+    discarded: Seconds | None = timedelta(days=7)
+    dead_letter: Seconds | None = timedelta(days=90)
+    most_dead_letters: int | None = 10_000
+    """Maximum number of dead letters: beyond it, the oldest are deleted. Spec: ojs-dead-letter 5.2"""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults and limits of a database. Durations are in seconds or ``timedelta``, sizes in bytes.
+
+    Parameters
+    ----------
+    default_lease:
+        Lease of a claimed job if neither the job nor the worker sets one; 30 minutes by default.
+    default_timeout:
+        Maximum run time of a job that sets none; 30 minutes by default; ``None``: unlimited.
+    heartbeat_timeout:
+        Maximum silence of a worker that sends heartbeats, before its jobs are given to other workers; 30 seconds by
+        default.
+    largest_job:
+        Maximum size of a job as JSON; 1 MiB by default.
+    largest_batch:
+        Maximum number of jobs in one request; 1,000 by default.
+    tenants:
+        Whether jobs must name their tenant: ``required``, or ``optional``, the default.
+    default_tenant:
+        Tenant of jobs that name none; the empty string, the default: no tenant, shown as ``_default``.
+    schema_mode:
+        Handling of arguments that violate a schema registered without a mode: ``strict`` rejects the job; ``warn``, the
+        default, adds a warning to the response; ``off`` ignores it.
+    retention:
+        Retention of finished jobs.
+
+    Examples
+    --------
+    >>> from ojster import App, Settings
+    >>> app = App("sqlite:///:memory:", settings=Settings(default_timeout=90, largest_job=65_536))
+    >>> app.settings.largest_batch
+    1000
+    >>> app.close()
+    """
+
+    default_lease: Seconds = timedelta(minutes=30)
+    default_timeout: Seconds | None = timedelta(minutes=30)
+    heartbeat_timeout: Seconds = timedelta(seconds=30)
+    largest_job: int = 1_048_576
+    largest_batch: int = 1_000
+    tenants: Literal["optional", "required"] = "optional"
+    default_tenant: str = ""
+    schema_mode: Literal["strict", "warn", "off"] = "warn"
+    retention: Retention = Retention()
+
+
+def for_engine(given: Settings) -> settings.Settings:
+    """Return the same settings for the engine, which counts in microseconds."""
+    retention = settings.Retention(**_in_microseconds(given.retention))
+    return settings.Settings(**_in_microseconds(given) | {"retention": retention})
+
+
+_SPANS: Final = frozenset(
+    {"completed", "cancelled", "discarded", "dead_letter", "default_lease", "default_timeout", "heartbeat_timeout"}
+)
+
+
+def _in_microseconds(given: Retention | Settings) -> dict[str, Any]:
+    values = {name: getattr(given, name) for name in given.__struct_fields__}
+    spans = {name: values[name] for name in _SPANS & values.keys() if values[name] is not None}
+    return values | {name: round(to_seconds(span) * SECOND) for name, span in spans.items()}
