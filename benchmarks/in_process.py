@@ -24,7 +24,7 @@ R = TypeVar("R")
 ROUNDS = 3
 
 
-LEAST_SHARE_OF_RAW = {"SQLite": 0.3, "PostgreSQL": 0.45}
+LEAST_SHARE_OF_RAW = {"SQLite": 0.3, "PostgreSQL": 0.5}
 """The goal of bulk enqueues, as a share of the same rows inserted with the driver alone."""
 
 

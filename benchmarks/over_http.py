@@ -45,7 +45,7 @@ def run(store: Store, folder: Path, chosen: argparse.Namespace) -> Iterator[Figu
             single["rate"],
             floor=MEASURED_FLOORS.get("asgi"),
             floor_name="raw ASGI",
-            least_share=0.25,
+            least_share=0.30,
         )
         yield Figure(f"{store.name}: single enqueue over HTTP, 64 connections, p99", single["p99"] * 1000, "ms")
         batch = server.load("batch100", 4, chosen.seconds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
@@ -151,7 +151,7 @@ class Step:
         priority_adjustment: int | None = None,
         options: Mapping[str, Any] | None = None,
         provides: Sequence[str | Mapping[str, Any]] | None = None,
-    ) -> Step:
+    ) -> Self:
         """Return a copy of this step with additional members. ``None``, the default of all parameters, adds nothing.
 
         Parameters
@@ -215,7 +215,7 @@ class Step:
             }
         )
 
-    def _with(self, given: Mapping[str, Any]) -> Step:
+    def _with(self, given: Mapping[str, Any]) -> Self:
         return type(self)(self.wire | {name: value for name, value in given.items() if value is not None})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster import App, Duplicate, InvalidRequest, JobContext, JobOptions, NotFound, Retry, Unique, Worker
+from ojster import App, Duplicate, InvalidRequest, JobContext, JobOptions, NotFound, Retry, Unique, Worker, chain
 from ojster.core.ids import new_id
 from ojster.loading import load_app
 
@@ -200,3 +201,29 @@ async def test_asynchronous_code_enqueues_and_waits(shared_url: str) -> None:
         await waiting.aresult(0.01)
     await waiting.acancel()
     await app.aclose()
+
+
+def test_an_app_can_be_closed_after_the_event_loop_of_its_worker(file_url: str) -> None:
+    app = App(file_url)
+
+    @app.job()
+    def double(number: int) -> int:
+        return 2 * number
+
+    handle = double.enqueue(4)
+    asyncio.run(Worker(app).run(until_empty=True))
+    assert handle.result(10) == 8
+    app.close()
+
+
+def test_a_workflow_keeps_its_own_name_and_options_when_it_is_started() -> None:
+    app = App("sqlite:///:memory:")
+
+    @app.job()
+    def double(number: int) -> int:
+        return 2 * number
+
+    made = chain(double.s(1), name="publish").set(options={"queue": "reports"}).request(params={"n": 1})
+    assert msgspec.json.decode(made["name"]) == "publish"
+    assert msgspec.json.decode(made["options"]) == {"queue": "reports"}
+    app.close()

@@ -11,7 +11,7 @@ GC_THRESHOLD: Final = 50_000
 
 SWITCH_INTERVAL: Final = 0.0005
 """Maximum time a thread keeps others from running Python, in seconds: a tenth of Python's default, at which the
-writer's thread would starve while the event loop is busy. See docs/architecture.md.
+writer's thread would starve while the event loop is busy. See docs/adr/0004-sqlite-through-apsw.md.
 """
 
 

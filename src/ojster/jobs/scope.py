@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-M = TypeVar("M", bound=msgspec.Struct)
+M = TypeVar("M")
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -98,7 +98,11 @@ class Scope:
     def with_worker(self, message: M) -> M:
         """Return a worker's message with the worker's stored name."""
         worker_id: str | None = getattr(message, "worker_id", None)
-        return msgspec.structs.replace(message, worker_id=self.named(worker_id)) if worker_id else message
+        if not worker_id:
+            return message
+        changed: Any = message
+        named: M = msgspec.structs.replace(changed, worker_id=self.named(worker_id))
+        return named
 
     async def check_jobs(self, ids: Sequence[str]) -> list[OjsterError | None]:
         """Return for each id ``None``, or ``NotFound`` if the caller's tenant has no such job."""

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ojster.agents.budgets import Account
 from ojster.core.errors import (
     BackendUnavailable,
     Forbidden,
@@ -29,6 +28,7 @@ from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.extension import life
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
+from ojster.jobs.leases import LeaseReport
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.push import push
@@ -46,7 +46,7 @@ from ojster.storage.wakeups import FINISHED, job_topic
 log = logging.getLogger(__name__)
 
 
-W = TypeVar("W", Acknowledgement, FailureReport, Release, Progress, NewCheckpoint, Account)
+W = TypeVar("W", bound=LeaseReport)
 
 
 MAX_WAIT_SECONDS: Final = 60.0

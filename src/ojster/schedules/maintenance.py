@@ -59,11 +59,15 @@ class Maintenance(CapabilityService):
             ]
 
     async def stop(self) -> None:
-        """Stop the maintenance tasks."""
-        chores, self._tasks = self._tasks, []
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        """Stop the maintenance tasks, also those that were started in another event loop."""
+        tasks, self._tasks = self._tasks, []
+        own = [task for task in tasks if task.get_loop() is asyncio.get_running_loop()]
+        for task in own:
+            task.cancel()
+        await asyncio.gather(*own, return_exceptions=True)
+        for task in tasks:
+            if task not in own and not task.get_loop().is_closed():  # in a closed one, they have ended with it
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def _run_due(self) -> None:
         database = self.database

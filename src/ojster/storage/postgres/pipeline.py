@@ -4,7 +4,9 @@ A transaction function is written as if each statement were answered at once. He
 only sent; their answers are read with those of the next statement that returns rows, or with the commit. A transaction
 of eight statements then costs two or three round trips, which matters as soon as the database is on another machine.
 
-The module uses libpq directly, as wrapped by psycopg (``psycopg.pq``). Measurements are in docs/architecture.md.
+The module uses libpq directly, as wrapped by psycopg (``psycopg.pq``).
+
+Measurements are in docs/adr/0005-libpq-pipelines-for-postgresql.md.
 """
 
 from __future__ import annotations
