@@ -22,8 +22,8 @@ from ojster.core.events import EventFilter
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.settings import Settings
-from ojster.jobs.envelope import to_json
 from ojster.jobs.extension import install
+from ojster.jobs.job_json import to_json
 from ojster.schedules.due import run_due
 from ojster.server.application import Application
 from ojster.service import Service

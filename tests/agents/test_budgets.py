@@ -23,7 +23,7 @@ from ojster.agents.handler import ModelUnavailable, Reply, ToolFailed, ToolTimeo
 from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.jobs.envelope import to_json
+from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement
 from tests.conftest import Bench
 

@@ -23,9 +23,9 @@ from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import Page
-from ojster.jobs.selection import JobFilter
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service

@@ -10,8 +10,8 @@ import pytest
 from ojster.collections.items import Item, Lookup, NewItem, Where, read_lookup
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge
 from ojster.core.json_objects import read_members
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.scope import Caller
-from ojster.jobs.selection import JobFilter
 from tests.conftest import request
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 

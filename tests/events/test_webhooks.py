@@ -25,8 +25,8 @@ from ojster.events import webhook_sender
 from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import Refused, WebhookSender, WebhookWorker, sign
 from ojster.events.webhooks import QUEUE
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.jobs.selection import JobFilter
 from ojster.server.application import Application
 from ojster.service import Service
 from tests.conftest import Bench, Http

@@ -21,11 +21,11 @@ from ojster.fleet.requirements import NOTHING, Provided, read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.envelope import from_json, to_json
 from ojster.jobs.failure import Failure
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.job_json import from_json, to_json
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.jobs.request import read_job
-from ojster.jobs.selection import JobFilter
+from ojster.jobs.new_job import read_job
 from ojster.queues import configuration
 from ojster.queues.configuration import Configuration
 from ojster.service import Service

@@ -24,8 +24,8 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.extension import install
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
-from ojster.jobs.request import read_job
 from ojster.queues.queues import pause, resume
 from ojster.schedules.due import run_due
 from ojster.storage.database import Database

@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from ojster.core.errors import InvalidRequest
-from ojster.jobs import selection
+from ojster.jobs import filter_walk
 from ojster.jobs.bulk import Action
-from ojster.jobs.selection import JobFilter
+from ojster.jobs.filter_walk import JobFilter
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_sweep_finds_all_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "WINDOW", 7)
+    monkeypatch.setattr(filter_walk, "WINDOW", 7)
     await bench.engine.jobs.enqueue([request(queue="ab"[n % 2]) for n in range(50)])
     found = await bench.engine.bulk.sweep(Action.CANCEL, JobFilter(queue="a"))
     assert (found.matched, found.succeeded) == (25, 25)
@@ -24,7 +24,7 @@ async def test_a_sweep_finds_all_in_steps(bench: Bench, monkeypatch: pytest.Monk
 
 
 async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "WINDOW", 5)
+    monkeypatch.setattr(filter_walk, "WINDOW", 5)
     await bench.engine.jobs.enqueue([request() for _ in range(30)])
     going = True
 
@@ -42,7 +42,7 @@ async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypat
 
 async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
     job = await bench.push()
-    step = await bench.engine.database.read(selection.walk, selection.Step(JobFilter(states=("available",))))
+    step = await bench.engine.database.read(filter_walk.walk, filter_walk.Step(JobFilter(states=("available",))))
     assert step.ids == [job.id]
     await bench.fetch_one()
     from ojster.jobs.bulk import SweepBatch, perform_batch

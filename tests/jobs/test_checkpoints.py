@@ -11,8 +11,8 @@ from ojster.core.durations import HOUR
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.jobs.bulk import Action
 from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES, NewCheckpoint
-from ojster.jobs.envelope import to_json
-from ojster.jobs.selection import JobFilter
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.job_json import to_json
 from tests.conftest import Bench, shown
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ import pytest
 from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.fleet.workers import Heartbeat
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, Progress, Release
 from ojster.jobs.scope import accepted
-from ojster.jobs.selection import JobFilter
 from tests.conftest import Bench, shown
 
 pytestmark = pytest.mark.anyio

@@ -15,10 +15,10 @@ from ojster.core.settings import Settings
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim import claim
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.envelope import to_json
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.job_json import to_json
+from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import Page
-from ojster.jobs.request import read_job
-from ojster.jobs.selection import JobFilter
 from ojster.schedules.cron import Cron, register
 from ojster.service import Service
 from ojster.storage.call import LongPoll

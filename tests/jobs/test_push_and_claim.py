@@ -11,7 +11,7 @@ from ojster.core.events import EventFilter
 from ojster.core.ids import new_id
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.jobs.request import read_job
+from ojster.jobs.new_job import read_job
 from tests.conftest import START, Bench, request, shown
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from ojster.core.json_objects import read_members
 from ojster.core.state_machine import IllegalTransition, StateMachine
 from ojster.core.states import FINISHED, JOB_STATES, JobState
 from ojster.jobs import interventions
-from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
+from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ojster.core.errors import NotFound
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.jobs.selection import JobFilter
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio

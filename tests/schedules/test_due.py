@@ -12,7 +12,7 @@ from ojster.core.settings import Retention, Settings
 from ojster.core.timestamps import system_clock
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.selection import JobFilter
+from ojster.jobs.filter_walk import JobFilter
 from ojster.schedules.due import MOST_AT_ONCE
 from ojster.schedules.retention import BATCH, forget
 from ojster.service import Service

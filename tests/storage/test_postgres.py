@@ -16,8 +16,8 @@ import pytest
 from ojster import App, Unique
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
-from ojster.jobs.request import read_job
 from ojster.schedules.cron import Cron
 from ojster.schedules.due import run_due
 from ojster.schedules.retention import forget

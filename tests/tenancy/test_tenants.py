@@ -14,9 +14,9 @@ from ojster.core.json_objects import read_members
 from ojster.core.settings import Settings
 from ojster.jobs.bulk import Action
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
-from ojster.jobs.selection import JobFilter
 from ojster.queues.configuration import Configuration, configure
 from ojster.queues.rate_limit import Rate
 from ojster.service import Service

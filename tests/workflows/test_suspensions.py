@@ -13,8 +13,8 @@ import pytest
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
+from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement, Release
 from ojster.jobs.scope import accepted
 from ojster.storage.postgres.url import parse_postgres_url

@@ -9,7 +9,7 @@ from ojster.core.job import Job
 from ojster.jobs.extension import Extension, lock_with
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction
 

@@ -20,8 +20,8 @@ from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.core.durations import format_duration
 from ojster.core.errors import OjsterError
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.jobs.selection import JobFilter
 from ojster.settings import Retention, Settings, for_engine
 from ojster.storage.database import without_password
 from ojster.storage.open import migrate_database

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.envelope import to_json
+from ojster.jobs.job_json import to_json
 from ojster.jobs.queries import JobPage
 
 _terminal: Final = Console(highlight=False)

@@ -13,8 +13,8 @@ from ojster.core.json_objects import Members
 from ojster.core.reacts import BITS
 from ojster.jobs.extension import install
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
-from ojster.jobs.request import read_job
 from ojster.jobs.scope import accepted
 from ojster.settings import Settings, for_engine
 from ojster.storage.database import POSTGRES, without_password

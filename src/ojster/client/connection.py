@@ -16,7 +16,7 @@ from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_members
 from ojster.core.timestamps import parse_timestamp
-from ojster.jobs.envelope import from_json
+from ojster.jobs.job_json import from_json
 from ojster.jobs.queries import Page
 from ojster.workflows.views import WorkflowFilter
 

@@ -22,8 +22,8 @@ from ojster.core.reacts import COLLECTS_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Reference, Unresolvable, follow, parse_reference, replace_lookups, resolve
 from ojster.events.reaction_rules import Collect, reactions_of
-from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure
+from ojster.jobs.job_json import to_json
 from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction, TryAgain
 

@@ -10,7 +10,7 @@ from ojster.events.reaction_rules import RetryWithDelays, delays_of, reactions_o
 from ojster.events.reactions import react
 from ojster.events.webhooks import push_deliveries
 from ojster.jobs.extension import Extension
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Transaction
 

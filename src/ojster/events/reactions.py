@@ -34,7 +34,7 @@ from ojster.events.reaction_rules import Action, Collect, Enqueue, StartWorkflow
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.admission import admit
-from ojster.jobs.request import NewJob, read_job
+from ojster.jobs.new_job import NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.creation import create
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start

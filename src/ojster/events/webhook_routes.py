@@ -29,8 +29,8 @@ from ojster.events.wire import (
     SubscriptionPatchBody,
 )
 from ojster.jobs import interventions
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.jobs.selection import JobFilter
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route

@@ -19,10 +19,10 @@ from ojster.jobs import interventions
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.dead_letter_routes import revive
-from ojster.jobs.envelope import retry_policy, to_json
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
+from ojster.jobs.job_json import retry_policy, to_json
 from ojster.jobs.queries import Page
-from ojster.jobs.selection import JobFilter
 from ojster.jobs.wire import (
     CONFIRMED_FILTER,
     DEAD_LETTERS,

@@ -14,7 +14,7 @@ from ojster.core.job import Job
 from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.states import JOB_STATES, JobState
 from ojster.jobs.extension import Group, life
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import cancel_job
 from ojster.jobs.versions import version_number
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction

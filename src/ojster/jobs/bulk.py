@@ -22,8 +22,8 @@ from ojster.jobs import interventions
 from ojster.jobs.admission import Pushed, admit
 from ojster.jobs.extension import settle
 from ojster.jobs.idempotency import Key, Reply, recall, remember
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import find_room, push
-from ojster.jobs.request import NewJob
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.transaction import Later, Transaction
 

@@ -17,11 +17,11 @@ from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
-from ojster.jobs.envelope import to_json
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
-from ojster.jobs.request import NewJob
-from ojster.jobs.selection import JobFilter
+from ojster.jobs.job_json import to_json
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchSchema, BulkSchema, BulkSteeringBody, JobsAnswer
 from ojster.server.request import Answer, Handler, HttpRequest, encode
 from ojster.server.route import BASE, Route

@@ -16,9 +16,9 @@ from ojster.core.errors import (
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, Summary, SweepBatch, SweepBatchResult
+from ojster.jobs.filter_walk import JobFilter, Step, walk
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.scope import CapabilityService, accepted
-from ojster.jobs.selection import JobFilter, Step, walk
 from ojster.jobs.service import MAX_WAIT_SECONDS
 
 REPLY_CHECK_SECONDS: Final = 0.1

@@ -18,8 +18,8 @@ from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
 from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.bulk import Action
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.jobs.selection import JobFilter
 from ojster.workflows.commands import resumption
 
 STATES: Final = [state.value for state in JobState]

@@ -7,8 +7,8 @@ import click
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_page
 from ojster.client.interface import Client
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import LARGEST_PAGE, Page
-from ojster.jobs.selection import JobFilter
 
 
 @click.group("dead-letter", epilog=examples("ojster dead-letter list", "ojster dead-letter retry ID"))

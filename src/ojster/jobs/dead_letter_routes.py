@@ -9,10 +9,10 @@ from typing import Final
 
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.envelope import to_json
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.interventions import DeadLetterRetry
+from ojster.jobs.job_json import to_json
 from ojster.jobs.routes import job_page
-from ojster.jobs.selection import JobFilter
 from ojster.jobs.wire import DEAD_LETTER_RETRY, DeadLetterRetryBody, JobAnswer, JobPageAnswer
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route

@@ -19,7 +19,7 @@ from ojster.core.json_objects import Members
 from ojster.jobs.claim_policy import STEPS, Claim, ClaimPolicy, Obstacles
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.scope import Scope
 from ojster.storage.memory import Local, Memory
 from ojster.storage.transaction import Transaction

@@ -8,8 +8,8 @@ from typing import Any, Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import STATE_NAMES, JobState
 from ojster.core.timestamps import parse_timestamp
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.names import check_queue_name
-from ojster.jobs.selection import JobFilter
 
 
 def filter_of(given: Mapping[str, Any]) -> JobFilter:

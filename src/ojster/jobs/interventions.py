@@ -12,9 +12,9 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.extension import life, lock_with, settle
+from ojster.jobs.new_job import read_job
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.queries import no_job
-from ojster.jobs.request import read_job
 from ojster.jobs.transitions import ChangedJob, cancel_jobs, make_available
 from ojster.storage.transaction import Transaction
 from ojster.workflows.wait import WAIT_TYPE

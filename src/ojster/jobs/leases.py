@@ -1,16 +1,20 @@
-"""Check that a report about a job comes from the holder of its lease.
+"""Leases: who holds the lease of a job, and what happens when it expires.
 
 Spec: ojs-worker-protocol 5
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import called
+from ojster.jobs.failure import Failure
 from ojster.jobs.queries import no_job
+from ojster.jobs.transitions import fail_attempt, fail_lost_attempt
+from ojster.storage.transaction import Transaction
 
 
 class LeaseReport(Protocol):
@@ -52,3 +56,16 @@ def refusal_of(job: Job | None, word: LeaseReport) -> OjsterError | None:
             job_id=job.id,
         )
     return None
+
+
+def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Fail the attempts of due active jobs: the job has exceeded its timeout, or its lease has expired."""
+    for job in jobs:
+        timeout = job.timeout or tx.settings.default_timeout
+        if timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
+            failure = Failure("timeout", f"The job ran longer than {timeout / 1e6:g} seconds.", code="timeout")
+            fail_attempt(tx, job, failure)
+        else:
+            holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
+            failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
+            fail_lost_attempt(tx, job, failure)

@@ -13,7 +13,7 @@ import msgspec
 from ojster.core.errors import NotFound
 from ojster.core.job import Job
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
-from ojster.jobs.selection import JobFilter, conditions
+from ojster.jobs.filter_walk import JobFilter, conditions
 from ojster.storage.transaction import JOB_COLUMNS_OF_J, Transaction
 
 DEFAULT_PAGE: Final = 50

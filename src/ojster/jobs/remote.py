@@ -25,10 +25,10 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.selection import JobFilter
 from ojster.jobs.transitions import ChangedJob
 
 MAX_SWEEP_SECONDS: Final = 3_600.0

@@ -19,13 +19,13 @@ from ojster.core.parsing import read_value
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.admission import Pushed
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
-from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import Failure, parse_failure
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
+from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Progress
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.queries import Page
-from ojster.jobs.request import NewJob
-from ojster.jobs.selection import JobFilter
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import (
     ADJUSTMENT,

@@ -27,16 +27,16 @@ from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.extension import life
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.leases import LeaseReport
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import push
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.request import NewJob, read_job
 from ojster.jobs.schemas import Catalogue, Mode
 from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.jobs.selection import JobFilter
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import LongPoll, Operation
 from ojster.storage.memory import Local

@@ -14,10 +14,10 @@ from typing import Final
 from ojster.core.job import Job
 from ojster.core.reacts import KEPT
 from ojster.core.states import FINISHED, JobState
-from ojster.jobs.envelope import retry_policy
 from ojster.jobs.expiration import delay_of, kept_until
 from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
+from ojster.jobs.job_json import retry_policy
 from ojster.jobs.retry import Verdict, judge
 from ojster.storage.transaction import ColumnType, Transaction
 

@@ -22,8 +22,8 @@ from ojster.fleet.requirements import read_provided
 from ojster.fleet.wire import DIRECTIVE, HEARTBEAT, DirectiveBody, HandlerBody, HeartbeatBody
 from ojster.fleet.workers import Heartbeat, Worker
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.envelope import to_json
 from ojster.jobs.failure import parse_failure
+from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.names import check_queue_name, read_type
 from ojster.jobs.versions import Handled, parse_handled

@@ -18,7 +18,7 @@ import msgspec
 from ojster.core.errors import QueueFull
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import finish
 from ojster.queues.rules import Bound, queue_bounds
 from ojster.storage.transaction import AVAILABLE_CONDITIONS, JOB_COLUMNS, Transaction

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers about queues, limits and pools."""
+"""The JSON of requests about queues, limits and pools."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import settle
+from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.options import queue_of
 from ojster.jobs.push import push
-from ojster.jobs.request import NewJob, read_job
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
 from ojster.schedules.cron_expression import CronSchedule

@@ -12,10 +12,9 @@ from typing import Final
 from ojster.core.durations import MINUTE
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.core.tenant import called
 from ojster.jobs.extension import Due, life, lock_with, settle
-from ojster.jobs.failure import Failure
-from ojster.jobs.transitions import fail_attempt, fail_lost_attempt, finish, make_available
+from ojster.jobs.leases import end_expired_attempts
+from ojster.jobs.transitions import finish, make_available
 from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import JOB_COLUMNS, Transaction, TryAgain
 
@@ -42,7 +41,7 @@ def run_due(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         ("retryable", _promote),
         ("available", _expire),
         ("pending", _end_waits),
-        ("active", _end_expired_attempts),
+        ("active", end_expired_attempts),
     ):
         if maintenance is None or act is not _promote:
             more = _process_due(tx, state, act) or more
@@ -125,19 +124,6 @@ def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
     for job in jobs:
         if not any(end_wait(tx, job) for end_wait in life(tx).end_wait):
             _expire(tx, [job])
-
-
-def _end_expired_attempts(tx: Transaction, jobs: list[Job]) -> None:
-    """Fail the attempts of due active jobs: the job has exceeded its timeout, or its lease has expired."""
-    for job in jobs:
-        timeout = job.timeout or tx.settings.default_timeout
-        if timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
-            failure = Failure("timeout", f"The job ran longer than {timeout / 1e6:g} seconds.", code="timeout")
-            fail_attempt(tx, job, failure)
-        else:
-            holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
-            failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
-            fail_lost_attempt(tx, job, failure)
 
 
 def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:

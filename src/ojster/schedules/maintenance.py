@@ -16,8 +16,8 @@ from ojster.files import records
 from ojster.files.service import FileService
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import BulkService
+from ojster.jobs.filter_walk import JobFilter, Step, walk
 from ojster.jobs.scope import CapabilityService, Scope
-from ojster.jobs.selection import JobFilter, Step, walk
 from ojster.schedules import retention
 from ojster.schedules.due import run_due
 from ojster.storage.transaction import Transaction

@@ -20,9 +20,9 @@ from ojster.core.durations import HOUR
 from ojster.core.settings import Retention
 from ojster.core.states import FINISHED
 from ojster.jobs.extension import DeletedCounts, life
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.interventions import delete_jobs
-from ojster.jobs.selection import JobFilter
 from ojster.queues.configuration import QueueRetention, configured_retention
 from ojster.storage.system import FORGOTTEN, note, recall
 from ojster.storage.transaction import Transaction

@@ -7,7 +7,7 @@ import msgspec
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import split
 from ojster.jobs.extension import life
-from ojster.jobs.request import read_job
+from ojster.jobs.new_job import read_job
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.schedules import cron
 

@@ -37,7 +37,7 @@ from ojster.core.json_objects import Members, read_members
 from ojster.core.tenant import check_tenant
 from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender
-from ojster.jobs.request import SPEC_VERSION
+from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
 from ojster.server.authentication import Authenticator, audit
 from ojster.server.metrics import Metrics

@@ -16,8 +16,8 @@ from typing import Final
 from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
 from ojster.core.tenant import called, shown_tenant
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.queries import counts_of_tenant
-from ojster.jobs.request import NewJob
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
 

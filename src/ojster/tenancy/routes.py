@@ -15,9 +15,9 @@ from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.insight.overview import throughput
-from ojster.jobs.envelope import to_json
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
 from ojster.jobs.filters import filter_of
+from ojster.jobs.job_json import to_json
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
 from ojster.queues.rate_limit import MAX_LIMIT, Rate, parse_rate

@@ -23,7 +23,7 @@ from ojster.core.references import INDEX, Reference, Unresolvable, follow, resol
 from ojster.core.states import JobState
 from ojster.jobs.admission import admit
 from ojster.jobs.expiration import kept_until
-from ojster.jobs.request import NewJob, read_job
+from ojster.jobs.new_job import NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph, Workflow, WorkflowState

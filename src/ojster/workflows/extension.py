@@ -9,7 +9,7 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import advance

@@ -12,7 +12,7 @@ import msgspec
 from ojster.core.ids import is_job_id
 from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.storage.transaction import ColumnType, Transaction
 from ojster.workflows.node import Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import Plan, Spec, read_spec

@@ -19,8 +19,8 @@ from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
+from ojster.jobs.new_job import read_owner
 from ojster.jobs.options import Moment, read_moment, read_options, read_span
-from ojster.jobs.request import read_owner
 from ojster.jobs.retry import parse_retry_policy
 from ojster.workflows.plan_members import (
     Problem,

@@ -12,7 +12,7 @@ from ojster.collections.items import Provided
 from ojster.core.references import (
     ITEM,
 )
-from ojster.jobs.request import NewJob
+from ojster.jobs.new_job import NewJob
 from ojster.workflows.node import Node
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -17,7 +17,7 @@ from ojster.core.references import (
     STEP_NAME,
 )
 from ojster.jobs.code import CODE_TYPE
-from ojster.jobs.request import read_job
+from ojster.jobs.new_job import read_job
 from ojster.workflows.node import MAX_NODES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan_members import (
     MAX_REPORTED_PROBLEMS,

@@ -11,7 +11,7 @@ from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.json_objects import Members, read_members
 from ojster.jobs.failure import Failure
-from ojster.jobs.request import read_job
+from ojster.jobs.new_job import read_job
 from ojster.jobs.transitions import cancel_job, fail_attempt
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.advance import Advance, emit

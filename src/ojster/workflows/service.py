@@ -14,8 +14,8 @@ from ojster.core.errors import (
 )
 from ojster.core.json_objects import Members, read_members
 from ojster.jobs.failure import Failure
+from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import no_workflow
-from ojster.jobs.request import read_job
 from ojster.jobs.schemas import Catalogue
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, check_args

@@ -18,7 +18,7 @@ from ojster.core.parsing import read_value
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.events.channel import Notify
-from ojster.jobs.attributes import read_attributes
+from ojster.jobs.capability_attributes import read_attributes
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, string
 from ojster.jobs.options import JobOptions, options_of
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint

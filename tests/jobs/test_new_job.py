@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ojster.core.errors import InvalidPayload, InvalidPolicy, InvalidRequest, OjsterError, PayloadTooLarge, Unsupported
 from ojster.core.json_objects import read_members
-from ojster.jobs.request import NewJob, read_job
+from ojster.jobs.new_job import NewJob, read_job
 
 NOW = 1_800_000_000_000_000
 
