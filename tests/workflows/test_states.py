@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import ojster
+from ojster.core.durations import DAY, SECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
@@ -157,6 +158,8 @@ async def a_saga_is_compensated_and_runs_again(flow: WorkflowBench) -> None:
     await settle(flow, "retry")
     await flow.work()
     await flow.create(saga)
+    await flow.work("b")
+    await flow.create(saga)
     await flow.work("b", "u")
     await flow.create(saga)
     (first,) = await flow.take()
@@ -189,6 +192,10 @@ async def a_workflow_runs_again_as_a_whole(flow: WorkflowBench) -> None:
     await flow.create({"definition": "again"})
     (taken,) = await flow.take()
     await let_go(flow, taken, "retry")
+    flow.clock.advance(3600)
+    await flow.run_due()
+    for again in await flow.take():
+        await flow.ack(again)
 
 
 async def a_container_ends_as_it_must(flow: WorkflowBench) -> None:
@@ -218,6 +225,8 @@ async def test_every_transition_of_nodes_and_workflows_happens(flow: WorkflowBen
     for scenario in SCENARIOS:
         await scenario(flow)
         await flow.work()
+    flow.clock.advance(1000 * DAY / SECOND)
+    assert (await flow.engine.maintenance.prune())["workflows"] > 10
     known = entries(NODE_STATES) | entries(WORKFLOW_STATES)
     found = {one for one in seen if one[0] != "job"}
     assert found <= known

@@ -16,6 +16,7 @@ from ojster.workflows.graph import (
     Workflow,
     delete_nodes,
 )
+from ojster.workflows.states import change_workflow
 
 MAX_DUE_WORKFLOWS: Final = 100
 """Maximum number of due workflows processed in one transaction."""
@@ -89,7 +90,9 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
     """
     low, high = workflow.numbers
-    tx.execute(f"UPDATE workflows SET state = '{FORGOTTEN}' WHERE seq = :seq", {"seq": workflow.seq})
+    if workflow.state != FORGOTTEN:
+        change_workflow(workflow, FORGOTTEN)
+        tx.execute("UPDATE workflows SET state = :state WHERE seq = :seq", {"state": FORGOTTEN, "seq": workflow.seq})
     jobs = tx.execute(
         "SELECT seq, queue, tenant, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
         {"low": low, "high": high, "room": room},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ojster.core.state_machine import StateMachine
-from ojster.workflows.graph import Workflow, WorkflowState
+from ojster.workflows.graph import FORGOTTEN, Workflow, WorkflowState
 from ojster.workflows.node import ENDED, Node, NodeState
 
 _BEFORE_START: Final = frozenset(
@@ -39,7 +39,7 @@ NODE_STATES: Final = StateMachine(
 )
 """All transitions of nodes; ``change_node`` refuses any other. Ended nodes wait again when the workflow is retried."""
 
-_RETRY: Final = frozenset({WorkflowState.RUNNING})
+_RETRY: Final = frozenset({WorkflowState.RUNNING, FORGOTTEN})
 
 WORKFLOW_STATES: Final = StateMachine(
     "workflow",
@@ -60,8 +60,9 @@ WORKFLOW_STATES: Final = StateMachine(
         WorkflowState.FAILED: _RETRY,
         WorkflowState.CANCELLED: _RETRY,
         WorkflowState.COMPENSATED: _RETRY,
-        WorkflowState.COMPLETED: frozenset(),
-        WorkflowState.RETRIED: frozenset(),
+        WorkflowState.COMPLETED: frozenset({FORGOTTEN}),
+        WorkflowState.RETRIED: frozenset({FORGOTTEN}),
+        FORGOTTEN: frozenset(),
     },
 )
 """All transitions of workflows; ``change_workflow`` refuses any other. A retry of failed steps runs one again."""
