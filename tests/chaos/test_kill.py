@@ -19,6 +19,10 @@ SECONDS = 9.0
 """Duration of the killing, in seconds."""
 
 
+ENOUGH = 500
+"""Jobs that must be pushed while processes are killed."""
+
+
 @pytest.fixture
 def fleet(tmp_path: Path, shared_url: str) -> Iterator[Fleet]:
     made = Fleet(tmp_path, shared_url)
@@ -38,7 +42,7 @@ async def test_nothing_is_lost_however_often_processes_are_killed(fleet: Fleet) 
     load = Load(fleet, list(fleet.ports))
     await asyncio.sleep(2)
     ends = time.monotonic() + SECONDS
-    while time.monotonic() < ends:
+    while time.monotonic() < ends or len(load.acknowledged) <= ENOUGH:  # a busy machine needs longer
         name = chance.choice(names)
         await asyncio.to_thread(fleet.kill, name)
         await asyncio.sleep(chance.random() * 0.3)
@@ -46,7 +50,7 @@ async def test_nothing_is_lost_however_often_processes_are_killed(fleet: Fleet) 
         await asyncio.sleep(0.3 + chance.random() * 0.7)
     await load.stop()
     assert fleet.kills >= 6
-    assert len(load.acknowledged) > 20
+    assert len(load.acknowledged) > ENOUGH
     await settle(fleet.database, load.acknowledged)
     fleet.stop()
     if fleet.database.startswith("sqlite"):

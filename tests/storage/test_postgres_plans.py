@@ -125,6 +125,7 @@ def test_a_hot_query_uses_its_index(connection: psycopg.Connection, seen: Record
 @pytest.mark.parametrize("what", NOT_SORTED)
 def test_a_hot_query_with_an_order_needs_no_sorting(connection: psycopg.Connection, seen: Recorded, what: str) -> None:
     hot = HOT[what]
-    connection.execute("SET LOCAL enable_sort = off")  # what is sorted all the same has no index for its order
+    if what == "finished jobs":  # a few of them are cheaper to sort; what is sorted all the same has no index
+        connection.execute("SET LOCAL enable_sort = off")
     for sql in having(seen, *hot.words, "ORDER BY", without=hot.without):
         assert not [node for node in plan_of(connection, sql) if "Sort" in node["Node Type"]], sql
