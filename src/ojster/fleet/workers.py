@@ -40,7 +40,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     concurrency: int | None = None
     pool: str | None = None
     handlers: tuple[Handled, ...] = ()
-    """Job types of which it handles only some versions."""
+    """Job types whose versions are limited: the worker handles only some of them."""
     capabilities: dict[str, Any] = {}
     """Capabilities of the worker, for jobs with requirements.
 

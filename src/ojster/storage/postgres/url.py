@@ -28,7 +28,7 @@ ISOLATIONS: Final = ("read committed", "serializable")
 has waited for."""
 
 MAX_CONNECTIONS: Final = 64
-"""Maximum value of ``?connections=``."""
+"""Maximum number of connections that a URL can ask for with the parameter ``connections``."""
 
 
 class PostgresUrl(msgspec.Struct, frozen=True):
