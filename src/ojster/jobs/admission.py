@@ -34,7 +34,8 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
     """Insert groups of jobs; for each group, return its jobs, or the error that kept all of them out."""
     given = [job.id for group in groups for job in group if job.id_is_given]
     taken = set(tx.find_jobs(given)) if given else set()
-    held = tx.lock_keys({job.unique_key for group in groups for job in group if job.unique_key is not None})
+    keys = {job.unique_key for group in groups for job in group if job.unique_key is not None}
+    held = tx.lock_keys(keys)
     results: list[list[Pushed] | OjsterError | Later] = []
     waiting: list[Job] = []
     for group in groups:
@@ -42,8 +43,9 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
             results.append(Later("Another open transaction pushes a job with the same unique key. Retry later."))
             continue
         try:
-            _check_ids(group, taken)
-            if any(job.unique_key for job in group):
+            if given:
+                _check_ids(group, taken)
+            if keys and any(job.unique_key for job in group):
                 _insert(tx, waiting)
                 waiting = []
                 results.append(_push_unique(tx, group))
@@ -54,7 +56,8 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
         except OjsterError as refusal:
             results.append(refusal)
         else:
-            taken.update(job.id for job in group if job.id_is_given)
+            if given:
+                taken.update(job.id for job in group if job.id_is_given)
     _insert(tx, waiting)
     return results
 

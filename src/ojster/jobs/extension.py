@@ -57,7 +57,7 @@ class Extension:
         return members
 
     async def check(self, scope: Scope, new: NewJob) -> None:
-        """Check what a new job refers to, or raise its refusal."""
+        """Check what the reactions of a new job refer to, or raise its refusal; called for jobs with reactions."""
 
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
         """Return for each group of jobs why it must not be pushed, or ``None``."""

@@ -125,11 +125,12 @@ class JobService(CapabilityService):
             )
         if catalogue:
             job.warnings = check_args(catalogue, job, args)
-        await self.check(job)
+        if job.reacts:
+            await self.check(job)
         return job
 
     async def check(self, job: NewJob) -> None:
-        """Check what a job refers to, such as channels.
+        """Check what the reactions of a job refer to, such as channels.
 
         Raises
         ------
@@ -141,7 +142,8 @@ class JobService(CapabilityService):
 
     async def complete(self, members: Members) -> Members:
         """Run the enqueue middleware on a job, then apply and check the rules of its queue."""
-        members = await through_middleware(self.middleware, members)
+        if self.middleware:
+            members = await through_middleware(self.middleware, members)
         for complete in self._life.complete:
             members = await complete(self.scope, members)
         return members

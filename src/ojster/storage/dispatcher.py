@@ -232,13 +232,17 @@ class Dispatcher:
                 self._refuse(transaction, calls, error)
                 return
             break
-        done = [call for call in (*calls, *woken) if not self._postponed(call)]
-        found_nothing = [call for call in done if call.found_nothing]
+        done: list[Call] = []
+        found_nothing: list[Call] = []
+        for call in (*calls, *woken):
+            if len(call.results) == 1 and isinstance(call.results[0], Later) and self._postponed(call):
+                continue
+            (found_nothing if call.patience is not None and call.found_nothing else done).append(call)
         self._keep(found_nothing, since)
         # Other threads may have parked calls for jobs committed now, unless a call here found the queue empty.
         exhausted = {queue for call in found_nothing for queue in _queues_of(call)}
         self.ring([queue for queue in effects.fetchable if queue not in exhausted])
-        _deliver(call for call in done if not call.found_nothing)
+        _deliver(done)
 
     def _keep(self, calls: list[Call], since: int) -> None:
         """Park calls that have empty results; run those again that missed news after the moment ``since``."""
@@ -252,7 +256,7 @@ class Dispatcher:
 
         Only a call with one argument can be postponed, for at most ``MAX_POSTPONED_SECONDS`` seconds.
         """
-        if len(call.results) != 1 or not isinstance(call.results[0], Later) or call.future.done():
+        if call.future.done():
             return False
         now = time.monotonic()
         call.postponed_at = call.postponed_at or now

@@ -79,7 +79,9 @@ def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> 
     Spec: ojs-multi-tenancy 8.2
     """
     configured = tenants_by_id(tx)
-    concerned = {job.tenant for group in groups for job in group} & configured.keys() if configured else set()
+    if not configured:
+        return [None for _ in groups]
+    concerned = {job.tenant for group in groups for job in group} & configured.keys()
     allowances = {tenant: _Allowance(tx, configured[tenant]) for tenant in sorted(concerned)}
     results: list[TenantLimitExceeded | None] = []
     for group in groups:
