@@ -304,6 +304,7 @@ async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Cloc
     jobs = [request(queue="narrow") for _ in range(40)]
     jobs += [request(queue="keyed", rate_limit={"key": f"k{n % 2}", "concurrency": 2}) for n in range(60)]
     await engines[0].jobs.enqueue(jobs)
+    limits = {"k0": 2, "k1": 2, key_of_queue("narrow"): 4}
     active: Counter[str | None] = Counter()
     most: Counter[str | None] = Counter()
     done = 0
@@ -311,21 +312,25 @@ async def test_limits_hold_whoever_claims_at_the_same_time(url: str, clock: Cloc
     async def work(engine: Service, name: str) -> None:
         nonlocal done
         queues = ("narrow", "keyed") if name.endswith("0") else ("keyed", "narrow")
+        held: list[Job] = []
         while done < 100:
-            jobs = await engine.jobs.fetch(Claim(queues, 1 + done % 3, worker_id=name))
-            active.update(job.limit_key for job in jobs)  # all that it holds, not only the one that it works on
+            claimed = await engine.jobs.fetch(Claim(queues, 1 + done % 3, worker_id=name))
+            held += claimed
+            active.update(job.limit_key for job in claimed)
             for key, number in active.items():
                 most[key] = max(most[key], number)
-            await asyncio.sleep(0.002)
-            for job in jobs:
+            if most != limits:  # nobody completes a job before the limits are reached
+                continue
+            for job in held:
                 active[job.limit_key] -= 1  # before the server sees it as completed
                 await engine.jobs.acknowledge([Acknowledgement(job.id, None, name, job.attempt)])
                 done += 1
+            held.clear()
 
     async with asyncio.timeout(60):
         await asyncio.gather(*[work(engine, f"w{n}") for n, engine in enumerate(engines * 3)])
     assert done == 100
-    assert most == {"k0": 2, "k1": 2, key_of_queue("narrow"): 4}, "limits are reached, and not exceeded"
+    assert most == limits, "limits are reached, and not exceeded"
     for engine in engines:
         await engine.close()
 
