@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from ojster.jobs.names import DEFAULT_QUEUE
-from ojster.jobs.uniqueness import fingerprint, parse_unique_policy
+from ojster.jobs.policy_wire import parse_unique_policy
+from ojster.jobs.uniqueness import fingerprint
 
 ENCODINGS: Final = "ojs.codec.encodings"
 """Member of ``meta``: names of the applied codecs, in order."""

@@ -9,12 +9,20 @@ from typing import Any, Final, Literal, TypedDict
 import msgspec
 
 from ojster.agents import attributes
+from ojster.core.durations import SECOND
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
 from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.core.wire import Json
 from ojster.events.reaction_rules import ATTRIBUTE
 from ojster.fleet import ml_resources
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
+from ojster.jobs.options_wire import OptionsBody
+from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody
+from ojster.jobs.retry import DEFAULT_RETRY, Backoff
+from ojster.jobs.uniqueness import Conflict
+from ojster.queues.rate_limit import OnLimit
+from ojster.queues.wire import RateBody, RateLimitBody
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -55,16 +63,16 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     Spec: ojs-retry
     """
 
-    max_attempts: int = 3
-    initial_interval: Seconds = 1.0
-    max_interval: Seconds = 300.0
-    backoff: Literal["exponential", "linear", "constant", "polynomial"] = "exponential"
-    coefficient: float = 2.0
-    jitter: bool = True
+    max_attempts: int = DEFAULT_RETRY.max_attempts
+    initial_interval: Seconds = DEFAULT_RETRY.initial_interval / SECOND
+    max_interval: Seconds = DEFAULT_RETRY.max_interval / SECOND
+    backoff: Backoff = DEFAULT_RETRY.backoff
+    coefficient: float = DEFAULT_RETRY.backoff_coefficient
+    jitter: bool = DEFAULT_RETRY.jitter
     give_up_on: Sequence[type[BaseException] | str] = ()
     dead_letter: bool = False
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Json]:
         """Return the policy as the ``retry`` object of a job.
 
         Returns
@@ -72,18 +80,20 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         dict
             The JSON members of the object.
         """
-        return {
-            "max_attempts": self.max_attempts,
-            "initial_interval_ms": to_millis(self.initial_interval),
-            "max_interval_ms": to_millis(self.max_interval),
-            "backoff_strategy": self.backoff,
-            "backoff_coefficient": self.coefficient,
-            "jitter": self.jitter,
-            "non_retryable_errors": [
-                entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on
-            ],
-            "on_exhaustion": "dead_letter" if self.dead_letter else "discard",
-        }
+        return _members(
+            RetryPolicyBody(
+                max_attempts=self.max_attempts,
+                initial_interval=to_duration(self.initial_interval),
+                backoff_coefficient=self.coefficient,
+                max_interval=to_duration(self.max_interval),
+                jitter=self.jitter,
+                non_retryable_errors=tuple(
+                    entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on
+                ),
+                on_exhaustion="dead_letter" if self.dead_letter else "discard",
+                backoff_strategy=self.backoff,
+            )
+        )
 
 
 class Unique(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,14 +128,14 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     Spec: ojs-unique-jobs
     """
 
-    keys: Sequence[str] = ("args",)
+    keys: Sequence[Literal["queue", "args", "meta"]] = ("args",)
     args_keys: Sequence[str] | None = None
     meta_keys: Sequence[str] | None = None
     period: Seconds | None = None
     states: Sequence[str] | None = None
-    on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] = "reject"
+    on_conflict: Conflict = "reject"
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Json]:
         """Return the policy as the ``unique`` object of a job.
 
         Returns
@@ -133,13 +143,16 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         dict
             The JSON members of the object.
         """
-        wire: dict[str, Any] = {"keys": ["type", *self.keys], "on_conflict": self.on_conflict}
-        for name in ("args_keys", "meta_keys", "states"):
-            if (value := getattr(self, name)) is not None:
-                wire[name] = list(value)
-        if self.period is not None:
-            wire["period"] = to_duration(self.period)
-        return wire
+        return _members(
+            UniquePolicyBody(
+                keys=["type", *self.keys],
+                args_keys=self.args_keys,
+                meta_keys=self.meta_keys,
+                period=None if self.period is None else to_duration(self.period),
+                states=self.states,
+                on_conflict=self.on_conflict,
+            )
+        )
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,9 +194,9 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     rate: tuple[int, Seconds] | None = None
     throttle: tuple[int, Seconds] | None = None
-    on_limit: Literal["wait", "reschedule", "drop"] = "wait"
+    on_limit: OnLimit = "wait"
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Json]:
         """Return the policy as the ``rate_limit`` object of a job.
 
         Returns
@@ -191,13 +204,18 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
         dict
             The JSON members of the object.
         """
-        wire: dict[str, Any] = {"key": self.key, "on_limit": self.on_limit}
-        if self.concurrency is not None:
-            wire["concurrency"] = self.concurrency
-        for name, rate in (("rate", self.rate), ("throttle", self.throttle)):
-            if rate is not None:
-                wire[name] = {"limit": rate[0], "period": to_duration(rate[1])}
-        return wire
+        return _members(
+            RateLimitBody(self.key, self.concurrency, _rate(self.rate), _rate(self.throttle), on_limit=self.on_limit)
+        )
+
+
+def _rate(given: tuple[int, Seconds] | None) -> RateBody | None:
+    return None if given is None else RateBody(given[0], to_duration(given[1]))
+
+
+def _members(body: msgspec.Struct) -> dict[str, Json]:
+    members: dict[str, Json] = msgspec.to_builtins(body)
+    return members
 
 
 class JobOptionsDict(TypedDict, total=False):
@@ -330,27 +348,28 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         InvalidRequest
             ``scheduled_at`` or ``expires_at`` has no time zone.
         """
-        wire: dict[str, Any] = {}
-        for name in ("queue", "priority", "tags", "pending"):
-            if (value := getattr(self, name)) is not None:
-                wire[name] = value
-        if self.timeout is not None:
-            wire["timeout_ms"] = to_millis(self.timeout)
-        if self.retry is not None:
-            wire["retry"] = policy_to_wire({"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry)
-        if self.unique is not None:
-            wire["unique"] = policy_to_wire(self.unique)
-        if self.rate_limit is not None:
-            wire["rate_limit"] = policy_to_wire(self.rate_limit)
-        if self.delay is not None:
-            wire["scheduled_at"] = "+" + to_duration(self.delay)
+        scheduled_at = None if self.delay is None else "+" + to_duration(self.delay)
         if self.scheduled_at is not None:
-            wire["scheduled_at"] = to_timestamp(self.scheduled_at, "scheduled_at")
-        if self.expires_in is not None:
-            wire["expires_at"] = "+" + to_duration(self.expires_in)
+            scheduled_at = to_timestamp(self.scheduled_at, "scheduled_at")
+        expires_at = None if self.expires_in is None else "+" + to_duration(self.expires_in)
         if self.expires_at is not None:
-            wire["expires_at"] = to_timestamp(self.expires_at, "expires_at")
-        return _encode(wire)
+            expires_at = to_timestamp(self.expires_at, "expires_at")
+        members = _members(
+            OptionsBody(
+                queue=self.queue,
+                priority=self.priority,
+                timeout_ms=None if self.timeout is None else to_millis(self.timeout),
+                scheduled_at=scheduled_at,
+                expires_at=expires_at,
+                tags=self.tags,
+                pending=self.pending,
+            )
+        )
+        retry = {"max_attempts": self.retry} if isinstance(self.retry, int) else self.retry
+        for name, policy in (("retry", retry), ("unique", self.unique), ("rate_limit", self.rate_limit)):
+            if policy is not None:
+                members[name] = policy_to_wire(policy)
+        return _encode(members)
 
 
 def error_type(kind: type[BaseException]) -> str:
@@ -365,6 +384,6 @@ def request_of(type: str, args: Sequence[Any], options: JobOptions = JobOptions(
     return members | {"options": msgspec.Raw(options.to_wire())} | options.beside()
 
 
-def policy_to_wire(policy: Retry | Unique | RateLimit | Mapping[str, Any]) -> dict[str, Any]:
+def policy_to_wire(policy: Retry | Unique | RateLimit | Mapping[str, Json]) -> dict[str, Json]:
     """Return a policy as requests have it."""
     return dict(policy) if isinstance(policy, Mapping) else policy.to_wire()

@@ -32,7 +32,7 @@ from ojster.fleet import ml_resources
 from ojster.job_handle import Application, JobHandle, T_co
 from ojster.job_options import JobOptions, JobOptionsDict
 from ojster.jobs.names import DEFAULT_QUEUE
-from ojster.jobs.options import read_options
+from ojster.jobs.options_wire import read_options
 from ojster.jobs.versions import Handled
 from ojster.workflow import Step
 

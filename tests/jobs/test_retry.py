@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidPolicy
-from ojster.jobs.retry import RetryPolicy, Verdict, judge, parse_retry_policy
+from ojster.jobs.policy_wire import parse_retry_policy
+from ojster.jobs.retry import RetryPolicy, Verdict, judge
 
 policies = st.builds(
     RetryPolicy,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import UNFINISHED
-from ojster.jobs.uniqueness import UniquePolicy, fingerprint, parse_unique_policy
+from ojster.jobs.policy_wire import parse_unique_policy
+from ojster.jobs.uniqueness import UniquePolicy, fingerprint
 
 
 def _is_unicode(value: Any) -> bool:

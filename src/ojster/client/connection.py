@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
@@ -21,6 +21,8 @@ from ojster.jobs.queries import Page
 from ojster.workflows.views import WorkflowFilter
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DEFAULT_RETRY_SECONDS: Final = 10.0
 """Default time for which a call is retried while the server is unreachable, in seconds."""
@@ -67,9 +69,31 @@ class Connection:
         patience: float | None = None,
         also: int | None = None,
     ) -> Members:
-        """Make a request. While the server is unreachable or answers 503, retry it for ``patience`` seconds.
+        """Make a request; return the members of its answer. See ``request``."""
+        return read_members(await self.request(method, path, body, wait=wait, patience=patience, also=also))
 
-        An answer with the status ``also`` is returned, not raised as an error.
+    async def ask(self, kind: type[T], method: str, path: str, body: Any = None) -> T:
+        """Make a request; return its answer, of the type ``kind`` in a ``wire`` module. See ``request``."""
+        raw = await self.request(method, path, body)
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.ValidationError as error:
+            raise BackendError(f"The answer of {self.url} to {method} {path} is not as expected: {error}.") from None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        wait: float = 0.0,
+        patience: float | None = None,
+        also: int | None = None,
+    ) -> bytes:
+        """Make a request; return the JSON object of its answer, or raise the error that it describes.
+
+        While the server is unreachable or answers 503, the request is retried for ``patience`` seconds. An answer with
+        the status ``also`` is returned, not raised as an error.
         """
         content = None if body is None else _encode(body)
         loop = asyncio.get_running_loop()
@@ -84,7 +108,7 @@ class Connection:
                 problem = self.unreachable(error)
             else:
                 if response.status_code != 503:
-                    return members_of(response, also)
+                    return content_of(response, also)
                 problem = BackendUnavailable(f"The server {self.url} is unavailable (503). Retry later.")
             if loop.time() + pause > deadline:
                 raise problem
@@ -121,12 +145,19 @@ class RemoteCapability:
 
 def members_of(response: httpx.Response, also: int | None = None) -> Members:
     """Return the members of an answer, or raise the error that it describes. ``also``: a status that is no error."""
+    return read_members(content_of(response, also))
+
+
+def content_of(response: httpx.Response, also: int | None = None) -> bytes:
+    """Return the JSON object of an answer, or raise the error in it. ``also``: a status that is no error."""
+    if response.is_success and response.content[:1] == b"{":
+        return response.content
     try:
         members = read_members(response.content, "The answer")
     except OjsterError as error:
         raise BackendError(f"{response.request.url} answered {response.status_code} without JSON: {error}") from None
     if response.is_success or response.status_code == also:
-        return members
+        return response.content
     raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status_code)
 
 

@@ -12,15 +12,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ojster.core.errors import Forbidden
-from ojster.core.tenant import check_tenant, shown_tenant
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.tenant import check_tenant
 
 
 class Operation(StrEnum):
@@ -66,7 +64,7 @@ EVERYTHING: Final = frozenset(Operation)
 
 NO_EXPIRY_US: Final = 2**62
 
-_EVERYWHERE: Final = "*"
+EVERYWHERE: Final = "*"
 _PREFIX: Final = "ojster"
 _SCRYPT_N: Final = 2**12
 """The scrypt parameter ``n``. The specification asks for scrypt; secrets of 256 random bits would not need it."""
@@ -232,14 +230,6 @@ def hash_secret(id: str, secret: str) -> bytes:
     return hashlib.scrypt(secret.encode(), salt=id.encode(), n=_SCRYPT_N, r=8, p=1, dklen=32)
 
 
-def shown_grants(grants: Iterable[Grant]) -> list[dict[str, str]]:
-    """Return the JSON form of grants; the tenant ``*`` stands for everywhere."""
-    return [
-        {"role": grant.role.value, "tenant": _EVERYWHERE if grant.tenant is None else shown_tenant(grant.tenant)}
-        for grant in grants
-    ]
-
-
 def read_grant(role: str, tenant: str) -> Grant:
     """Return the grant with this JSON form.
 
@@ -248,27 +238,4 @@ def read_grant(role: str, tenant: str) -> Grant:
     InvalidRequest
         ``tenant`` is not a valid name of a workspace.
     """
-    return Grant(Role(role), None if tenant == _EVERYWHERE else check_tenant(tenant))
-
-
-def shown_token(token: Token) -> dict[str, Any]:
-    """Return the JSON form of a token, without hashes."""
-    return {
-        "id": token.id,
-        "name": token.name,
-        "grants": shown_grants(token.grants),
-        "queues": token.queues,
-        "created_at": format_timestamp(token.created_at),
-        "expires_at": None if token.expires_at is None else format_timestamp(token.expires_at),
-        "last_used_at": None if token.last_used_at is None else format_timestamp(token.last_used_at),
-    }
-
-
-def read_shown_token(shown: Mapping[str, Any]) -> Token:
-    """Return the token with this JSON form. Its hash is unknown and left empty."""
-    expires_at, last_used_at = (
-        None if shown[name] is None else parse_timestamp(shown[name]) for name in ("expires_at", "last_used_at")
-    )
-    grants = tuple(read_grant(grant["role"], grant["tenant"]) for grant in shown["grants"])
-    created_at = parse_timestamp(shown["created_at"])
-    return Token(shown["id"], shown["name"], b"", grants, created_at, tuple(shown["queues"]), expires_at, last_used_at)
+    return Grant(Role(role), None if tenant == EVERYWHERE else check_tenant(tenant))

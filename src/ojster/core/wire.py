@@ -68,3 +68,42 @@ class PaginationBody(Struct):
     offset: Count
     has_more: bool
     next_cursor: str | UnsetType = UNSET
+
+
+class NumberedPaginationBody(Struct):
+    """The position of a page in an admin list.
+
+    Spec: ojs-admin-api 7.1
+    """
+
+    total: Count
+    page: Annotated[int, Meta(ge=1)]
+    per_page: Annotated[int, Meta(ge=1)]
+
+
+class JobCountsBody(Struct, kw_only=True):
+    """Numbers of jobs by state."""
+
+    scheduled: Count | UnsetType = UNSET
+    available: Count | UnsetType = UNSET
+    pending: Count | UnsetType = UNSET
+    active: Count | UnsetType = UNSET
+    completed: Count | UnsetType = UNSET
+    retryable: Count | UnsetType = UNSET
+    cancelled: Count | UnsetType = UNSET
+    discarded: Count | UnsetType = UNSET
+
+
+class ThroughputBody(Struct):
+    """Jobs per minute, averaged over the last minutes."""
+
+    processed_per_minute: float
+    failed_per_minute: float
+    enqueued_per_minute: float
+
+
+class DeletedAnswer(Struct):
+    """The name of what was deleted."""
+
+    name: str
+    deleted: Literal[True] = True

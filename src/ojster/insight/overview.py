@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.wire import ThroughputBody
 from ojster.insight.statistics import Work, work_by_queue
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.waiting import oldest_waiting
@@ -32,18 +33,13 @@ class QueueOverview(msgspec.Struct, frozen=True):
     recent: Work
     hour: Work
 
-    def throughput(self) -> dict[str, float]:
-        """Return the processed, failed and enqueued jobs per minute."""
-        return throughput(self.recent)
 
-
-def throughput(recent: Work) -> dict[str, float]:
+def throughput(recent: Work) -> ThroughputBody:
     """Return the processed, failed and enqueued jobs per minute, from the totals of ``THROUGHPUT_MINUTES`` minutes."""
-    return {
-        "processed_per_minute": round(recent.processed / THROUGHPUT_MINUTES, 2),
-        "failed_per_minute": round(recent.failed / THROUGHPUT_MINUTES, 2),
-        "enqueued_per_minute": round(recent.enqueued / THROUGHPUT_MINUTES, 2),
-    }
+    processed, failed, enqueued = (
+        round(jobs / THROUGHPUT_MINUTES, 2) for jobs in (recent.processed, recent.failed, recent.enqueued)
+    )
+    return ThroughputBody(processed, failed, enqueued)
 
 
 def list_overviews(tx: Transaction, requests: Sequence[None]) -> list[list[QueueOverview]]:

@@ -13,7 +13,8 @@ from ojster.core.outcome import SKIPPED, Outcome
 from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
+from ojster.jobs.policy_wire import parse_retry_policy
+from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy
 
 
 def from_json(raw: bytes) -> Job:

@@ -20,7 +20,8 @@ from ojster.core.timestamps import format_timestamp
 from ojster.events.channel import Notify
 from ojster.jobs.capability_attributes import read_attributes
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, string
-from ojster.jobs.options import JobOptions, options_of
+from ojster.jobs.options import JobOptions
+from ojster.jobs.options_wire import options_of
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint
 from ojster.queues.rate_limit import RateLimitPolicy
 from ojster.workflows.wait import Wait

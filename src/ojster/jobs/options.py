@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from ojster.core.durations import MILLISECOND, SECOND, parse_duration
-from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import Members, check_names, read_members
-from ojster.core.parsing import read_value
-from ojster.core.timestamps import parse_timestamp
-from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name, kind
-from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy, parse_retry_policy
-from ojster.jobs.uniqueness import UniquePolicy, parse_unique_policy
-from ojster.queues.rate_limit import RateLimitPolicy, parse_policy
-
-_encode: Final = msgspec.json.Encoder().encode
+from ojster.jobs.names import DEFAULT_QUEUE
+from ojster.jobs.retry import DEFAULT_RETRY, RetryPolicy
+from ojster.jobs.uniqueness import UniquePolicy
+from ojster.queues.rate_limit import RateLimitPolicy
 
 PRIORITIES: Final = range(-100, 101)
 
 
 MAX_DURATION_MS: Final = 100 * 365 * 24 * 3600 * 1000
-
-
-_OPTION_NAMES: Final = frozenset(
-    {
-        "queue",
-        "priority",
-        "timeout",
-        "timeout_ms",
-        "delay_until",
-        "scheduled_at",
-        "expires_at",
-        "retry",
-        "unique",
-        "tags",
-        "visibility_timeout",
-        "visibility_timeout_ms",
-        "pending",
-        "rate_limit",
-    }
-)
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -78,149 +49,3 @@ class JobOptions(msgspec.Struct, frozen=True):
 
 
 DEFAULT_OPTIONS: Final = JobOptions()
-
-
-def queue_of(members: Members) -> str:
-    """Return the queue of a job with these attributes, which are not consumed.
-
-    Raises
-    ------
-    InvalidRequest
-        The options are malformed.
-    """
-    return options_of(members.get("options"), dict(members)).queue
-
-
-def options_of(raw: msgspec.Raw | None, members: Members) -> JobOptions:
-    """Return the options of a request: those under ``options``, and those at its top, which are removed from it."""
-    at_top = [(name, members.pop(name)) for name in _OPTION_NAMES & members.keys()]
-    options = b"" if raw is None else bytes(raw)
-    if not at_top:
-        if options in (b"", b"{}", b"null"):
-            return DEFAULT_OPTIONS
-        return read_options(options) if len(options) <= 1024 else _read_options(options)
-    merged = dict(at_top)
-    if options and options != b"null":
-        merged |= read_members(options, "options")
-    return _read_options(_encode(merged))
-
-
-def _read_options(raw: bytes) -> JobOptions:
-    """Return the options that a JSON object describes.
-
-    Raises
-    ------
-    InvalidRequest
-        An option is malformed.
-    InvalidPolicy
-        The retry policy is invalid.
-    """
-    if raw[:1] != b"{":
-        raise InvalidRequest(f"The 'options' attribute must be a JSON object, not {kind(raw)}.", field="options")
-    members = read_members(raw, "options")
-    given = {name: read_value(members[name], name) for name in _OPTION_NAMES & members.keys()}
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in ("retry", "unique", "rate_limit"):
-        if isinstance(given.get(name), dict):
-            check_names(members[name], f"The {name!r} option")
-    shown: dict[str, msgspec.Raw] = {
-        name: members[name]
-        for name in (
-            "timeout",
-            "timeout_ms",
-            "retry",
-            "unique",
-            "tags",
-            "visibility_timeout",
-            "visibility_timeout_ms",
-            "rate_limit",
-        )
-        if name in given
-    }
-    scheduled_at = read_moment(given, "scheduled_at") or read_moment(given, "delay_until")
-    expires_at = read_moment(given, "expires_at")
-    if scheduled_at is not None and not scheduled_at.relative:
-        shown["scheduled_at"] = members["scheduled_at" if "scheduled_at" in given else "delay_until"]
-    if expires_at is not None and not expires_at.relative:
-        shown["expires_at"] = members["expires_at"]
-    if unknown := {name: value for name, value in members.items() if name not in _OPTION_NAMES}:
-        shown["options"] = msgspec.Raw(_encode(unknown))
-    tags = given.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise InvalidRequest("The 'tags' option must be an array of strings.", field="options.tags")
-    pending = given.get("pending", False)
-    if not isinstance(pending, bool):
-        raise InvalidRequest("The 'pending' option must be true or false.", field="options.pending")
-    return JobOptions(
-        queue=_queue(given.get("queue", DEFAULT_QUEUE)),
-        priority=_priority(given.get("priority", 0)),
-        timeout=read_span(given, "timeout"),
-        lease=read_span(given, "visibility_timeout"),
-        scheduled_at=scheduled_at,
-        expires_at=expires_at,
-        retry=parse_retry_policy(given["retry"]) if "retry" in given else DEFAULT_RETRY,
-        unique=parse_unique_policy(given["unique"]) if "unique" in given else None,
-        pending=pending,
-        queue_rate=_queue_rate(given.get("rate_limit")),
-        limit=parse_policy(given.get("rate_limit")),
-        fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
-    )
-
-
-read_options = lru_cache(maxsize=4096)(_read_options)
-
-
-def _queue(value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest("The 'queue' option must be a string.", field="options.queue")
-    return check_queue_name(value)
-
-
-def _priority(value: Any) -> int:
-    if type(value) is not int or value not in PRIORITIES:
-        raise InvalidRequest(
-            f"The 'priority' option must be an integer from {PRIORITIES[0]} to {PRIORITIES[-1]}, not {value!r:.40}.",
-            field="options.priority",
-        )
-    return value
-
-
-def read_span(given: Mapping[str, Any], name: str) -> int | None:
-    """Return an option in seconds (``name``) or milliseconds (``name_ms``) as microseconds; ``None`` for 0."""
-    for key, unit in ((name + "_ms", MILLISECOND), (name, SECOND)):
-        if (value := given.get(key)) is not None:
-            if type(value) is not int or not 0 <= value * unit <= MAX_DURATION_MS * MILLISECOND:
-                raise InvalidRequest(
-                    f"The {key!r} option must be a positive integer, not {value!r:.40}.", field=f"options.{key}"
-                )
-            return value * unit or None
-    return None
-
-
-def read_moment(given: Mapping[str, Any], name: str) -> Moment | None:
-    """Return an option that is a time, RFC 3339 or relative (``+PT5S``); ``None`` if it is not set."""
-    value = given.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise InvalidRequest(f"The {name!r} option must be an RFC 3339 time stamp.", field=f"options.{name}")
-    try:
-        if value.startswith("+"):
-            return Moment(parse_duration(value[1:]), relative=True)
-        return Moment(parse_timestamp(value))
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{name}: {error.message}", field=f"options.{name}") from None
-
-
-def _queue_rate(value: Any) -> int | None:
-    """Return ``rate_limit.max_per_second``: the maximum rate at which the job's queue hands out jobs."""
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise InvalidRequest("The 'rate_limit' option must be an object.", field="options.rate_limit")
-    limit = value.get("max_per_second")
-    if limit is not None and (type(limit) is not int or not 1 <= limit <= 10**9):
-        raise InvalidRequest(
-            "rate_limit.max_per_second must be a positive integer.", field="options.rate_limit.max_per_second"
-        )
-    return limit

@@ -12,21 +12,11 @@ from typing import Any, Final, Literal
 import msgspec
 import rfc8785
 
-from ojster.core.durations import parse_duration
 from ojster.core.errors import InvalidRequest
-from ojster.core.states import STATE_NAMES, UNFINISHED, JobState
+from ojster.core.states import UNFINISHED, JobState
 
 Conflict = Literal["reject", "replace", "replace_except_schedule", "ignore"]
 
-_CONFLICTS: Final[dict[str, Conflict]] = {
-    "reject": "reject",
-    "replace": "replace",
-    "replace_except_schedule": "replace_except_schedule",
-    "ignore": "ignore",
-    "use_existing": "ignore",
-}
-_DIMENSIONS: Final = ("type", "queue", "args", "meta")
-_FIELDS: Final = frozenset({"keys", "args_keys", "meta_keys", "period", "states", "on_conflict"})
 _SAFE_INTEGER: Final = 2**53 - 1
 
 
@@ -44,52 +34,6 @@ class UniquePolicy(msgspec.Struct, frozen=True):
     period: int | None = None
     states: frozenset[JobState] = UNFINISHED
     on_conflict: Conflict = "reject"
-
-
-def parse_unique_policy(given: Any) -> UniquePolicy:
-    """Return the policy in a job's ``unique`` object.
-
-    Raises
-    ------
-    InvalidRequest
-        The policy breaks a rule of the specification.
-
-    Spec: ojs-unique-jobs 2.2
-    """
-    if not isinstance(given, dict):
-        raise InvalidRequest("unique must be an object.", field="unique")
-    if unknown := sorted(given.keys() - _FIELDS):
-        raise InvalidRequest(
-            f"unique has no attribute {unknown[0]!r}; it can have {', '.join(sorted(_FIELDS))}.", field="unique"
-        )
-    keys = _strings(given, "keys") or ("type",)
-    for key in keys:
-        if key not in _DIMENSIONS:
-            raise InvalidRequest(f"unique.keys: {key!r} is not one of {', '.join(_DIMENSIONS)}.", field="unique.keys")
-    meta_keys = _strings(given, "meta_keys") or ()
-    if "meta" in keys and not meta_keys:
-        raise InvalidRequest("unique.meta_keys must name keys when 'meta' is in unique.keys.", field="unique.meta_keys")
-    states = _strings(given, "states")
-    for state in states or ():
-        if state not in STATE_NAMES:
-            raise InvalidRequest(
-                f"unique.states: {state!r} is not one of {', '.join(JobState)}.", field="unique.states"
-            )
-    on_conflict = "reject" if given.get("on_conflict") is None else given["on_conflict"]
-    if not isinstance(on_conflict, str) or on_conflict not in _CONFLICTS:
-        raise InvalidRequest(
-            f"unique.on_conflict must be one of {', '.join(_CONFLICTS)}, not {on_conflict!r:.80}.",
-            field="unique.on_conflict",
-        )
-    period = given.get("period")
-    return UniquePolicy(
-        keys=keys,
-        args_keys=_strings(given, "args_keys"),
-        meta_keys=meta_keys,
-        period=None if period is None else _period(period),
-        states=UNFINISHED if states is None else frozenset(JobState(state) for state in states),
-        on_conflict=_CONFLICTS[on_conflict],
-    )
 
 
 def fingerprint(policy: UniquePolicy, *, type: str, queue: str, args: list[Any], meta: dict[str, Any]) -> str:
@@ -136,21 +80,3 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _SAFE_INTEGER:
         return {"\u0000integer": str(value)}
     return value
-
-
-def _period(given: Any) -> int:
-    try:
-        return parse_duration(given if isinstance(given, str) else "")
-    except InvalidRequest:
-        raise InvalidRequest(
-            f"unique.period must be an ISO 8601 duration such as 'PT1H', not {given!r:.40}.", field="unique.period"
-        ) from None
-
-
-def _strings(given: dict[str, Any], name: str) -> tuple[str, ...] | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise InvalidRequest(f"unique.{name} must be an array of strings.", field=f"unique.{name}")
-    return tuple(value)

@@ -10,12 +10,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from ojster.core.durations import format_duration, parse_duration
+from ojster.core.durations import parse_duration
 from ojster.core.errors import InvalidRequest, NotFound, Unsupported
+from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
+from ojster.core.wire import JobCountsBody
 from ojster.fleet.ml_resources import ResourceLimits, check_defaults
 from ojster.insight import overview
-from ojster.insight.overview import QueueOverview
+from ojster.insight.overview import QueueOverview, throughput
 from ojster.jobs.admin_routes import check_confirmed
 from ojster.jobs.bulk import Action
 from ojster.jobs.filters import filter_of
@@ -25,8 +27,17 @@ from ojster.jobs.wire import (
     PurgeBody,
 )
 from ojster.queues import configuration
-from ojster.queues.configuration import Configuration, QueueConfig
-from ojster.queues.rate_limit import Limits, parse_limits
+from ojster.queues.answer_wire import (
+    AdminQueueBody,
+    AdminQueuesAnswer,
+    LatencyBody,
+    PurgedAnswer,
+    QueueConfigurationAnswer,
+    QueueDetailAnswer,
+    QueuePausedAnswer,
+    show_configuration,
+)
+from ojster.queues.configuration import Configuration
 from ojster.queues.rules import Bound
 from ojster.queues.wire import (
     QUEUE_CONFIG,
@@ -35,8 +46,9 @@ from ojster.queues.wire import (
     DeadLetterRetentionBody,
     QueueConfigBody,
     QueueLimitBody,
+    parse_limits,
 )
-from ojster.server.admin import ADMIN, SHOWN_STATES, TAG, moment
+from ojster.server.admin import ADMIN, TAG, moment
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import NUMBERED_PAGE, Route
@@ -46,8 +58,8 @@ async def list_admin_queues(exchange: HttpRequest) -> Answer:
     """List the queues with their job counts by state, throughput and latency."""
     page = numbered_page(exchange.query)
     found = await exchange.engine.scope.look(overview.list_overviews, None)
-    items = [_queue(one) for one in found[page.offset : page.offset + page.size]]
-    return Answer(encode({"items": items, "pagination": numbered_pagination(page, len(found))}))
+    items = [AdminQueueBody(**_members(one)) for one in found[page.offset : page.offset + page.size]]
+    return Answer(encode(AdminQueuesAnswer(items, numbered_pagination(page, len(found)))))
 
 
 async def show_admin_queue(exchange: HttpRequest) -> Answer:
@@ -56,20 +68,22 @@ async def show_admin_queue(exchange: HttpRequest) -> Answer:
     found = await exchange.engine.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
-    shown = _queue(found.overview)
-    shown["configuration"] = _configuration(found.overview.queue.limits, found.config)
-    shown["oldest_available_at"] = moment(found.oldest_at)
+    shown = QueueDetailAnswer(
+        **_members(found.overview),
+        configuration=show_configuration(found.overview.queue.limits, found.config),
+        oldest_available_at=moment(found.oldest_at),
+    )
     return Answer(encode(shown))
 
 
-def _queue(one: QueueOverview) -> dict[str, Any]:
+def _members(one: QueueOverview) -> dict[str, Any]:
     queue, hour = one.queue, one.hour
     return {
         "name": queue.name,
-        "state": "paused" if queue.paused_at else "active",
-        "counts": {state: one.counts.get(state, 0) for state in SHOWN_STATES},
-        "throughput": one.throughput(),
-        "latency_ms": {name: hour.percentile(share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
+        "state": "active" if queue.paused_at is None else "paused",
+        "counts": JobCountsBody(**{state.value: one.counts.get(state, 0) for state in JobState}),
+        "throughput": throughput(one.recent),
+        "latency_ms": LatencyBody(hour.percentile(0.5), hour.percentile(0.95), hour.percentile(0.99)),
         "paused": queue.paused_at is not None,
         "paused_at": moment(queue.paused_at),
         "created_at": format_timestamp(queue.created_at),
@@ -79,13 +93,13 @@ def _queue(one: QueueOverview) -> dict[str, Any]:
 async def pause_admin_queue(exchange: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
     queue = await exchange.engine.queues.pause(exchange.path["name"])
-    return Answer(encode({"name": queue.name, "paused": True, "paused_at": moment(queue.paused_at)}))
+    return Answer(encode(QueuePausedAnswer(queue.name, True, moment(queue.paused_at))))
 
 
 async def resume_admin_queue(exchange: HttpRequest) -> Answer:
     """Resume a paused queue, so that workers can claim its jobs."""
     queue = await exchange.engine.queues.resume(exchange.path["name"])
-    return Answer(encode({"name": queue.name, "paused": False}))
+    return Answer(encode(QueuePausedAnswer(queue.name, False)))
 
 
 async def show_queue_config(exchange: HttpRequest) -> Answer:
@@ -110,36 +124,11 @@ async def limit_admin_queue(exchange: HttpRequest) -> Answer:
     return Answer(encode(await _config_of(exchange, name)))
 
 
-async def _config_of(exchange: HttpRequest, name: str) -> dict[str, Any]:
+async def _config_of(exchange: HttpRequest, name: str) -> QueueConfigurationAnswer:
     found = await exchange.engine.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
-    return {"queue": name, "configuration": _configuration(found.overview.queue.limits, found.config)}
-
-
-def _configuration(limits: Limits, config: QueueConfig) -> dict[str, Any]:
-    shown: dict[str, Any] = limits.to_wire()
-    if limits.rate is not None:
-        shown["rate_limit"] = shown.pop("rate")
-    kept = config.retention
-    ages = {name: getattr(kept, name) for name in ("completed", "cancelled", "discarded")}
-    if retention := {name: format_duration(age) for name, age in ages.items() if age is not None}:
-        shown["retention"] = retention
-    dead: dict[str, Any] = {}
-    if kept.dead_letter is not None:
-        dead["max_age"] = format_duration(kept.dead_letter)
-    if kept.most_dead_letters is not None:
-        dead["max_count"] = kept.most_dead_letters
-    if dead:
-        shown["dead_letter"] = {"retention": dead}
-    if config.backpressure is not None:
-        shown["backpressure"] = msgspec.to_builtins(config.backpressure)
-    if config.ml_defaults:
-        shown["ml_defaults"] = config.ml_defaults
-    if config.ml_limits != ResourceLimits():
-        limits_of_resources = msgspec.structs.asdict(config.ml_limits)
-        shown["ml_limits"] = {name: limit for name, limit in limits_of_resources.items() if limit is not None}
-    return shown
+    return QueueConfigurationAnswer(name, show_configuration(found.overview.queue.limits, found.config))
 
 
 def _limits(body: QueueConfigBody) -> dict[str, Any]:
@@ -205,16 +194,18 @@ async def purge_queue(exchange: HttpRequest) -> Answer:
         raise InvalidRequest("'states' is empty. Name at least one state of finished jobs.", field="states")
     chosen = filter_of({"queue": name, "states": list(body.states), "older_than": body.older_than})
     found = await exchange.engine.bulk.sweep(Action.DELETE, chosen)
-    return Answer(encode({"purged_count": found.succeeded, "skipped": found.failed, "states": list(body.states)}))
+    return Answer(encode(PurgedAnswer(found.succeeded, found.failed, body.states)))
 
 
 ROUTES: Final = (
-    Route("GET", f"{ADMIN}/queues", list_admin_queues, TAG, query=NUMBERED_PAGE),
-    Route("GET", f"{ADMIN}/queues/{{name}}", show_admin_queue, TAG),
-    Route("POST", f"{ADMIN}/queues/{{name}}/pause", pause_admin_queue, TAG),
-    Route("POST", f"{ADMIN}/queues/{{name}}/resume", resume_admin_queue, TAG),
-    Route("GET", f"{ADMIN}/queues/{{name}}/config", show_queue_config, TAG),
-    Route("PUT", f"{ADMIN}/queues/{{name}}/config", configure_queue, TAG, QueueConfigBody),
-    Route("PUT", f"{ADMIN}/queues/{{name}}/rate-limit", limit_admin_queue, TAG, QueueLimitBody),
-    Route("DELETE", f"{ADMIN}/queues/{{name}}/jobs", purge_queue, TAG, PurgeBody),
+    Route("GET", f"{ADMIN}/queues", list_admin_queues, TAG, answer=AdminQueuesAnswer, query=NUMBERED_PAGE),
+    Route("GET", f"{ADMIN}/queues/{{name}}", show_admin_queue, TAG, answer=QueueDetailAnswer),
+    Route("POST", f"{ADMIN}/queues/{{name}}/pause", pause_admin_queue, TAG, answer=QueuePausedAnswer),
+    Route("POST", f"{ADMIN}/queues/{{name}}/resume", resume_admin_queue, TAG, answer=QueuePausedAnswer),
+    Route("GET", f"{ADMIN}/queues/{{name}}/config", show_queue_config, TAG, answer=QueueConfigurationAnswer),
+    Route("PUT", f"{ADMIN}/queues/{{name}}/config", configure_queue, TAG, QueueConfigBody, QueueConfigurationAnswer),
+    Route(
+        "PUT", f"{ADMIN}/queues/{{name}}/rate-limit", limit_admin_queue, TAG, QueueLimitBody, QueueConfigurationAnswer
+    ),
+    Route("DELETE", f"{ADMIN}/queues/{{name}}/jobs", purge_queue, TAG, PurgeBody, PurgedAnswer),
 )

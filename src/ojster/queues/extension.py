@@ -14,7 +14,7 @@ from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
 from ojster.jobs.extension import Due, Extension, Group
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.options import queue_of
+from ojster.jobs.options_wire import queue_of
 from ojster.jobs.scope import Scope
 from ojster.queues.backpressure import make_room
 from ojster.queues.claim_policies import (

@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.job import Job
 from ojster.queues.limits import UNLIMITED, Limit, count_active, find_limit, limit_of, write_limit
+from ojster.queues.wire import show_limits
 from ojster.storage.transaction import Transaction
 
 _ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
@@ -126,8 +127,9 @@ class Gate:
         limit = self.limit if self._is_ours else find_limit(tx, self.limit.key, tx.skip_locked)
         if limit is None or limit.exceeded is not None:
             return
-        allowed = limit.in_force(tx.now).to_wire().get(strategy)
-        tx.emit_about("rate_limit.exceeded", limit.key, key=limit.key, strategy=strategy, limit=allowed)
+        allowed = getattr(show_limits(limit.in_force(tx.now)), strategy, None)
+        shown = msgspec.to_builtins(allowed)
+        tx.emit_about("rate_limit.exceeded", limit.key, key=limit.key, strategy=strategy, limit=shown)
         limit.exceeded = strategy
         if self.opens_at is not None:
             limit.opens_at = self.opens_at

@@ -6,14 +6,13 @@ Spec: ojs-rate-limiting 10
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError
-from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
-from ojster.core.timestamps import format_timestamp
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, names_of
 from ojster.queues.limits import Limit, count_active, find_limit, limit_of, no_limit
 from ojster.storage.transaction import Transaction
 
@@ -30,32 +29,6 @@ class LimitState(msgspec.Struct, frozen=True):
     active: int
     waiting: int
     now: int
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the JSON form of the limit.
-
-        Spec: ojs-rate-limiting 10.1
-        """
-        limit, now, allowed = self.limit, self.now, self.limit.in_force(self.now)
-        wire: dict[str, Any] = {"key": called(limit.key), "on_limit": limit.on_limit, "waiting_count": self.waiting}
-        if allowed.concurrency is not None:
-            available = max(0, allowed.concurrency - self.active)
-            wire["concurrency"] = {"limit": allowed.concurrency, "active": self.active, "available": available}
-        if allowed.rate is not None:
-            used = limit.used(allowed.rate, now)
-            wire["rate"] = allowed.rate.to_wire() | {"current_count": used}
-            if used:
-                wire["rate"]["window_resets_at"] = format_timestamp(limit.window_started_at + allowed.rate.period)
-        if allowed.throttle is not None:
-            next_at = format_timestamp(max(now, limit.next_start_at))
-            wire["throttle"] = allowed.throttle.to_wire() | {"next_allowed_at": next_at}
-        if limit.blocked_until > now:
-            wire["blocked_until"] = format_timestamp(limit.blocked_until)
-        if limit.overridden(now):
-            wire["override"] = {"original": limit.own.to_wire()}
-            if limit.override_until is not None:
-                wire["override"]["expires_at"] = format_timestamp(limit.override_until)
-        return wire
 
     def headers(self) -> dict[str, str]:
         """Return the ``X-RateLimit-*`` headers of a response.
@@ -117,7 +90,7 @@ def list_limits(tx: Transaction, pages: Sequence[tuple[str, int, int]]) -> list[
     results = []
     for tenant, size, offset in pages:
         first, end = names_of(tenant) if tenant else (NO_TENANT_START, NO_TENANT_END)
-        bounds: dict[str, Any] = {"first": first, "end": end}
+        bounds = {"first": first, "end": end}
         rows = tx.execute(
             f"SELECT {_COLUMNS} FROM rate_limits WHERE key >= :first AND key < :end "
             "ORDER BY key LIMIT :size OFFSET :offset",

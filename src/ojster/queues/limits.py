@@ -21,7 +21,7 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
-from ojster.queues.rate_limit import Limits, Rate, RateLimitPolicy
+from ojster.queues.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
 from ojster.storage.transaction import Transaction
 
 _ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
@@ -75,7 +75,7 @@ class Limit(msgspec.Struct):
     rate_period: int | None = None
     throttle_limit: int | None = None
     throttle_period: int | None = None
-    on_limit: str = "wait"
+    on_limit: OnLimit = "wait"
     override: bytes | None = None
     override_until: int | None = None
     window_started_at: int = 0

@@ -5,16 +5,23 @@ Spec: ojs-fair-scheduling 10
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from ojster.core.durations import format_duration, parse_duration
+from ojster.core.durations import parse_duration
 from ojster.core.errors import InvalidRequest
-from ojster.core.timestamps import format_timestamp
+from ojster.core.wire import DeletedAnswer
 from ojster.jobs.names import check_queue_name
 from ojster.queues import pools
+from ojster.queues.answer_wire import (
+    DispatchedAnswer,
+    DispatchedBody,
+    DispatchedQueueBody,
+    PoolAnswer,
+    PoolsAnswer,
+    show_pool,
+)
 from ojster.queues.fairness import Sharing
 from ojster.queues.pool import Pool
-from ojster.queues.pools import PoolOverview
 from ojster.queues.wire import POOL, PoolBody
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
@@ -26,12 +33,13 @@ _MAX_NAME_CHARS: Final = 128
 async def list_pools(exchange: HttpRequest) -> Answer:
     """List the pools by name, with their numbers of active workers and jobs."""
     found = await exchange.engine.scope.look(pools.list_pools, None)
-    return Answer(encode({"items": [_shown(one) for one in found]}))
+    return Answer(encode(PoolsAnswer([show_pool(one) for one in found])))
 
 
-async def show_pool(exchange: HttpRequest) -> Answer:
+async def show_one_pool(exchange: HttpRequest) -> Answer:
     """Show a pool with its numbers of active workers and jobs."""
-    return Answer(encode({"pool": _shown(await exchange.engine.scope.look(pools.find_pools, exchange.path["name"]))}))
+    found = await exchange.engine.scope.look(pools.find_pools, exchange.path["name"])
+    return Answer(encode(PoolAnswer(show_pool(found))))
 
 
 async def put_pool(exchange: HttpRequest) -> Answer:
@@ -39,13 +47,13 @@ async def put_pool(exchange: HttpRequest) -> Answer:
     found, is_new = await exchange.engine.scope.do(
         pools.put_pools, _pool(exchange.path["name"], await exchange.read(POOL))
     )
-    return Answer(encode({"pool": _shown(found)}), 201 if is_new else 200)
+    return Answer(encode(PoolAnswer(show_pool(found))), 201 if is_new else 200)
 
 
 async def delete_pool(exchange: HttpRequest) -> Answer:
     """Delete a pool. Its workers continue without a pool."""
     await exchange.engine.scope.do(pools.delete_pools, exchange.path["name"])
-    return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
+    return Answer(encode(DeletedAnswer(exchange.path["name"])))
 
 
 def _pool(name: str, body: PoolBody) -> Pool:
@@ -72,51 +80,20 @@ def _pool(name: str, body: PoolBody) -> Pool:
     return Pool(name, queues, body.concurrency, sharing, body.isolated)
 
 
-def _shown(one: PoolOverview) -> dict[str, Any]:
-    pool, sharing = one.pool, one.pool.sharing
-    shown: dict[str, Any] = {
-        "name": pool.name,
-        "queues": pool.queues,
-        "concurrency": pool.concurrency,
-        "strategy": sharing.strategy,
-        "isolated": pool.isolated,
-        "active_workers": one.active_workers,
-        "active_jobs": one.active_jobs,
-        "created_at": format_timestamp(pool.created_at),
-        "updated_at": format_timestamp(pool.updated_at),
-    }
-    if sharing.strategy == "weighted":
-        shown["weights"] = {queue: sharing.weight(queue) for queue in pool.queues}
-    if sharing.rotation is not None:
-        shown["starvation_prevention"] = {
-            "enabled": True,
-            "rotation_interval": format_duration(sharing.rotation),
-            "min_dispatch_ratio": sharing.least_share,
-        }
-    return shown
-
-
 async def show_dispatched(exchange: HttpRequest) -> Answer:
     """Show the jobs claimed from each queue in the last minute."""
     found = await exchange.engine.scope.look(pools.count_dispatched, None)
     queues = [
-        {
-            "name": one.queue,
-            "dispatch_count_1m": round(one.started),
-            "dispatch_ratio_1m": round(one.share, 4),
-            "avg_wait_ms": one.waited // 1000,
-            "active_jobs": one.active,
-        }
+        DispatchedQueueBody(one.queue, round(one.started), round(one.share, 4), one.waited // 1000, one.active)
         for one in found
     ]
-    shown = {"queues": queues, "window": "PT1M"}
-    return Answer(encode({"stats": shown} | shown))
+    return Answer(encode(DispatchedAnswer(queues, stats=DispatchedBody(queues))))
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/admin/pools", list_pools, "Operators"),
-    Route("GET", f"{BASE}/admin/pools/{{name}}", show_pool, "Operators"),
-    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Operators", PoolBody),
-    Route("DELETE", f"{BASE}/admin/pools/{{name}}", delete_pool, "Operators"),
-    Route("GET", f"{BASE}/admin/scheduling/stats", show_dispatched, "Operators"),
+    Route("GET", f"{BASE}/admin/pools", list_pools, "Operators", answer=PoolsAnswer),
+    Route("GET", f"{BASE}/admin/pools/{{name}}", show_one_pool, "Operators", answer=PoolAnswer),
+    Route("PUT", f"{BASE}/admin/pools/{{name}}", put_pool, "Operators", PoolBody, PoolAnswer),
+    Route("DELETE", f"{BASE}/admin/pools/{{name}}", delete_pool, "Operators", answer=DeletedAnswer),
+    Route("GET", f"{BASE}/admin/scheduling/stats", show_dispatched, "Operators", answer=DispatchedAnswer),
 )

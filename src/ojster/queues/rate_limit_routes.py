@@ -5,16 +5,17 @@ Spec: ojs-rate-limiting 10
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import parse_timestamp
 from ojster.queues import limit_views, limits
+from ojster.queues.answer_wire import LimitAnswer, LimitPageAnswer, show_limit
 from ojster.queues.limits import Override
-from ojster.queues.rate_limit import Limits, check_key, parse_limits
-from ojster.queues.wire import RATE_LIMIT_OVERRIDE, RateLimitOverrideBody
+from ojster.queues.rate_limit import Limits
+from ojster.queues.wire import RATE_LIMIT_OVERRIDE, RateLimitOverrideBody, check_key, parse_limits
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
@@ -26,8 +27,7 @@ async def list_rate_limits(exchange: HttpRequest) -> Answer:
     found, total = await exchange.engine.scope.look(
         limit_views.list_limits, (exchange.engine.scope.tenant or "", page.size, page.offset)
     )
-    items = [state.to_wire() for state in found]
-    return Answer(encode({"items": items, "pagination": numbered_pagination(page, total)}))
+    return Answer(encode(LimitPageAnswer([show_limit(one) for one in found], numbered_pagination(page, total))))
 
 
 async def show_rate_limit(exchange: HttpRequest) -> Answer:
@@ -57,13 +57,12 @@ async def restore_rate_limit(exchange: HttpRequest) -> Answer:
 
 async def _shown(exchange: HttpRequest, key: str) -> Answer:
     state = await exchange.engine.scope.look(limit_views.show_limits, exchange.engine.scope.named(key))
-    shown: dict[str, Any] = state.to_wire()
-    return Answer(encode(shown))
+    return Answer(encode(show_limit(state)))
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/rate-limits", list_rate_limits, "Rate limits", query=NUMBERED_PAGE),
-    Route("GET", f"{BASE}/rate-limits/{{key}}", show_rate_limit, "Rate limits"),
-    Route("PUT", f"{BASE}/rate-limits/{{key}}", override_rate_limit, "Rate limits", RateLimitOverrideBody),
-    Route("DELETE", f"{BASE}/rate-limits/{{key}}", restore_rate_limit, "Rate limits"),
+    Route("GET", f"{BASE}/rate-limits", list_rate_limits, "Rate limits", answer=LimitPageAnswer, query=NUMBERED_PAGE),
+    Route("GET", f"{BASE}/rate-limits/{{key}}", show_rate_limit, "Rate limits", answer=LimitAnswer),
+    Route("PUT", f"{BASE}/rate-limits/{{key}}", override_rate_limit, "Rate limits", RateLimitOverrideBody, LimitAnswer),
+    Route("DELETE", f"{BASE}/rate-limits/{{key}}", restore_rate_limit, "Rate limits", answer=LimitAnswer),
 )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from ojster.client.connection import (
-    RemoteCapability,
-    read_timestamp,
-)
+from ojster.client.connection import RemoteCapability, read_timestamp
+from ojster.core.states import JobState
 from ojster.core.timestamps import parse_timestamp
+from ojster.queues.answer_wire import QueueAnswer, QueueBody, QueuesAnswer, QueueStatisticsAnswer
 from ojster.queues.queues import Queue, QueueStatistics
-from ojster.queues.rate_limit import parse_limits
+from ojster.queues.rate_limit import Limits
+from ojster.queues.wire import parse_rate
 
 
 class RemoteQueues(RemoteCapability):
@@ -24,41 +22,49 @@ class RemoteQueues(RemoteCapability):
         """Return all queues."""
         found: list[Queue] = []
         while True:
-            answer = await self._connection.call("GET", f"/queues?limit=200&offset={len(found)}")
-            found += [_queue(shown) for shown in msgspec.json.decode(answer["queues"])]
-            if not msgspec.json.decode(answer["pagination"])["has_more"]:
+            answer = await self._connection.ask(QueuesAnswer, "GET", f"/queues?limit=200&offset={len(found)}")
+            found += [_queue(shown) for shown in answer.queues]
+            if not answer.pagination.has_more:
                 return found
 
     async def statistics(self, name: str) -> QueueStatistics:
         """Return a queue's job counts and its throughput in the last hour."""
-        answer = await self._connection.call("GET", f"/queues/{quote(name, safe='')}/stats")
-        queue, stats = msgspec.json.decode(answer["queue"]), msgspec.json.decode(answer["stats"])
-        completed, failed = stats["completed_last_hour"], stats["failed_last_hour"]
+        answer = await self._connection.ask(QueueStatisticsAnswer, "GET", f"/queues/{quote(name, safe='')}/stats")
+        stats = answer.stats
+        completed, failed = stats.completed_last_hour, stats.failed_last_hour
+        counts = {state.value: getattr(answer.queue, state.value) for state in JobState}
         return QueueStatistics(
-            queue=_queue(queue),
-            counts={state: queue[state] for state in queue if isinstance(queue[state], int)},
-            enqueued=stats.get("enqueued_last_hour", 0),
+            queue=_queue(answer.queue),
+            counts={state: count for state, count in counts.items() if isinstance(count, int)},
+            enqueued=stats.enqueued_last_hour,
             completed=completed,
             failed=failed,
-            waited=stats["avg_wait_ms"] * 1000 * (completed + failed),
-            ran=stats["avg_duration_ms"] * 1000 * completed,
+            waited=stats.avg_wait_ms * 1000 * (completed + failed),
+            ran=stats.avg_duration_ms * 1000 * completed,
         )
 
     async def pause(self, name: str) -> Queue:
         """Pause a queue: workers get none of its jobs."""
-        answer = await self._connection.call("POST", f"/queues/{quote(name, safe='')}/pause")
-        return _queue(msgspec.json.decode(answer["queue"]))
+        answer = await self._connection.ask(QueueAnswer, "POST", f"/queues/{quote(name, safe='')}/pause")
+        return _queue(answer.queue)
 
     async def resume(self, name: str) -> Queue:
         """Resume a paused queue."""
-        answer = await self._connection.call("POST", f"/queues/{quote(name, safe='')}/resume")
-        return _queue(msgspec.json.decode(answer["queue"]))
+        answer = await self._connection.ask(QueueAnswer, "POST", f"/queues/{quote(name, safe='')}/resume")
+        return _queue(answer.queue)
 
 
-def _queue(shown: Mapping[str, Any]) -> Queue:
+def _queue(shown: QueueBody) -> Queue:
+    limits = Limits()
+    if given := shown.rate_limit or None:
+        rate, throttle = (
+            None if body is None else parse_rate(msgspec.to_builtins(body), "rate_limit")
+            for body in (given.rate, given.throttle)
+        )
+        limits = Limits(given.concurrency, rate, throttle)
     return Queue(
-        name=shown["name"],
-        created_at=parse_timestamp(shown["created_at"]),
-        paused_at=read_timestamp(shown.get("paused_at")),
-        limits=parse_limits(shown.get("rate_limit") or {}, "rate_limit"),
+        name=shown.name,
+        created_at=parse_timestamp(shown.created_at),
+        paused_at=read_timestamp(shown.paused_at or None),
+        limits=limits,
     )

@@ -12,7 +12,7 @@ from ojster.cli.output import ago, print_json, print_table, timestamp_json
 from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.jobs.commands import _argument
 from ojster.schedules.cron import Cron
-from ojster.schedules.cron_expression import OVERLAP_POLICIES
+from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
 
 
 @click.group(
@@ -91,7 +91,7 @@ def add_cron(
     type: str,
     args: tuple[str, ...],
     timezone: str,
-    overlap: str,
+    overlap: OverlapPolicy,
     queue: str,
     url: str,
     as_json: bool,

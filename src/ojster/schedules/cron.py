@@ -20,11 +20,11 @@ from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import settle
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.options import queue_of
+from ojster.jobs.options_wire import queue_of
 from ojster.jobs.push import push
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.rules import queue_rules
-from ojster.schedules.cron_expression import CronSchedule
+from ojster.schedules.cron_expression import CronSchedule, OverlapPolicy
 from ojster.storage.transaction import JOB_COLUMNS, Later, Transaction, TryAgain
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     expression: str
     timezone: str = "UTC"
-    overlap_policy: str = "skip"
+    overlap_policy: OverlapPolicy = "skip"
     enabled: bool = True
     description: str | None = None
     template: bytes = b"{}"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
 from urllib.parse import quote
 
-import msgspec
-
-from ojster.client.connection import (
-    RemoteCapability,
-    list_of,
-    read_timestamp,
-)
-from ojster.core.timestamps import parse_timestamp
+from ojster.client.connection import RemoteCapability
 from ojster.schedules.cron import Cron
-
-_encode: Final = msgspec.json.Encoder().encode
+from ojster.schedules.wire import (
+    CronAnswer,
+    CronPatchBody,
+    CronRequestBody,
+    CronsAnswer,
+    DeletedCronAnswer,
+    read_cron,
+)
 
 
 class RemoteSchedules(RemoteCapability):
@@ -23,52 +21,30 @@ class RemoteSchedules(RemoteCapability):
 
     async def register(self, item: Cron) -> tuple[Cron, bool]:
         """Register or update a cron job."""
-        body = {
-            "name": item.name,
-            "expression": item.expression,
-            "timezone": item.timezone,
-            "overlap_policy": item.overlap_policy,
-            "enabled": item.enabled,
-            "description": item.description,
-            "job_template": msgspec.Raw(item.template),
-        }
-        answer = await self._connection.call("POST", "/cron", body)
-        cron = _cron(answer["cron"])
+        cron = read_cron((await self._connection.ask(CronAnswer, "POST", "/cron", CronRequestBody.of(item))).cron)
         return cron, cron.run_count == 0
 
     async def switch(self, name: str, enabled: bool) -> Cron:
         """Enable or disable a cron job."""
-        return _cron(
-            (await self._connection.call("PATCH", f"/cron/{quote(name, safe='')}", {"enabled": enabled}))["cron"]
-        )
+        return read_cron((await self._connection.ask(CronAnswer, "PATCH", _path(name), CronPatchBody(enabled))).cron)
 
     async def unregister(self, name: str) -> Cron:
         """Remove a cron job."""
-        return _cron((await self._connection.call("DELETE", f"/cron/{quote(name, safe='')}"))["cron"])
+        return read_cron((await self._connection.ask(DeletedCronAnswer, "DELETE", _path(name))).cron)
 
     async def find(self, name: str) -> Cron:
         """Return a cron job."""
-        return _cron((await self._connection.call("GET", f"/cron/{quote(name, safe='')}"))["cron"])
+        return read_cron((await self._connection.ask(CronAnswer, "GET", _path(name))).cron)
 
     async def all(self) -> list[Cron]:
         """Return all cron jobs."""
         found: list[Cron] = []
         while True:
-            answer = await self._connection.call("GET", f"/cron?limit=200&offset={len(found)}")
-            found += [_cron(raw) for raw in list_of(answer["crons"])]
-            if not msgspec.json.decode(answer["pagination"])["has_more"]:
+            answer = await self._connection.ask(CronsAnswer, "GET", f"/cron?limit=200&offset={len(found)}")
+            found += [read_cron(shown) for shown in answer.crons]
+            if not answer.pagination.has_more:
                 return found
 
 
-def _cron(raw: msgspec.Raw) -> Cron:
-    shown = msgspec.json.decode(raw)
-    return Cron(
-        template=_encode(shown["job_template"]),
-        created_at=parse_timestamp(shown["created_at"]),
-        last_run_at=read_timestamp(shown["last_run_at"]),
-        next_run_at=read_timestamp(shown["next_run_at"]),
-        **{
-            name: shown[name]
-            for name in ("name", "expression", "timezone", "overlap_policy", "enabled", "description", "run_count")
-        },
-    )
+def _path(name: str) -> str:
+    return f"/cron/{quote(name, safe='')}"

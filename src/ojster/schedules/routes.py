@@ -5,16 +5,25 @@ Spec: ojs-http-binding 13, ojs-cron
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members, read_members
-from ojster.core.tenant import called, shown_tenant, split
-from ojster.core.timestamps import format_timestamp
+from ojster.core.tenant import called
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import CronSchedule
-from ojster.schedules.wire import CRON, CRON_PATCH, CronBody, CronPatchBody, JobTemplateBody
-from ojster.server.pages import page_of, pagination
+from ojster.schedules.wire import (
+    CRON,
+    CRON_PATCH,
+    CronAnswer,
+    CronBody,
+    CronPatchBody,
+    CronsAnswer,
+    DeletedCronAnswer,
+    JobTemplateBody,
+    show_cron,
+)
+from ojster.server.pages import offset_pagination, page_of
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 
@@ -25,10 +34,8 @@ async def list_crons(exchange: HttpRequest) -> Answer:
     crons = await exchange.engine.schedules.all()
     if (enabled := exchange.query.get("enabled")) is not None:
         crons = [cron for cron in crons if cron.enabled == (enabled == "true")]
-    after = offset + limit
-    shown = [_cron(cron) for cron in crons[offset:after]]
-    page = pagination(len(crons), limit, offset, None) | {"has_more": after < len(crons)}
-    return Answer(encode({"crons": shown, "cron_jobs": shown, "count": len(crons), "pagination": page}))
+    shown = [show_cron(cron) for cron in crons[offset : offset + limit]]
+    return Answer(encode(CronsAnswer(shown, shown, len(crons), offset_pagination(len(crons), limit, offset))))
 
 
 async def register_cron(exchange: HttpRequest) -> Answer:
@@ -69,7 +76,7 @@ def _template(body: CronBody, members: Members) -> bytes:
     return encode(others | {"type": job.type, "args": job.args, "meta": meta, "options": options})
 
 
-async def show_cron(exchange: HttpRequest) -> Answer:
+async def show_one_cron(exchange: HttpRequest) -> Answer:
     """Show a cron job."""
     return Answer(_cron_answer(await exchange.engine.schedules.find(exchange.path["name"])))
 
@@ -83,43 +90,18 @@ async def switch_cron(exchange: HttpRequest) -> Answer:
 async def unregister_cron(exchange: HttpRequest) -> Answer:
     """Remove a cron job. The jobs that it has created remain."""
     cron = await exchange.engine.schedules.unregister(exchange.path["name"])
-    return Answer(encode({"deleted": True, "name": called(cron.name), "cron": _cron(cron)}))
+    return Answer(encode(DeletedCronAnswer(called(cron.name), show_cron(cron))))
 
 
 def _cron_answer(cron: Cron) -> bytes:
-    shown = _cron(cron)
-    return encode({"cron": shown, "cron_job": shown})
-
-
-def _cron(cron: Cron) -> dict[str, Any]:
-    template: Members = read_members(cron.template, "The template")
-
-    def moment(at: int | None) -> str | None:
-        return None if at is None else format_timestamp(at)
-
-    return {
-        "name": called(cron.name),
-        "tenant_id": shown_tenant(split(cron.name)[0]),
-        "expression": cron.expression,
-        "cron": cron.expression,
-        "timezone": cron.timezone,
-        "overlap_policy": cron.overlap_policy,
-        "enabled": cron.enabled,
-        "status": "active" if cron.enabled else "disabled",
-        "description": cron.description,
-        **template,
-        "job_template": template,
-        "created_at": moment(cron.created_at),
-        "last_run_at": moment(cron.last_run_at),
-        "next_run_at": moment(cron.next_run_at),
-        "run_count": cron.run_count,
-    }
+    shown = show_cron(cron)
+    return encode(CronAnswer(shown, shown))
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/cron", list_crons, "Cron jobs", query=("enabled", *PAGE)),
-    Route("POST", f"{BASE}/cron", register_cron, "Cron jobs", CronBody, status=201),
-    Route("GET", f"{BASE}/cron/{{name}}", show_cron, "Cron jobs"),
-    Route("PATCH", f"{BASE}/cron/{{name}}", switch_cron, "Cron jobs", CronPatchBody),
-    Route("DELETE", f"{BASE}/cron/{{name}}", unregister_cron, "Cron jobs"),
+    Route("GET", f"{BASE}/cron", list_crons, "Cron jobs", answer=CronsAnswer, query=("enabled", *PAGE)),
+    Route("POST", f"{BASE}/cron", register_cron, "Cron jobs", CronBody, CronAnswer, status=201),
+    Route("GET", f"{BASE}/cron/{{name}}", show_one_cron, "Cron jobs", answer=CronAnswer),
+    Route("PATCH", f"{BASE}/cron/{{name}}", switch_cron, "Cron jobs", CronPatchBody, CronAnswer),
+    Route("DELETE", f"{BASE}/cron/{{name}}", unregister_cron, "Cron jobs", answer=DeletedCronAnswer),
 )

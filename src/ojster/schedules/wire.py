@@ -7,6 +7,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from ojster.core.json_objects import read_members
+from ojster.core.tenant import called, shown_tenant, split
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import Count, PaginationBody, Timestamp
+from ojster.schedules.cron import Cron
+from ojster.schedules.cron_expression import OverlapPolicy
+
 
 class JobTemplateBody(Struct):
     """The template of the jobs that a cron job enqueues."""
@@ -24,7 +31,7 @@ class CronBody(Struct):
     expression: str | None = None
     cron: str | None = None
     timezone: str = "UTC"
-    overlap_policy: Literal["skip", "allow", "cancel_previous", "enqueue"] = "skip"
+    overlap_policy: OverlapPolicy = "skip"
     enabled: bool = True
     description: str | None = None
     job_template: JobTemplateBody | None = None
@@ -52,6 +59,129 @@ class CronPatchBody(Struct):
     """Enables or disables a cron job."""
 
     enabled: bool
+
+
+class CronInfo(Struct):
+    """A cron job. The members of its template are also at its top.
+
+    Spec: ojs-cron
+    """
+
+    name: str
+    tenant_id: str
+    expression: str
+    cron: str
+    timezone: str
+    overlap_policy: OverlapPolicy
+    enabled: bool
+    status: Literal["active", "disabled"]
+    description: str | None
+    type: str
+    args: Raw
+    meta: Raw
+    options: Raw
+    job_template: Raw
+    created_at: Timestamp
+    last_run_at: Timestamp | None
+    next_run_at: Timestamp | None
+    run_count: Count
+
+
+class CronAnswer(Struct):
+    """One cron job. ``cron_job`` is the same as ``cron``."""
+
+    cron: CronInfo
+    cron_job: CronInfo
+
+
+class DeletedCronAnswer(Struct):
+    """A cron job that was removed."""
+
+    name: str
+    cron: CronInfo
+    deleted: Literal[True] = True
+
+
+class CronsAnswer(Struct):
+    """A page of the cron jobs. ``cron_jobs`` is the same as ``crons``."""
+
+    crons: list[CronInfo]
+    cron_jobs: list[CronInfo]
+    count: Count
+    pagination: PaginationBody
+
+
+class CronRequestBody(Struct):
+    """A cron job to register, with a complete template."""
+
+    name: str
+    expression: str
+    timezone: str
+    overlap_policy: OverlapPolicy
+    enabled: bool
+    description: str | None
+    job_template: Raw
+
+    @classmethod
+    def of(cls, cron: Cron) -> CronRequestBody:
+        """Return the request that registers a cron job."""
+        return cls(
+            cron.name,
+            cron.expression,
+            cron.timezone,
+            cron.overlap_policy,
+            cron.enabled,
+            cron.description,
+            Raw(cron.template),
+        )
+
+
+def show_cron(cron: Cron) -> CronInfo:
+    """Return the JSON form of a cron job."""
+    template = read_members(cron.template, "The template")
+    last_run_at, next_run_at = (
+        None if at is None else format_timestamp(at) for at in (cron.last_run_at, cron.next_run_at)
+    )
+    return CronInfo(
+        name=called(cron.name),
+        tenant_id=shown_tenant(split(cron.name)[0]),
+        expression=cron.expression,
+        cron=cron.expression,
+        timezone=cron.timezone,
+        overlap_policy=cron.overlap_policy,
+        enabled=cron.enabled,
+        status="active" if cron.enabled else "disabled",
+        description=cron.description,
+        type=msgspec.json.decode(template["type"], type=str),
+        args=template.get("args", Raw(b"[]")),
+        meta=template.get("meta", Raw(b"{}")),
+        options=template.get("options", Raw(b"{}")),
+        job_template=Raw(cron.template),
+        created_at=format_timestamp(cron.created_at),
+        last_run_at=last_run_at,
+        next_run_at=next_run_at,
+        run_count=cron.run_count,
+    )
+
+
+def read_cron(shown: CronInfo) -> Cron:
+    """Return the cron job with this JSON form."""
+    last_run_at, next_run_at = (
+        None if text is None else parse_timestamp(text) for text in (shown.last_run_at, shown.next_run_at)
+    )
+    return Cron(
+        name=shown.name,
+        expression=shown.expression,
+        timezone=shown.timezone,
+        overlap_policy=shown.overlap_policy,
+        enabled=shown.enabled,
+        description=shown.description,
+        template=bytes(shown.job_template),
+        created_at=parse_timestamp(shown.created_at),
+        last_run_at=last_run_at,
+        next_run_at=next_run_at,
+        run_count=shown.run_count,
+    )
 
 
 CRON: Final = msgspec.json.Decoder(CronBody)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from ojster.core.errors import (
-    InvalidRequest,
-)
+from ojster.core.errors import InvalidRequest
+from ojster.core.wire import NumberedPaginationBody, PaginationBody
 
 
 def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:
@@ -86,17 +85,20 @@ def numbered_page(query: Mapping[str, str]) -> NumberedPage:
     return NumberedPage(whole(query, "page", 1, 1), min(whole(query, "per_page", 20, 1), 100))
 
 
-def numbered_pagination(page: NumberedPage, total: int) -> dict[str, Any]:
+def numbered_pagination(page: NumberedPage, total: int) -> NumberedPaginationBody:
     """Return the ``pagination`` object of an admin list."""
-    return {"total": total, "page": page.number, "per_page": page.size}
+    return NumberedPaginationBody(total, page.number, page.size)
 
 
-def pagination(total: int, limit: int, offset: int, next_before: int | None) -> dict[str, Any]:
-    """Return the ``pagination`` object of a list.
+def pagination(total: int, limit: int, offset: int, next_before: int | None) -> PaginationBody:
+    """Return the ``pagination`` object of a list with a cursor; ``next_before``: where the next page begins.
 
     Spec: ojs-http-binding 17.2
     """
-    page: dict[str, Any] = {"total": total, "limit": limit, "offset": offset, "has_more": next_before is not None}
-    if next_before is not None:
-        page["next_cursor"] = str(next_before)
-    return page
+    cursor = UNSET if next_before is None else str(next_before)
+    return PaginationBody(total, limit, offset, next_before is not None, cursor)
+
+
+def offset_pagination(total: int, limit: int, offset: int) -> PaginationBody:
+    """Return the ``pagination`` object of a list without a cursor."""
+    return PaginationBody(total, limit, offset, offset + limit < total)

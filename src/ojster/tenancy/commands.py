@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import product
 
 import click
+import msgspec
 
 from ojster.cli.options import Duration, ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
-from ojster.core.access import Grant, Role, Token, shown_grants, shown_token
+from ojster.core.access import Grant, Role, Token
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import system_clock
+from ojster.tenancy.wire import show_grants, show_token
 
 
 @click.group(
@@ -83,7 +85,7 @@ def list_tokens(url: str, as_json: bool) -> None:
     """List the tokens with their time of last use, to the hour."""
     found = ask(url, lambda client: client.tokens.all())
     if as_json:
-        print_json({"tokens": [shown_token(token) for token in found]})
+        print_json({"tokens": [msgspec.to_builtins(show_token(token)) for token in found]})
         return
     print_table(
         ("id", "name", "roles", "queues", "created", "expires", "last used"),
@@ -91,7 +93,7 @@ def list_tokens(url: str, as_json: bool) -> None:
             (
                 token.id,
                 token.name,
-                ", ".join(f"{grant['role']} in {grant['tenant']}" for grant in shown_grants(token.grants)),
+                ", ".join(f"{grant.role} in {grant.tenant}" for grant in show_grants(token.grants)),
                 ", ".join(token.queues) or "all",
                 ago(token.created_at),
                 ago(token.expires_at) or "never",
@@ -125,7 +127,7 @@ def revoke_token(token_id: str, url: str, as_json: bool) -> None:
 
 def _print_secret(token: Token, secret: str, as_json: bool) -> None:
     if as_json:
-        print_json({"token": shown_token(token) | {"secret": secret}})
+        print_json({"token": msgspec.to_builtins(show_token(token, secret))})
     else:
         click.echo(secret)
         click.echo(f"Save the token {token.id} ({token.name}) now; it is not shown again.", err=True)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import quote
-
-import msgspec
 
 from ojster.client.connection import (
     RemoteCapability,
 )
-from ojster.core.access import Grant, Token, read_shown_token, shown_grants
+from ojster.core.access import Grant, Token
 from ojster.core.durations import format_duration
 from ojster.core.timestamps import format_timestamp
+from ojster.tenancy.wire import (
+    RevokedTokenAnswer,
+    TokenAnswer,
+    TokenBody,
+    TokenRotationBody,
+    TokensAnswer,
+    read_token,
+    show_grants,
+)
 
 
 class RemoteTokens(RemoteCapability):
@@ -23,29 +29,30 @@ class RemoteTokens(RemoteCapability):
         self, name: str, grants: Sequence[Grant], queues: Sequence[str] = (), expires_at: int | None = None
     ) -> tuple[Token, str]:
         """Create a token; return it with its secret, which cannot be retrieved later."""
-        body: dict[str, Any] = {"name": name, "grants": shown_grants(grants), "queues": queues}
-        if expires_at is not None:
-            body["expires_at"] = format_timestamp(expires_at)
-        return _token_with_secret((await self._connection.call("POST", "/admin/tokens", body))["token"])
+        body = TokenBody(
+            name,
+            show_grants(grants),
+            list(queues),
+            None if expires_at is None else format_timestamp(expires_at),
+        )
+        return _with_secret(await self._connection.ask(TokenAnswer, "POST", "/admin/tokens", body))
 
     async def rotate(self, token_id: str, grace: int) -> tuple[Token, str]:
         """Give a token a new secret; the old secret stays valid for ``grace`` microseconds."""
         path = f"/admin/tokens/{quote(token_id, safe='')}/rotate"
-        return _token_with_secret(
-            (await self._connection.call("POST", path, {"grace": format_duration(grace)}))["token"]
-        )
+        body = TokenRotationBody(format_duration(grace))
+        return _with_secret(await self._connection.ask(TokenAnswer, "POST", path, body))
 
     async def revoke(self, token_id: str) -> Token:
         """Revoke a token."""
-        answer = await self._connection.call("DELETE", f"/admin/tokens/{quote(token_id, safe='')}")
-        return read_shown_token(msgspec.json.decode(answer["token"]))
+        path = f"/admin/tokens/{quote(token_id, safe='')}"
+        return read_token((await self._connection.ask(RevokedTokenAnswer, "DELETE", path)).token)
 
     async def all(self) -> list[Token]:
         """Return all tokens."""
-        answer = await self._connection.call("GET", "/admin/tokens")
-        return [read_shown_token(shown) for shown in msgspec.json.decode(answer["tokens"])]
+        answer = await self._connection.ask(TokensAnswer, "GET", "/admin/tokens")
+        return [read_token(shown) for shown in answer.tokens]
 
 
-def _token_with_secret(raw: msgspec.Raw) -> tuple[Token, str]:
-    shown = msgspec.json.decode(raw)
-    return read_shown_token(shown), shown["secret"]
+def _with_secret(answer: TokenAnswer) -> tuple[Token, str]:
+    return read_token(answer.token), answer.token.secret or ""

@@ -20,14 +20,26 @@ from ojster.jobs.filters import filter_of
 from ojster.jobs.job_json import to_json
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
-from ojster.queues.rate_limit import MAX_LIMIT, Rate, parse_rate
+from ojster.queues.wire import MAX_LIMIT, parse_rate, show_rate
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.tenancy import tenants
-from ojster.tenancy.tenant import Tenant
 from ojster.tenancy.tenants import TenantChange, TenantOverview
-from ojster.tenancy.wire import TENANT, TENANT_LIMITS, TenantBody, TenantLimitsBody
+from ojster.tenancy.wire import (
+    TENANT,
+    TENANT_LIMITS,
+    DeletedTenantAnswer,
+    LimitUseBody,
+    TenantBody,
+    TenantCountsBody,
+    TenantFairnessBody,
+    TenantInfo,
+    TenantLimitsBody,
+    TenantLimitsInfo,
+    TenantsAnswer,
+    TenantStatisticsAnswer,
+)
 
 _LIMITS: Final = ("max_concurrency", "max_queue_depth", "max_scheduled")
 
@@ -37,13 +49,15 @@ async def list_tenants(exchange: HttpRequest) -> Answer:
     page = numbered_page(exchange.query)
     found = await exchange.engine.scope.look(tenants.list_tenants, None)
     items = [_summary(one) for one in found[page.offset : page.offset + page.size]]
-    return Answer(encode({"items": items, "tenants": items, "pagination": numbered_pagination(page, len(found))}))
+    return Answer(encode(TenantsAnswer(items, items, numbered_pagination(page, len(found)))))
 
 
 async def show_tenant(exchange: HttpRequest) -> Answer:
     """Show a tenant with its limits and its job counts in each queue."""
     found = await _find(exchange)
-    return Answer(encode(_summary(found) | {"queues": found.queues}))
+    shown = _summary(found)
+    shown.queues = found.queues
+    return Answer(encode(shown))
 
 
 async def show_tenant_stats(exchange: HttpRequest) -> Answer:
@@ -55,24 +69,21 @@ async def show_tenant_stats(exchange: HttpRequest) -> Answer:
         "max_queue_depth": found.depth,
         "max_scheduled": found.count("scheduled"),
     }
-    shown = {
-        "tenant_id": shown_tenant(tenant.id),
-        "total_jobs": found.count(),
-        "jobs": {state.value: found.count(state.value) for state in JobState}
-        | {"completed_24h": found.day.completed, "failed_24h": found.day.failed},
-        "throughput": throughput(found.recent),
-        "limits": {
-            name: {"limit": limit, "current": current[name]}
-            for name in _LIMITS
-            if (limit := getattr(tenant, name)) is not None
+    shown = TenantStatisticsAnswer(
+        tenant_id=shown_tenant(tenant.id),
+        total_jobs=found.count(),
+        jobs=TenantCountsBody(
+            **{state.value: found.count(state.value) for state in JobState},
+            completed_24h=found.day.completed,
+            failed_24h=found.day.failed,
+        ),
+        throughput=throughput(found.recent),
+        limits={
+            name: LimitUseBody(limit, current[name]) for name in _LIMITS if (limit := getattr(tenant, name)) is not None
         },
-        "fairness": {
-            "weight": tenant.weight,
-            "effective_share": round(found.effective_share, 4),
-            "actual_share": round(found.actual_share, 4),
-        },
-        "noise": found.noise,
-    }
+        fairness=TenantFairnessBody(tenant.weight, round(found.effective_share, 4), round(found.actual_share, 4)),
+        noise=found.noise,
+    )
     return Answer(encode(shown))
 
 
@@ -109,7 +120,7 @@ async def delete_tenant(exchange: HttpRequest) -> Answer:
     """Delete the configuration of a tenant. Its jobs remain."""
     tenant = _id(exchange)
     await exchange.engine.scope.do(tenants.delete_tenants, tenant)
-    return Answer(encode({"deleted": True, "tenant_id": shown_tenant(tenant)}))
+    return Answer(encode(DeletedTenantAnswer(shown_tenant(tenant))))
 
 
 def _id(exchange: HttpRequest) -> str:
@@ -161,42 +172,37 @@ def _limits(body: TenantLimitsBody, tenant: str) -> dict[str, Any]:
     return members
 
 
-def _summary(found: TenantOverview) -> dict[str, Any]:
+def _summary(found: TenantOverview) -> TenantInfo:
     tenant = found.tenant
-    return {
-        "tenant_id": shown_tenant(tenant.id),
-        "configured": found.is_configured,
-        "limits": _shown_limits(tenant),
-        "fairness_weight": tenant.weight,
-        "priority_boost": tenant.boost,
-        "quota": tenant.quota,
-        "public": tenant.public,
-        "expiration_delay": None if tenant.retention is None else shown_expiration_delay(tenant.retention),
-        "jobs": {"total": found.count()}
-        | {state.value: number for state in JobState if (number := found.count(state.value))},
-        "throughput": throughput(found.recent),
-        "noise": found.noise,
-        "created_at": format_timestamp(tenant.created_at) if found.is_configured else None,
-        "updated_at": format_timestamp(tenant.updated_at) if found.is_configured else None,
-    }
-
-
-def _shown_limits(tenant: Tenant) -> dict[str, Any]:
-    shown: dict[str, Any] = {name: limit for name in _LIMITS if (limit := getattr(tenant, name)) is not None}
-    if isinstance(tenant.max_enqueue_rate, Rate):
-        shown["max_enqueue_rate"] = tenant.max_enqueue_rate.to_wire()
-    return shown
+    counts = {state.value: number for state in JobState if (number := found.count(state.value))}
+    return TenantInfo(
+        tenant_id=shown_tenant(tenant.id),
+        configured=found.is_configured,
+        limits=TenantLimitsInfo(
+            tenant.max_concurrency, tenant.max_queue_depth, tenant.max_scheduled, show_rate(tenant.max_enqueue_rate)
+        ),
+        fairness_weight=tenant.weight,
+        priority_boost=tenant.boost,
+        quota=tenant.quota,
+        public=tenant.public,
+        expiration_delay=None if tenant.retention is None else shown_expiration_delay(tenant.retention),
+        jobs=TenantCountsBody(total=found.count(), **counts),
+        throughput=throughput(found.recent),
+        noise=found.noise,
+        created_at=format_timestamp(tenant.created_at) if found.is_configured else None,
+        updated_at=format_timestamp(tenant.updated_at) if found.is_configured else None,
+    )
 
 
 _TENANTS: Final = f"{BASE}/admin/tenants"
 _TAG: Final = "Operators"
 
 ROUTES: Final = (
-    Route("GET", _TENANTS, list_tenants, _TAG, query=NUMBERED_PAGE),
-    Route("GET", f"{_TENANTS}/{{id}}", show_tenant, _TAG),
-    Route("GET", f"{_TENANTS}/{{id}}/stats", show_tenant_stats, _TAG),
+    Route("GET", _TENANTS, list_tenants, _TAG, answer=TenantsAnswer, query=NUMBERED_PAGE),
+    Route("GET", f"{_TENANTS}/{{id}}", show_tenant, _TAG, answer=TenantInfo),
+    Route("GET", f"{_TENANTS}/{{id}}/stats", show_tenant_stats, _TAG, answer=TenantStatisticsAnswer),
     Route("GET", f"{_TENANTS}/{{id}}/jobs", list_tenant_jobs, _TAG, query=("state", "queue", "type", *NUMBERED_PAGE)),
-    Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, TenantBody),
-    Route("PUT", f"{_TENANTS}/{{id}}/limits", limit_tenant, _TAG, TenantLimitsBody),
-    Route("DELETE", f"{_TENANTS}/{{id}}", delete_tenant, _TAG),
+    Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, TenantBody, TenantInfo),
+    Route("PUT", f"{_TENANTS}/{{id}}/limits", limit_tenant, _TAG, TenantLimitsBody, TenantInfo),
+    Route("DELETE", f"{_TENANTS}/{{id}}", delete_tenant, _TAG, answer=DeletedTenantAnswer),
 )

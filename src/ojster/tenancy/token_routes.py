@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import read_grant, shown_token
+from ojster.core.access import read_grant
 from ojster.core.durations import DAY, parse_duration
 from ojster.core.timestamps import parse_moment
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
-from ojster.tenancy.wire import TOKEN, TOKEN_ROTATION, TokenBody, TokenRotationBody
+from ojster.tenancy.wire import (
+    TOKEN,
+    TOKEN_ROTATION,
+    RevokedTokenAnswer,
+    TokenAnswer,
+    TokenBody,
+    TokenRotationBody,
+    TokensAnswer,
+    show_token,
+)
 
 DEFAULT_GRACE: Final = DAY
 """Default time that a token's previous secret stays valid after a rotation, in microseconds: one day.
@@ -28,12 +37,12 @@ async def create_token(exchange: HttpRequest) -> Answer:
     expires_at = None if body.expires_at is None else parse_moment(body.expires_at, engine.database.clock())
     grants = [read_grant(one.role, one.tenant) for one in body.grants]
     token, secret = await engine.tokens.create(body.name, grants, body.queues, expires_at)
-    return Answer(encode({"token": shown_token(token) | {"secret": secret}}), 201)
+    return Answer(encode(TokenAnswer(show_token(token, secret))), 201)
 
 
 async def list_tokens(exchange: HttpRequest) -> Answer:
     """List the tokens, oldest first, with their grants and the time of last use, accurate to the hour."""
-    return Answer(encode({"tokens": [shown_token(token) for token in await exchange.engine.tokens.all()]}))
+    return Answer(encode(TokensAnswer([show_token(token) for token in await exchange.engine.tokens.all()])))
 
 
 async def rotate_token(exchange: HttpRequest) -> Answer:
@@ -42,21 +51,22 @@ async def rotate_token(exchange: HttpRequest) -> Answer:
     body = exchange.decode(raw, TOKEN_ROTATION) if raw else TokenRotationBody()
     grace = DEFAULT_GRACE if body.grace is None else parse_duration(body.grace)
     token, secret = await exchange.engine.tokens.rotate(exchange.path["id"], grace)
-    return Answer(encode({"token": shown_token(token) | {"secret": secret}}))
+    return Answer(encode(TokenAnswer(show_token(token, secret))))
 
 
 async def revoke_token(exchange: HttpRequest) -> Answer:
     """Revoke a token."""
-    return Answer(
-        encode({"token": shown_token(await exchange.engine.tokens.revoke(exchange.path["id"])), "revoked": True})
-    )
+    token = await exchange.engine.tokens.revoke(exchange.path["id"])
+    return Answer(encode(RevokedTokenAnswer(show_token(token))))
 
 
 _TOKENS: Final = f"{BASE}/admin/tokens"
 
 ROUTES: Final = (
-    Route("POST", _TOKENS, create_token, "Operators", TokenBody, status=201),
-    Route("GET", _TOKENS, list_tokens, "Operators"),
-    Route("POST", f"{_TOKENS}/{{id}}/rotate", rotate_token, "Operators", TokenRotationBody, may_be_empty=True),
-    Route("DELETE", f"{_TOKENS}/{{id}}", revoke_token, "Operators"),
+    Route("POST", _TOKENS, create_token, "Operators", TokenBody, TokenAnswer, status=201),
+    Route("GET", _TOKENS, list_tokens, "Operators", answer=TokensAnswer),
+    Route(
+        "POST", f"{_TOKENS}/{{id}}/rotate", rotate_token, "Operators", TokenRotationBody, TokenAnswer, may_be_empty=True
+    ),
+    Route("DELETE", f"{_TOKENS}/{{id}}", revoke_token, "Operators", answer=RevokedTokenAnswer),
 )

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ojster.core.access import EVERYWHERE, Grant, Role, Token, read_grant
+from ojster.core.tenant import shown_tenant
+from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import (
+    Count,
     Identifier,
+    JobCountsBody,
+    Json,
+    NumberedPaginationBody,
     TenantWeight,
+    ThroughputBody,
+    Timestamp,
 )
+from ojster.queues.wire import RateBody
 
 
 class TenantLimitsBody(Struct):
@@ -20,7 +31,7 @@ class TenantLimitsBody(Struct):
     """
 
     max_concurrency: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
-    max_enqueue_rate: dict[str, Any] | UnsetType | None = UNSET
+    max_enqueue_rate: dict[str, Json] | UnsetType | None = UNSET
     max_queue_depth: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
     max_scheduled: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
     fairness_weight: TenantWeight | UnsetType = UNSET
@@ -45,8 +56,15 @@ class TenantBody(Struct):
 class GrantBody(Struct, forbid_unknown_fields=True):
     """A role in a workspace and in those inside it; ``*`` means all workspaces."""
 
-    role: Literal["viewer", "producer", "worker", "contributor", "owner"]
-    tenant: str = "*"
+    role: Role
+    tenant: str = EVERYWHERE
+
+
+def show_grants(grants: Iterable[Grant]) -> list[GrantBody]:
+    """Return the JSON form of grants."""
+    return [
+        GrantBody(grant.role, EVERYWHERE if grant.tenant is None else shown_tenant(grant.tenant)) for grant in grants
+    ]
 
 
 class TokenBody(Struct, forbid_unknown_fields=True):
@@ -62,6 +80,143 @@ class TokenRotationBody(Struct, forbid_unknown_fields=True):
     """``grace``: how long the old secret stays valid, as an ISO 8601 duration; default one day."""
 
     grace: str | None = None
+
+
+class TokenInfo(Struct):
+    """A token, without its hashes. ``secret`` is shown once, when it is made."""
+
+    id: str
+    name: str
+    grants: list[GrantBody]
+    queues: tuple[str, ...]
+    created_at: Timestamp
+    expires_at: Timestamp | None
+    last_used_at: Timestamp | None
+    secret: str | UnsetType = UNSET
+
+
+class TokenAnswer(Struct):
+    """One token."""
+
+    token: TokenInfo
+
+
+class RevokedTokenAnswer(Struct):
+    """A revoked token."""
+
+    token: TokenInfo
+    revoked: Literal[True] = True
+
+
+class TokensAnswer(Struct):
+    """All tokens."""
+
+    tokens: list[TokenInfo]
+
+
+def show_token(token: Token, secret: str | UnsetType = UNSET) -> TokenInfo:
+    """Return the JSON form of a token, without hashes."""
+    return TokenInfo(
+        id=token.id,
+        name=token.name,
+        grants=show_grants(token.grants),
+        queues=token.queues,
+        created_at=format_timestamp(token.created_at),
+        expires_at=None if token.expires_at is None else format_timestamp(token.expires_at),
+        last_used_at=None if token.last_used_at is None else format_timestamp(token.last_used_at),
+        secret=secret,
+    )
+
+
+def read_token(shown: TokenInfo) -> Token:
+    """Return the token with this JSON form. Its hash is unknown and left empty."""
+    expires_at, last_used_at = (
+        None if text is None else parse_timestamp(text) for text in (shown.expires_at, shown.last_used_at)
+    )
+    grants = tuple(read_grant(grant.role, grant.tenant) for grant in shown.grants)
+    created_at = parse_timestamp(shown.created_at)
+    return Token(shown.id, shown.name, b"", grants, created_at, shown.queues, expires_at, last_used_at)
+
+
+class TenantLimitsInfo(Struct, omit_defaults=True):
+    """The limits of a tenant; a missing member means no limit."""
+
+    max_concurrency: Count | None = None
+    max_queue_depth: Count | None = None
+    max_scheduled: Count | None = None
+    max_enqueue_rate: RateBody | None = None
+
+
+class TenantCountsBody(JobCountsBody, kw_only=True):
+    """Numbers of jobs of a tenant by state, in all, and those that ended in the last day."""
+
+    total: Count | UnsetType = UNSET
+    completed_24h: Count | UnsetType = UNSET
+    failed_24h: Count | UnsetType = UNSET
+
+
+class TenantInfo(Struct):
+    """A tenant with its limits, its jobs and its work.
+
+    Spec: ojs-multi-tenancy 10
+    """
+
+    tenant_id: str
+    configured: bool
+    limits: TenantLimitsInfo
+    fairness_weight: float
+    priority_boost: int
+    quota: Literal["hard", "soft"]
+    public: bool
+    expiration_delay: str | None
+    jobs: TenantCountsBody
+    throughput: ThroughputBody
+    noise: tuple[str, ...]
+    created_at: Timestamp | None
+    updated_at: Timestamp | None
+    queues: dict[str, dict[str, Count]] | UnsetType = UNSET
+
+
+class TenantsAnswer(Struct):
+    """A page of the tenants."""
+
+    items: list[TenantInfo]
+    tenants: list[TenantInfo]
+    pagination: NumberedPaginationBody
+
+
+class LimitUseBody(Struct):
+    """A limit, and how much of it is used."""
+
+    limit: Count
+    current: Count
+
+
+class TenantFairnessBody(Struct):
+    """The weight of a tenant, and its share of the work."""
+
+    weight: float
+    effective_share: float
+    actual_share: float
+
+
+class TenantStatisticsAnswer(Struct):
+    """The statistics of a tenant."""
+
+    tenant_id: str
+    total_jobs: Count
+    jobs: TenantCountsBody
+    throughput: ThroughputBody
+    limits: dict[str, LimitUseBody]
+    fairness: TenantFairnessBody
+    noise: tuple[str, ...]
+
+
+class DeletedTenantAnswer(Struct):
+    """The tenant whose configuration was deleted."""
+
+    tenant_id: str
+    deleted: Literal[True] = True
 
 
 TOKEN: Final = msgspec.json.Decoder(TokenBody)

@@ -17,7 +17,8 @@ from ojster.core.errors import InvalidRequest, SchemaViolation
 from ojster.core.json_objects import Members
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
-from ojster.jobs.retry import RetryPolicy, parse_retry_policy
+from ojster.jobs.policy_wire import parse_retry_policy
+from ojster.jobs.retry import RetryPolicy
 from ojster.workflows.locks import compile_lock
 
 LONGEST_NAME: Final = 128
@@ -82,11 +83,6 @@ class Definition(msgspec.Struct, frozen=True):
     def is_like(self, other: Definition) -> bool:
         """Return whether another version has the same content."""
         return (self.body, self.params_schema) == (other.body, other.params_schema)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return its JSON form, without times."""
-        wire = {"name": self.name, "version": self.version, "workflow": msgspec.Raw(self.body), "hashes": self.hashes}
-        return wire | ({} if self.params_schema is None else {"params_schema": msgspec.Raw(self.params_schema)})
 
 
 START_MEMBERS: Final = frozenset({"definition", "definition_version", "target", "locks"})

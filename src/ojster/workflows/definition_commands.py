@@ -13,7 +13,9 @@ from ojster.cli.output import ago, console, print_json, print_table
 from ojster.client.interface import Client
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.json_objects import Members, read_members
+from ojster.core.wire import Json
 from ojster.workflow import start_request
+from ojster.workflows import answer_wire
 from ojster.workflows.commands import follow, parameter, read_file
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
@@ -56,7 +58,7 @@ def apply(files: tuple[Path, ...], url: str, as_json: bool) -> None:
 
     applied = ask(url, apply_all, makes=True)
     if as_json:
-        print_json([one.to_wire() | {"outcome": outcome} for outcome, one in applied])
+        print_json([_members(one) | {"outcome": outcome} for outcome, one in applied])
         return
     for outcome, one in applied:
         console.print(f"{one.name} is {outcome}: version {one.version}.", highlight=False)
@@ -81,7 +83,7 @@ def list_definitions(url: str, as_json: bool) -> None:
     """List the latest version of every definition."""
     found = ask(url, lambda client: client.definitions.all())
     if as_json:
-        print_json({"definitions": [one.to_wire() for one in found]})
+        print_json({"definitions": [_members(one) for one in found]})
         return
     print_table(
         ("name", "# version", "type", "branches", "created"),
@@ -102,7 +104,7 @@ def _type(one: Definition) -> str:
 @with_url
 def show_definition(name: str, version: int | None, url: str) -> None:
     """Show a definition as JSON, with the SHA-256 of each branch."""
-    print_json(ask(url, lambda client: client.definitions.find(Named(name, version))).to_wire())
+    print_json(_members(ask(url, lambda client: client.definitions.find(Named(name, version)))))
 
 
 @definitions.command(
@@ -149,3 +151,8 @@ def start(name: str, url: str, params: tuple[str, ...], properties: tuple[str, .
     return follow(
         url, lambda client: client.workflows.create(members), watch=watch, as_json=as_json, whole=False, makes=False
     )
+
+
+def _members(found: Definition) -> dict[str, Json]:
+    members: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(answer_wire.show_definition(found)))
+    return members

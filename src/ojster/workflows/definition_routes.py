@@ -6,10 +6,11 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
-from ojster.core.timestamps import format_timestamp
-from ojster.server.pages import page_of, pagination
+from ojster.core.wire import DeletedAnswer
+from ojster.server.pages import offset_pagination, page_of
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
+from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, show_definition
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.wire import DefinitionBody
@@ -34,12 +35,11 @@ async def list_definitions(exchange: HttpRequest) -> Answer:
     found = await exchange.engine.definitions.all()
     if (name := exchange.query.get("name")) is not None:
         found = [one for one in found if called(one.name) == name]
-    after = offset + limit
-    page = pagination(len(found), limit, offset, None) | {"has_more": after < len(found)}
-    return Answer(encode({"definitions": [_shown(one) for one in found[offset:after]], "pagination": page}))
+    shown = [show_definition(one) for one in found[offset : offset + limit]]
+    return Answer(encode(DefinitionsAnswer(shown, offset_pagination(len(found), limit, offset))))
 
 
-async def show_definition(exchange: HttpRequest) -> Answer:
+async def show_latest(exchange: HttpRequest) -> Answer:
     """Show the latest version of a definition."""
     return _answer(await exchange.engine.definitions.find(Named(exchange.path["name"])))
 
@@ -61,24 +61,31 @@ async def delete_definition(exchange: HttpRequest) -> Answer:
     """Delete a definition; with ``force=true`` even if it has unfinished workflows, which continue to run."""
     name = exchange.path["name"]
     await exchange.engine.definitions.delete(Deletion(name, exchange.query.get("force") == "true"))
-    return Answer(encode({"deleted": True, "name": name}))
+    return Answer(encode(DeletedAnswer(name)))
 
 
 def _answer(found: Definition, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Answer:
-    return Answer(encode({"definition": _shown(found)}), status, headers)
-
-
-def _shown(found: Definition) -> dict[str, object]:
-    return found.to_wire() | {"name": called(found.name), "created_at": format_timestamp(found.created_at)}
+    return Answer(encode(DefinitionAnswer(show_definition(found))), status, headers)
 
 
 _PATH = f"{BASE}/definitions/{{name}}"
 
 ROUTES = (
-    Route("POST", f"{BASE}/definitions", create_definition, "Definitions", DefinitionBody, status=201, large=True),
-    Route("GET", f"{BASE}/definitions", list_definitions, "Definitions", query=("name", *PAGE)),
-    Route("GET", _PATH, show_definition, "Definitions"),
-    Route("PUT", _PATH, update_definition, "Definitions", DefinitionBody, large=True),
-    Route("DELETE", _PATH, delete_definition, "Definitions", query=("force",)),
-    Route("GET", f"{_PATH}/versions/{{version}}", show_version, "Definitions"),
+    Route(
+        "POST",
+        f"{BASE}/definitions",
+        create_definition,
+        "Definitions",
+        DefinitionBody,
+        DefinitionAnswer,
+        status=201,
+        large=True,
+    ),
+    Route(
+        "GET", f"{BASE}/definitions", list_definitions, "Definitions", answer=DefinitionsAnswer, query=("name", *PAGE)
+    ),
+    Route("GET", _PATH, show_latest, "Definitions", answer=DefinitionAnswer),
+    Route("PUT", _PATH, update_definition, "Definitions", DefinitionBody, DefinitionAnswer, large=True),
+    Route("DELETE", _PATH, delete_definition, "Definitions", answer=DeletedAnswer, query=("force",)),
+    Route("GET", f"{_PATH}/versions/{{version}}", show_version, "Definitions", answer=DefinitionAnswer),
 )

@@ -20,8 +20,9 @@ from ojster.core.json_objects import Members
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
 from ojster.jobs.new_job import read_owner
-from ojster.jobs.options import Moment, read_moment, read_options, read_span
-from ojster.jobs.retry import parse_retry_policy
+from ojster.jobs.options import Moment
+from ojster.jobs.options_wire import read_moment, read_options, read_span
+from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.workflows.plan_members import (
     Problem,
     choice,

@@ -14,7 +14,8 @@ from ojster.core.json_objects import Members, read_members
 from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
 from ojster.events.reaction_rules import Collect
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
-from ojster.jobs.options import PRIORITIES, read_options
+from ojster.jobs.options import PRIORITIES
+from ojster.jobs.options_wire import read_options
 from ojster.workflows.node import Rule
 from ojster.workflows.plan_members import (
     Problem,

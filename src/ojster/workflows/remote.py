@@ -19,6 +19,13 @@ from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import ChangedJob
+from ojster.workflows.answer_wire import (
+    NoteAnswer,
+    NotesAnswer,
+    PropertiesAnswer,
+    WorkflowStatisticsAnswer,
+    WorkflowStatusAnswer,
+)
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
@@ -26,6 +33,7 @@ from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.wire import NoteBody, PropertiesBody, ReviewBody
 from ojster.workflows.workflows import Review
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -42,13 +50,12 @@ class RemoteWorkflows(RemoteCapability):
     async def add_note(self, item: NewNote) -> Note:
         """Add a note to a job or a workflow."""
         of = f"/jobs/{item.job_id}" if item.job_id is not None else f"/workflows/{item.workflow_id}"
-        answer = await self._connection.call("POST", quote(of) + "/info", {"note": msgspec.Raw(item.note)})
-        return msgspec.json.decode(answer["note"], type=Note)
+        body = NoteBody(msgspec.Raw(item.note))
+        return (await self._connection.ask(NoteAnswer, "POST", quote(of) + "/info", body)).note
 
     async def notes_of_job(self, job_id: str) -> list[Note]:
         """Return the notes on a job."""
-        answer = await self._connection.call("GET", f"/jobs/{quote(job_id, safe='')}/info")
-        return msgspec.json.decode(answer["notes"], type=list[Note])
+        return (await self._connection.ask(NotesAnswer, "GET", f"/jobs/{quote(job_id, safe='')}/info")).notes
 
     async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow."""
@@ -102,38 +109,36 @@ class RemoteWorkflows(RemoteCapability):
 
     async def properties(self, workflow_id: str) -> Properties:
         """Return the properties that the tasks of a workflow share."""
-        answer = await self._connection.call("GET", f"/workflows/{quote(workflow_id, safe='')}/properties")
-        return msgspec.json.decode(answer["properties"], type=Properties)
+        path = f"/workflows/{quote(workflow_id, safe='')}/properties"
+        return (await self._connection.ask(PropertiesAnswer, "GET", path)).properties
 
     async def change_properties(self, item: PropertyChange) -> Properties:
         """Change the properties that the tasks of a workflow share."""
-        body = msgspec.structs.asdict(item.changes) | {
-            "job_id": item.job_id,
-            "worker_id": item.worker_id,
-            "attempt": item.attempt,
-        }
-        answer = await self._connection.call("POST", f"/workflows/{quote(item.workflow_id, safe='')}/properties", body)
-        return msgspec.json.decode(answer["properties"], type=Properties)
+        changes = item.changes
+        body = PropertiesBody(
+            dict(changes.set), list(changes.delete), dict(changes.expected), item.job_id, item.worker_id, item.attempt
+        )
+        path = f"/workflows/{quote(item.workflow_id, safe='')}/properties"
+        return (await self._connection.ask(PropertiesAnswer, "POST", path, body)).properties
 
     async def notes(self, workflow_id: str) -> list[Note]:
         """Return the notes on a workflow and its jobs."""
-        answer = await self._connection.call("GET", f"/workflows/{quote(workflow_id, safe='')}/info")
-        return msgspec.json.decode(answer["notes"], type=list[Note])
+        path = f"/workflows/{quote(workflow_id, safe='')}/info"
+        return (await self._connection.ask(NotesAnswer, "GET", path)).notes
 
     async def status(self, workflow_id: str) -> WorkflowStatus:
         """Return the outcomes of a workflow's ended steps, and its current steps."""
-        answer = await self._connection.call("GET", f"/workflows/{quote(workflow_id, safe='')}/status")
-        return msgspec.json.decode(answer["status"], type=WorkflowStatus)
+        path = f"/workflows/{quote(workflow_id, safe='')}/status"
+        return (await self._connection.ask(WorkflowStatusAnswer, "GET", path)).status
 
     async def statistics(self, definition: str | None = None) -> WorkflowStatistics:
         """Return the number of workflows by state and time of creation."""
         query = "" if definition is None else f"?{httpx.QueryParams({'definition': definition})}"
-        answer = await self._connection.call("GET", f"/workflows/statistics{query}")
-        return msgspec.json.decode(answer["statistics"], type=WorkflowStatistics)
+        return (await self._connection.ask(WorkflowStatisticsAnswer, "GET", f"/workflows/statistics{query}")).statistics
 
     async def review_step(self, review: Review) -> WorkflowInfo:
         """Approve or reject a step, or add a note to it."""
-        body = {"action": review.action, "notes": review.notes, "author": review.author}
+        body = ReviewBody(review.action, review.notes, review.author)
         return await self._post_to_workflow(review.workflow_id, f"steps/{quote(review.step, safe='')}/review", body)
 
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:

@@ -13,6 +13,15 @@ from ojster.jobs.routes import read_note, read_resumption
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
+from ojster.workflows.answer_wire import (
+    NoteAnswer,
+    NotesAnswer,
+    PropertiesAnswer,
+    WorkflowAnswer,
+    WorkflowsAnswer,
+    WorkflowStatisticsAnswer,
+    WorkflowStatusAnswer,
+)
 from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
@@ -28,7 +37,6 @@ from ojster.workflows.wire import (
     PropertiesBody,
     ResumeBody,
     ReviewBody,
-    WorkflowAnswer,
     WorkflowBody,
 )
 from ojster.workflows.workflows import Review
@@ -78,7 +86,7 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
         )
     )
     shown = pagination(page.total, limit, offset, page.next_before)
-    return Answer(encode({"workflows": page.workflows, "pagination": shown}))
+    return Answer(encode(WorkflowsAnswer(page.workflows, shown)))
 
 
 async def cancel_workflow(exchange: HttpRequest) -> Answer:
@@ -111,17 +119,18 @@ async def resume_workflow(exchange: HttpRequest) -> Answer:
 async def show_status(exchange: HttpRequest) -> Answer:
     """Show the results of ended steps, by branch and in the order in which they ended, and the current steps."""
     status = await exchange.engine.workflows.status(exchange.path["id"])
-    return Answer(encode({"status": status}))
+    return Answer(encode(WorkflowStatusAnswer(status)))
 
 
 async def show_statistics(exchange: HttpRequest) -> Answer:
     """Count workflows by state and by age, in four disjoint time ranges."""
-    return Answer(encode({"statistics": await exchange.engine.workflows.statistics(exchange.query.get("definition"))}))
+    statistics = await exchange.engine.workflows.statistics(exchange.query.get("definition"))
+    return Answer(encode(WorkflowStatisticsAnswer(statistics)))
 
 
 async def show_properties(exchange: HttpRequest) -> Answer:
     """Show the shared properties of a workflow, each with its version."""
-    return Answer(encode({"properties": await exchange.engine.workflows.properties(exchange.path["id"])}))
+    return Answer(encode(PropertiesAnswer(await exchange.engine.workflows.properties(exchange.path["id"]))))
 
 
 async def change_properties(exchange: HttpRequest) -> Answer:
@@ -129,18 +138,18 @@ async def change_properties(exchange: HttpRequest) -> Answer:
     body = await exchange.read(PROPERTIES)
     changes = Changes(body.set, tuple(body.delete), body.expected)
     item = PropertyChange(exchange.path["id"], changes, body.job_id, body.worker_id, body.attempt)
-    return Answer(encode({"properties": await exchange.engine.workflows.change_properties(item)}))
+    return Answer(encode(PropertiesAnswer(await exchange.engine.workflows.change_properties(item))))
 
 
 async def note_workflow(exchange: HttpRequest) -> Answer:
     """Add a note to a workflow: any JSON value."""
     item = NewNote(await read_note(exchange), workflow_id=exchange.path["id"])
-    return Answer(encode({"note": await exchange.engine.workflows.add_note(item)}), 201)
+    return Answer(encode(NoteAnswer(await exchange.engine.workflows.add_note(item))), 201)
 
 
 async def list_workflow_notes(exchange: HttpRequest) -> Answer:
     """List the notes of a workflow and its jobs, oldest first."""
-    return Answer(encode({"notes": await exchange.engine.workflows.notes(exchange.path["id"])}))
+    return Answer(encode(NotesAnswer(await exchange.engine.workflows.notes(exchange.path["id"]))))
 
 
 async def review_step(exchange: HttpRequest) -> Answer:
@@ -181,14 +190,30 @@ ROUTES: Final = (
         f"{BASE}/workflows",
         list_workflows,
         "Workflows",
+        answer=WorkflowsAnswer,
         query=("state", "type", "name", "definition", "target", *PAGE),
     ),
-    Route("GET", f"{BASE}/workflows/statistics", show_statistics, "Workflows", query=("definition",)),
-    Route("GET", f"{BASE}/workflows/{{id}}/status", show_status, "Workflows"),
-    Route("GET", f"{BASE}/workflows/{{id}}/properties", show_properties, "Workflows"),
-    Route("POST", f"{BASE}/workflows/{{id}}/properties", change_properties, "Workflows", PropertiesBody, large=True),
-    Route("GET", f"{BASE}/workflows/{{id}}/info", list_workflow_notes, "Workflows"),
-    Route("POST", f"{BASE}/workflows/{{id}}/info", note_workflow, "Workflows", NoteBody, status=201),
+    Route(
+        "GET",
+        f"{BASE}/workflows/statistics",
+        show_statistics,
+        "Workflows",
+        answer=WorkflowStatisticsAnswer,
+        query=("definition",),
+    ),
+    Route("GET", f"{BASE}/workflows/{{id}}/status", show_status, "Workflows", answer=WorkflowStatusAnswer),
+    Route("GET", f"{BASE}/workflows/{{id}}/properties", show_properties, "Workflows", answer=PropertiesAnswer),
+    Route(
+        "POST",
+        f"{BASE}/workflows/{{id}}/properties",
+        change_properties,
+        "Workflows",
+        PropertiesBody,
+        PropertiesAnswer,
+        large=True,
+    ),
+    Route("GET", f"{BASE}/workflows/{{id}}/info", list_workflow_notes, "Workflows", answer=NotesAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/info", note_workflow, "Workflows", NoteBody, NoteAnswer, status=201),
     Route(
         "POST",
         f"{BASE}/workflows/{{id}}/resume",

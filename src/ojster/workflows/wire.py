@@ -13,8 +13,7 @@ from ojster.core.wire import (
     Json,
     Milliseconds,
 )
-from ojster.jobs.retry_wire import RetryPolicyBody
-from ojster.workflows.info import WorkflowInfo
+from ojster.jobs.policy_wire import RetryPolicyBody
 
 
 class ChangesBody(Struct):
@@ -102,12 +101,6 @@ class ReviewBody(Struct):
     action: Literal["approve", "reject"] | None = None
     notes: Annotated[str, Meta(max_length=65_536)] | None = None
     author: Annotated[str, Meta(max_length=255)] | None = None
-
-
-class WorkflowAnswer(Struct):
-    """One workflow."""
-
-    workflow: WorkflowInfo
 
 
 RESUME: Final = msgspec.json.Decoder(ResumeBody)

@@ -1,0 +1,225 @@
+"""The JSON of the policies of a job: retry and uniqueness.
+
+Spec: ojs-retry, ojs-unique-jobs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from ojster.core.durations import MILLISECOND, format_duration, parse_duration
+from ojster.core.errors import InvalidPolicy, InvalidRequest
+from ojster.core.states import STATE_NAMES, UNFINISHED, JobState
+from ojster.core.wire import Count
+from ojster.jobs.retry import DEFAULT_RETRY, Backoff, Exhaustion, RetryPolicy
+from ojster.jobs.uniqueness import Conflict, UniquePolicy
+
+MAX_ATTEMPTS_LIMIT: Final = 1_000_000
+
+_BACKOFFS: Final[dict[str, Backoff]] = {
+    "exponential": "exponential",
+    "linear": "linear",
+    "constant": "constant",
+    "none": "constant",
+    "fixed": "constant",
+    "polynomial": "polynomial",
+}
+
+
+class RetryPolicyBody(Struct):
+    """Maximum attempts and backoff of a job, and what happens when retries are exhausted.
+
+    Spec: ojs-retry 2
+    """
+
+    max_attempts: Count = DEFAULT_RETRY.max_attempts
+    initial_interval: str = format_duration(DEFAULT_RETRY.initial_interval)
+    backoff_coefficient: Annotated[float, Meta(ge=1)] = DEFAULT_RETRY.backoff_coefficient
+    max_interval: str = format_duration(DEFAULT_RETRY.max_interval)
+    jitter: bool = DEFAULT_RETRY.jitter
+    non_retryable_errors: tuple[str, ...] = DEFAULT_RETRY.non_retryable_errors
+    on_exhaustion: Exhaustion = DEFAULT_RETRY.on_exhaustion
+    backoff_strategy: Backoff = DEFAULT_RETRY.backoff
+
+
+def parse_retry_policy(given: Any) -> RetryPolicy:
+    """Return the policy in a job's ``retry`` object, completed with the defaults.
+
+    Intervals may also be given in milliseconds as ``initial_interval_ms`` and ``max_interval_ms``, and the backoff as
+    ``backoff_strategy``, ``strategy`` or ``backoff``. Unknown attributes are ignored.
+
+    Raises
+    ------
+    InvalidPolicy
+        The policy breaks a rule of the specification.
+
+    Spec: ojs-retry 11.1
+    """
+    if not isinstance(given, dict):
+        raise InvalidPolicy("retry must be an object.", field="retry")
+    policy = RetryPolicy(**_limits(given), **_backoff(given))
+    if policy.initial_interval <= 0:
+        shown = given.get("initial_interval", given.get("initial_interval_ms"))
+        raise _broken("initial_interval", "must be longer than zero", shown)
+    if policy.max_interval < policy.initial_interval:
+        raise _broken(
+            "max_interval",
+            "must not be shorter than initial_interval (by default it is 'PT5M')",
+            given.get("max_interval", given.get("max_interval_ms")),
+        )
+    return policy
+
+
+def _limits(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that say how often and after which errors a job is retried."""
+    fields: dict[str, Any] = {}
+    if (attempts := given.get("max_attempts")) is not None:
+        if type(attempts) is not int or not 0 <= attempts <= MAX_ATTEMPTS_LIMIT:
+            raise _broken("max_attempts", f"must be an integer from 0 to {MAX_ATTEMPTS_LIMIT}", attempts)
+        fields["max_attempts"] = attempts
+    if (errors := given.get("non_retryable_errors")) is not None:
+        if not isinstance(errors, list) or not all(isinstance(entry, str) and entry for entry in errors):
+            raise _broken("non_retryable_errors", "must be an array of non-empty strings", errors)
+        fields["non_retryable_errors"] = tuple(errors)
+    if (exhaustion := given.get("on_exhaustion")) is not None:
+        if exhaustion not in ("discard", "dead_letter"):
+            raise _broken("on_exhaustion", "must be 'discard' or 'dead_letter'", exhaustion)
+        fields["on_exhaustion"] = exhaustion
+    return fields
+
+
+def _backoff(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that say how long a job waits before it is retried."""
+    fields: dict[str, Any] = {}
+    if (coefficient := given.get("backoff_coefficient")) is not None:
+        if isinstance(coefficient, bool) or not isinstance(coefficient, int | float) or not 1 <= coefficient <= 1e6:
+            raise _broken("backoff_coefficient", "must be a number from 1.0 to 1000000", coefficient)
+        fields["backoff_coefficient"] = float(coefficient)
+    if (jitter := given.get("jitter")) is not None:
+        if not isinstance(jitter, bool):
+            raise _broken("jitter", "must be true or false", jitter)
+        fields["jitter"] = jitter
+    for name in ("backoff_strategy", "strategy", "backoff"):
+        if (backoff := given.get(name)) is not None:
+            if not isinstance(backoff, str) or backoff not in _BACKOFFS:
+                raise _broken(name, f"must be one of {', '.join(_BACKOFFS)}", backoff)
+            fields["backoff"] = _BACKOFFS[backoff]
+            break
+    for name in ("initial_interval", "max_interval"):
+        if (interval := _interval(given, name)) is not None:
+            fields[name] = interval
+    return fields
+
+
+def _interval(given: dict[str, Any], name: str) -> int | None:
+    text, millis = given.get(name), given.get(name + "_ms")
+    if text is not None:
+        if not isinstance(text, str):
+            raise _broken(name, "must be an ISO 8601 duration such as 'PT30S'", text)
+        try:
+            return parse_duration(text)
+        except InvalidRequest as error:
+            raise InvalidPolicy(f"retry.{name}: {error.message}", field=f"retry.{name}") from None
+    if millis is not None:
+        if type(millis) is not int or not 0 <= millis <= 10**12:
+            raise _broken(name + "_ms", "must be a number of milliseconds", millis)
+        return millis * MILLISECOND
+    return None
+
+
+def _broken(field: str, rule: str, value: object) -> InvalidPolicy:
+    return InvalidPolicy(f"retry.{field} {rule}, not {value!r:.80}.", field=f"retry.{field}")
+
+
+_CONFLICTS: Final[dict[str, Conflict]] = {
+    "reject": "reject",
+    "replace": "replace",
+    "replace_except_schedule": "replace_except_schedule",
+    "ignore": "ignore",
+    "use_existing": "ignore",
+}
+_DIMENSIONS: Final = ("type", "queue", "args", "meta")
+
+
+class UniquePolicyBody(Struct, omit_defaults=True):
+    """Which jobs count as duplicates, and how a conflict is resolved.
+
+    Spec: ojs-unique-jobs 2
+    """
+
+    keys: Sequence[Literal["type", "queue", "args", "meta"]] | None = None
+    args_keys: Sequence[str] | None = None
+    meta_keys: Sequence[str] | None = None
+    period: str | None = None
+    states: Sequence[str] | None = None
+    on_conflict: Conflict = "reject"
+
+
+_UNIQUE_MEMBERS: Final = frozenset(UniquePolicyBody.__struct_fields__)
+
+
+def parse_unique_policy(given: Any) -> UniquePolicy:
+    """Return the policy in a job's ``unique`` object.
+
+    Raises
+    ------
+    InvalidRequest
+        The policy breaks a rule of the specification.
+
+    Spec: ojs-unique-jobs 2.2
+    """
+    if not isinstance(given, dict):
+        raise InvalidRequest("unique must be an object.", field="unique")
+    if unknown := sorted(given.keys() - _UNIQUE_MEMBERS):
+        raise InvalidRequest(
+            f"unique has no attribute {unknown[0]!r}; it can have {', '.join(sorted(_UNIQUE_MEMBERS))}.", field="unique"
+        )
+    keys = _strings(given, "keys") or ("type",)
+    for key in keys:
+        if key not in _DIMENSIONS:
+            raise InvalidRequest(f"unique.keys: {key!r} is not one of {', '.join(_DIMENSIONS)}.", field="unique.keys")
+    meta_keys = _strings(given, "meta_keys") or ()
+    if "meta" in keys and not meta_keys:
+        raise InvalidRequest("unique.meta_keys must name keys when 'meta' is in unique.keys.", field="unique.meta_keys")
+    states = _strings(given, "states")
+    for state in states or ():
+        if state not in STATE_NAMES:
+            raise InvalidRequest(
+                f"unique.states: {state!r} is not one of {', '.join(JobState)}.", field="unique.states"
+            )
+    on_conflict = "reject" if given.get("on_conflict") is None else given["on_conflict"]
+    if not isinstance(on_conflict, str) or on_conflict not in _CONFLICTS:
+        raise InvalidRequest(
+            f"unique.on_conflict must be one of {', '.join(_CONFLICTS)}, not {on_conflict!r:.80}.",
+            field="unique.on_conflict",
+        )
+    period = given.get("period")
+    return UniquePolicy(
+        keys=keys,
+        args_keys=_strings(given, "args_keys"),
+        meta_keys=meta_keys,
+        period=None if period is None else _period(period),
+        states=UNFINISHED if states is None else frozenset(JobState(state) for state in states),
+        on_conflict=_CONFLICTS[on_conflict],
+    )
+
+
+def _period(given: Any) -> int:
+    try:
+        return parse_duration(given if isinstance(given, str) else "")
+    except InvalidRequest:
+        raise InvalidRequest(
+            f"unique.period must be an ISO 8601 duration such as 'PT1H', not {given!r:.40}.", field="unique.period"
+        ) from None
+
+
+def _strings(given: dict[str, Any], name: str) -> tuple[str, ...] | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise InvalidRequest(f"unique.{name} must be an array of strings.", field=f"unique.{name}")
+    return tuple(value)

@@ -1,0 +1,398 @@
+"""The JSON of answers about queues, limits and pools."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ojster.core.durations import SECOND, format_duration
+from ojster.core.states import JobState
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp
+from ojster.core.wire import (
+    Count,
+    FairnessStrategy,
+    JobCountsBody,
+    Json,
+    NumberedPaginationBody,
+    PaginationBody,
+    ThroughputBody,
+    Timestamp,
+)
+from ojster.fleet.ml_resources import ResourceLimits
+from ojster.queues.configuration import QueueConfig
+from ojster.queues.limit_views import LimitState
+from ojster.queues.pools import PoolOverview
+from ojster.queues.queues import Queue, QueueStatistics
+from ojster.queues.rate_limit import Limits, OnLimit
+from ojster.queues.rules import Bound
+from ojster.queues.wire import LimitsBody, RateBody, StarvationPreventionBody, show_limits, show_rate
+
+PausedState = Literal["paused", "active"]
+
+
+class QueueBody(JobCountsBody, kw_only=True):
+    """A queue; its statistics also have its numbers of jobs by state.
+
+    Spec: ojs-http-binding 11
+    """
+
+    name: str
+    status: PausedState
+    paused: bool
+    created_at: Timestamp
+    paused_at: Timestamp | UnsetType = UNSET
+    rate_limit: LimitsBody | UnsetType = UNSET
+
+
+def show_queue(queue: Queue) -> QueueBody:
+    """Return the JSON form of a queue."""
+    limits: LimitsBody | UnsetType = UNSET
+    if queue.limits != Limits():
+        limits, rate = show_limits(queue.limits), queue.limits.rate
+        limits.max_per_second = rate.limit if rate is not None and rate.period == SECOND else None
+    return QueueBody(
+        name=queue.name,
+        status="active" if queue.paused_at is None else "paused",
+        paused=queue.paused_at is not None,
+        created_at=format_timestamp(queue.created_at),
+        paused_at=UNSET if queue.paused_at is None else format_timestamp(queue.paused_at),
+        rate_limit=limits,
+    )
+
+
+class QueuesAnswer(Struct):
+    """A page of the queues."""
+
+    queues: list[QueueBody]
+    pagination: PaginationBody
+
+
+class QueueAnswer(Struct):
+    """A queue that was paused or resumed."""
+
+    queue: QueueBody
+    status: PausedState
+
+
+class QueueStatsBody(JobCountsBody, kw_only=True):
+    """The jobs of a queue by state, and its work in the last hour."""
+
+    queue: str
+    depth: Count
+    enqueued_last_hour: Count
+    completed_last_hour: Count
+    failed_last_hour: Count
+    avg_duration_ms: Count
+    avg_wait_ms: Count
+    throughput_per_second: float
+
+
+class QueueStatisticsAnswer(Struct):
+    """A queue with its statistics."""
+
+    queue: QueueBody
+    status: PausedState
+    stats: QueueStatsBody
+    computed_at: Timestamp
+
+
+def show_statistics(found: QueueStatistics, now: int) -> QueueStatisticsAnswer:
+    """Return the JSON form of a queue with its statistics."""
+    started = found.completed + found.failed
+    queue = show_queue(found.queue)
+    stats = QueueStatsBody(
+        queue=queue.name,
+        depth=found.counts.get(JobState.AVAILABLE.value, 0),
+        enqueued_last_hour=found.enqueued,
+        completed_last_hour=found.completed,
+        failed_last_hour=found.failed,
+        avg_duration_ms=found.ran // 1000 // found.completed if found.completed else 0,
+        avg_wait_ms=found.waited // 1000 // started if started else 0,
+        throughput_per_second=round(started / 3600, 4),
+    )
+    for state in JobState:
+        for body in (queue, stats):
+            setattr(body, state.value, found.counts.get(state.value, 0))
+    return QueueStatisticsAnswer(queue, queue.status, stats, format_timestamp(now))
+
+
+# Operators
+
+
+class LatencyBody(Struct):
+    """Percentiles of the time that jobs waited in the last hour, in milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class AdminQueueBody(Struct):
+    """A queue with its jobs by state, its throughput and its latency.
+
+    Spec: ojs-admin-api 6
+    """
+
+    name: str
+    state: PausedState
+    counts: JobCountsBody
+    throughput: ThroughputBody
+    latency_ms: LatencyBody
+    paused: bool
+    paused_at: Timestamp | None
+    created_at: Timestamp
+
+
+class AdminQueuesAnswer(Struct):
+    """A page of the queues, for operators."""
+
+    items: list[AdminQueueBody]
+    pagination: NumberedPaginationBody
+
+
+class RetentionBody(Struct, omit_defaults=True):
+    """How long finished jobs are kept, as ISO 8601 durations."""
+
+    completed: str | None = None
+    cancelled: str | None = None
+    discarded: str | None = None
+
+
+class DeadLetterLimitsBody(Struct, omit_defaults=True):
+    """How many dead letters are kept, and how long, as an ISO 8601 duration."""
+
+    max_age: str | None = None
+    max_count: Count | None = None
+
+
+class DeadLetterSettingsBody(Struct):
+    """The dead letter settings of a queue."""
+
+    retention: DeadLetterLimitsBody
+
+
+class QueueConfigurationBody(Struct, omit_defaults=True):
+    """The configuration of a queue; a missing member is not set."""
+
+    concurrency: Count | None = None
+    rate_limit: RateBody | None = None
+    throttle: RateBody | None = None
+    retention: RetentionBody | None = None
+    dead_letter: DeadLetterSettingsBody | None = None
+    backpressure: Bound | None = None
+    ml_defaults: dict[str, Json] = {}
+    ml_limits: dict[str, Json] = {}
+
+
+def show_configuration(limits: Limits, config: QueueConfig) -> QueueConfigurationBody:
+    """Return the JSON form of the configuration of a queue."""
+    kept = config.retention
+    completed, cancelled, discarded, dead_letters = (
+        None if age is None else format_duration(age)
+        for age in (kept.completed, kept.cancelled, kept.discarded, kept.dead_letter)
+    )
+    retention, dead = RetentionBody(completed, cancelled, discarded), None
+    if dead_letters is not None or kept.most_dead_letters is not None:
+        dead = DeadLetterSettingsBody(DeadLetterLimitsBody(dead_letters, kept.most_dead_letters))
+    return QueueConfigurationBody(
+        concurrency=limits.concurrency,
+        rate_limit=show_rate(limits.rate),
+        throttle=show_rate(limits.throttle),
+        retention=None if retention == RetentionBody() else retention,
+        dead_letter=dead,
+        backpressure=config.backpressure,
+        ml_defaults=config.ml_defaults,
+        ml_limits=_set_limits(config.ml_limits),
+    )
+
+
+def _set_limits(limits: ResourceLimits) -> dict[str, Json]:
+    return {name: limit for name in limits.__struct_fields__ if (limit := getattr(limits, name)) is not None}
+
+
+class QueueDetailAnswer(AdminQueueBody, kw_only=True):
+    """A queue with its configuration, for operators."""
+
+    configuration: QueueConfigurationBody
+    oldest_available_at: Timestamp | None
+
+
+class QueuePausedAnswer(Struct):
+    """Whether a queue is paused, and since when."""
+
+    name: str
+    paused: bool
+    paused_at: Timestamp | UnsetType | None = UNSET
+
+
+class QueueConfigurationAnswer(Struct):
+    """The configuration of a queue."""
+
+    queue: str
+    configuration: QueueConfigurationBody
+
+
+class PurgedAnswer(Struct):
+    """The number of jobs that were deleted, and of those that could not be."""
+
+    purged_count: Count
+    skipped: Count
+    states: list[str]
+
+
+# Rate limits
+
+
+class ConcurrencyStateBody(Struct):
+    """A concurrency limit and its use."""
+
+    limit: Count
+    active: Count
+    available: Count
+
+
+class RateStateBody(RateBody, kw_only=True):
+    """A rate limit and its use in the present window."""
+
+    current_count: Count
+    window_resets_at: Timestamp | UnsetType = UNSET
+
+
+class ThrottleStateBody(RateBody, kw_only=True):
+    """A throttle, and when the next job may start."""
+
+    next_allowed_at: Timestamp
+
+
+class OverrideBody(Struct):
+    """The limits that an override replaces, and when it ends."""
+
+    original: LimitsBody
+    expires_at: Timestamp | UnsetType = UNSET
+
+
+class LimitAnswer(Struct):
+    """The limits of a key and their use.
+
+    Spec: ojs-rate-limiting 10.1
+    """
+
+    key: str
+    on_limit: OnLimit
+    waiting_count: Count
+    concurrency: ConcurrencyStateBody | UnsetType = UNSET
+    rate: RateStateBody | UnsetType = UNSET
+    throttle: ThrottleStateBody | UnsetType = UNSET
+    blocked_until: Timestamp | UnsetType = UNSET
+    override: OverrideBody | UnsetType = UNSET
+
+
+class LimitPageAnswer(Struct):
+    """A page of the limits."""
+
+    items: list[LimitAnswer]
+    pagination: NumberedPaginationBody
+
+
+def show_limit(state: LimitState) -> LimitAnswer:
+    """Return the JSON form of a limit and its use."""
+    limit, now, allowed = state.limit, state.now, state.limit.in_force(state.now)
+    shown = LimitAnswer(called(limit.key), limit.on_limit, state.waiting)
+    if allowed.concurrency is not None:
+        available = max(0, allowed.concurrency - state.active)
+        shown.concurrency = ConcurrencyStateBody(allowed.concurrency, state.active, available)
+    if allowed.rate is not None:
+        used, period = limit.used(allowed.rate, now), format_duration(allowed.rate.period)
+        resets_at = format_timestamp(limit.window_started_at + allowed.rate.period) if used else UNSET
+        shown.rate = RateStateBody(allowed.rate.limit, period, current_count=used, window_resets_at=resets_at)
+    if allowed.throttle is not None:
+        next_at, period = format_timestamp(max(now, limit.next_start_at)), format_duration(allowed.throttle.period)
+        shown.throttle = ThrottleStateBody(allowed.throttle.limit, period, next_allowed_at=next_at)
+    if limit.blocked_until > now:
+        shown.blocked_until = format_timestamp(limit.blocked_until)
+    if limit.overridden(now):
+        until = UNSET if limit.override_until is None else format_timestamp(limit.override_until)
+        shown.override = OverrideBody(show_limits(limit.own), until)
+    return shown
+
+
+# Pools
+
+
+class PoolStateBody(Struct):
+    """A pool with its numbers of active workers and jobs.
+
+    Spec: ojs-fair-scheduling 10
+    """
+
+    name: str
+    queues: tuple[str, ...]
+    concurrency: int | None
+    strategy: FairnessStrategy
+    isolated: bool
+    active_workers: Count
+    active_jobs: Count
+    created_at: Timestamp
+    updated_at: Timestamp
+    weights: dict[str, float] | UnsetType = UNSET
+    starvation_prevention: StarvationPreventionBody | UnsetType = UNSET
+
+
+def show_pool(one: PoolOverview) -> PoolStateBody:
+    """Return the JSON form of a pool."""
+    pool, sharing = one.pool, one.pool.sharing
+    shown = PoolStateBody(
+        name=pool.name,
+        queues=pool.queues,
+        concurrency=pool.concurrency,
+        strategy=sharing.strategy,
+        isolated=pool.isolated,
+        active_workers=one.active_workers,
+        active_jobs=one.active_jobs,
+        created_at=format_timestamp(pool.created_at),
+        updated_at=format_timestamp(pool.updated_at),
+    )
+    if sharing.strategy == "weighted":
+        shown.weights = {queue: sharing.weight(queue) for queue in pool.queues}
+    if sharing.rotation is not None:
+        shown.starvation_prevention = StarvationPreventionBody(
+            True, format_duration(sharing.rotation), sharing.least_share
+        )
+    return shown
+
+
+class PoolAnswer(Struct):
+    """One pool."""
+
+    pool: PoolStateBody
+
+
+class PoolsAnswer(Struct):
+    """All pools."""
+
+    items: list[PoolStateBody]
+
+
+class DispatchedQueueBody(Struct):
+    """The jobs claimed from a queue in the last minute."""
+
+    name: str
+    dispatch_count_1m: Count
+    dispatch_ratio_1m: float
+    avg_wait_ms: Count
+    active_jobs: Count
+
+
+class DispatchedBody(Struct):
+    """The jobs claimed from each queue in the window, an ISO 8601 duration."""
+
+    queues: list[DispatchedQueueBody]
+    window: str = "PT1M"
+
+
+class DispatchedAnswer(DispatchedBody, kw_only=True):
+    """The jobs claimed from each queue in the last minute."""
+
+    stats: DispatchedBody

@@ -1,0 +1,100 @@
+"""The JSON of answers about workflows and their definitions."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import PaginationBody, Timestamp
+from ojster.workflows.definition import Definition
+from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.notes import Note
+from ojster.workflows.properties import Properties
+from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
+
+
+class WorkflowAnswer(Struct):
+    """One workflow."""
+
+    workflow: WorkflowInfo
+
+
+class WorkflowsAnswer(Struct):
+    """A page of workflows without their steps."""
+
+    workflows: list[WorkflowInfo]
+    pagination: PaginationBody
+
+
+class WorkflowStatusAnswer(Struct):
+    """The results of ended steps, and the current steps."""
+
+    status: WorkflowStatus
+
+
+class WorkflowStatisticsAnswer(Struct):
+    """Numbers of workflows by state and by age."""
+
+    statistics: WorkflowStatistics
+
+
+class PropertiesAnswer(Struct):
+    """The shared properties of a workflow."""
+
+    properties: Properties
+
+
+class NoteAnswer(Struct):
+    """One note."""
+
+    note: Note
+
+
+class NotesAnswer(Struct):
+    """The notes of a workflow or a job, oldest first."""
+
+    notes: list[Note]
+
+
+class DefinitionInfo(Struct):
+    """A version of a workflow definition."""
+
+    name: str
+    version: int
+    workflow: Raw
+    hashes: dict[str, str]
+    created_at: Timestamp
+    params_schema: Raw | UnsetType = UNSET
+
+
+def show_definition(found: Definition) -> DefinitionInfo:
+    """Return the JSON form of a version of a definition."""
+    return DefinitionInfo(
+        called(found.name),
+        found.version,
+        Raw(found.body),
+        found.hashes,
+        format_timestamp(found.created_at),
+        UNSET if found.params_schema is None else Raw(found.params_schema),
+    )
+
+
+class DefinitionAnswer(Struct):
+    """One version of a definition."""
+
+    definition: DefinitionInfo
+
+
+class DefinitionsAnswer(Struct):
+    """A page of definitions, each with its latest version."""
+
+    definitions: list[DefinitionInfo]
+    pagination: PaginationBody
+
+
+def read_definition(shown: DefinitionInfo) -> Definition:
+    """Return the version of a definition with this JSON form."""
+    schema = None if isinstance(shown.params_schema, UnsetType) else bytes(shown.params_schema)
+    created_at = parse_timestamp(shown.created_at)
+    return Definition(shown.name, shown.version, bytes(shown.workflow), schema, shown.hashes, created_at)
