@@ -31,6 +31,7 @@ from ojster.storage.call import Operation
 from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
+from tests.answers import check_all_answers
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -61,6 +62,14 @@ class Clock:
     def advance(self, seconds: float) -> None:
         """Advance the clock by ``seconds``."""
         self.now += round(seconds * SECOND)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_answer_is_checked() -> Iterator[None]:
+    """Check the answers of all servers in this process against the types that their routes declare."""
+    with pytest.MonkeyPatch.context() as patch:
+        check_all_answers(patch)
+        yield
 
 
 @pytest.fixture

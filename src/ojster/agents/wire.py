@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from ojster.agents.attributes import AgentState
 from ojster.core.wire import (
     Count,
     Identifier,
@@ -28,6 +29,16 @@ class AgentUsageBody(Struct):
     tool_result: dict[str, Json] | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
+
+
+class AgentUsageAnswer(Struct):
+    """The tokens that an agent's job has used, its budget, and what is left of it."""
+
+    job_id: str
+    tokens_used: int
+    token_budget: int | None
+    tokens_left: int | None
+    agent: AgentState
 
 
 AGENT_USAGE: Final = msgspec.json.Decoder(AgentUsageBody)

@@ -72,9 +72,18 @@ class Connection:
         """Make a request; return the members of its answer. See ``request``."""
         return read_members(await self.request(method, path, body, wait=wait, patience=patience, also=also))
 
-    async def ask(self, kind: type[T], method: str, path: str, body: Any = None) -> T:
+    async def ask(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        wait: float = 0.0,
+        patience: float | None = None,
+    ) -> T:
         """Make a request; return its answer, of the type ``kind`` in a ``wire`` module. See ``request``."""
-        raw = await self.request(method, path, body)
+        raw = await self.request(method, path, body, wait=wait, patience=patience)
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.ValidationError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -14,6 +14,15 @@ from ojster.client.connection import (
 )
 from ojster.collections.items import ITEM_QUERY, Item, Lookup, NewItem, Where
 from ojster.collections.named import Collection
+from ojster.collections.wire import (
+    CollectionAnswer,
+    CollectionBody,
+    CollectionsAnswer,
+    ItemAnswer,
+    ItemBody,
+    ItemsAnswer,
+)
+from ojster.core.wire import Json
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -23,14 +32,12 @@ class RemoteCollections(RemoteCapability):
 
     async def create(self, name: str, description: str | None = None) -> Collection:
         """Create a named collection."""
-        answer = await self._connection.call("POST", "/collections", {"name": name, "description": description})
-        return msgspec.json.decode(answer["collection"], type=Collection)
+        body = CollectionBody(name, description)
+        return (await self._connection.ask(CollectionAnswer, "POST", "/collections", body)).collection
 
     async def all(self) -> list[Collection]:
         """Return all named collections."""
-        return msgspec.json.decode(
-            (await self._connection.call("GET", "/collections"))["collections"], type=list[Collection]
-        )
+        return (await self._connection.ask(CollectionsAnswer, "GET", "/collections")).collections
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a named collection."""
@@ -38,31 +45,29 @@ class RemoteCollections(RemoteCapability):
 
     async def add(self, where: Where, item: NewItem) -> Item:
         """Add an item to a collection."""
-        body = {
-            "name": item.name,
-            "data": msgspec.Raw(item.data),
-            "category": item.category,
-            "replace": item.replace,
-            "file": item.file_id,
-            "filename": item.filename,
-            "content_type": item.content_type,
-        }
-        return msgspec.json.decode((await self._connection.call("POST", _items_path(where), body))["item"], type=Item)
+        body = ItemBody(
+            item.name,
+            msgspec.Raw(item.data),
+            item.category,
+            item.replace,
+            item.file_id,
+            item.filename,
+            item.content_type,
+        )
+        return (await self._connection.ask(ItemAnswer, "POST", _items_path(where), body)).item
 
     async def remove(self, where: Where, name: str) -> Item:
         """Remove an item from a collection."""
-        answer = await self._connection.call("DELETE", _items_path(where, name))
-        return msgspec.json.decode(answer["item"], type=Item)
+        return (await self._connection.ask(ItemAnswer, "DELETE", _items_path(where, name))).item
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
         """Return the items of a collection that match ``lookup``; with ``history``, removed and replaced ones too."""
         wanted = msgspec.structs.asdict(lookup) if lookup is not None else {}
-        query: dict[str, Any] = {name: wanted.get(name) for name in ITEM_QUERY}
+        query: dict[str, Json] = {name: wanted.get(name) for name in ITEM_QUERY}
         query["data"] = _encode(wanted["data"]).decode() if wanted.get("data") else None
         query["history"] = "true" if history else None
         given = {name: value for name, value in query.items() if value is not None}
-        answer = await self._connection.call("GET", _items_path(where, query=given))
-        return msgspec.json.decode(answer["items"], type=list[Item])
+        return (await self._connection.ask(ItemsAnswer, "GET", _items_path(where, query=given))).items
 
 
 def _items_path(where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
 from ojster.collections.items import ITEM_QUERY, Lookup, NewItem, Where
-from ojster.collections.wire import COLLECTION, ITEM, CollectionBody, ItemBody
+from ojster.collections.wire import (
+    COLLECTION,
+    ITEM,
+    CollectionAnswer,
+    CollectionBody,
+    CollectionsAnswer,
+    ItemAnswer,
+    ItemBody,
+    ItemsAnswer,
+)
 from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.wire import DeletedAnswer, Json
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
@@ -18,19 +28,19 @@ async def create_collection(exchange: HttpRequest) -> Answer:
     """Create a named collection."""
     body = await exchange.read(COLLECTION)
     made = await exchange.engine.collections.create(body.name, body.description)
-    return Answer(encode({"collection": made}), 201)
+    return Answer(encode(CollectionAnswer(made)), 201)
 
 
 async def list_collections(exchange: HttpRequest) -> Answer:
     """List the named collections with their numbers of items."""
-    return Answer(encode({"collections": await exchange.engine.collections.all()}))
+    return Answer(encode(CollectionsAnswer(await exchange.engine.collections.all())))
 
 
 async def delete_collection(exchange: HttpRequest) -> Answer:
     """Delete a named collection with its history. A collection with items requires ``force=true``."""
     name = exchange.path["name"]
     await exchange.engine.collections.delete(name, force=exchange.query.get("force") == "true")
-    return Answer(encode({"deleted": True, "name": name}))
+    return Answer(encode(DeletedAnswer(name)))
 
 
 async def add_item(exchange: HttpRequest) -> Answer:
@@ -41,7 +51,7 @@ async def add_item(exchange: HttpRequest) -> Answer:
     body = await exchange.read(ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
     item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
-    return Answer(encode({"item": await exchange.engine.collections.add(_where(exchange), item)}), 201)
+    return Answer(encode(ItemAnswer(await exchange.engine.collections.add(_where(exchange), item))), 201)
 
 
 async def list_items(exchange: HttpRequest) -> Answer:
@@ -50,16 +60,16 @@ async def list_items(exchange: HttpRequest) -> Answer:
     ``data`` is a JSON object whose members and values an item's data must contain. The answer has at most 1,001 items.
     """
     query = exchange.query
-    data: dict[str, Any] = {}
+    data: dict[str, Json] = {}
     if "data" in query:
         try:
-            data = msgspec.json.decode(query["data"], type=dict[str, Any])
+            data = msgspec.json.decode(query["data"], type=dict[str, Json])
         except msgspec.DecodeError:
             raise InvalidRequest("'data' must be a JSON object.", field="data") from None
     name, start, end, part, category = (query.get(name) for name in ITEM_QUERY[:5])
     lookup = Lookup("", name, start, end, part, category, data)
     found = await exchange.engine.collections.items(_where(exchange), lookup, history=query.get("history") == "true")
-    return Answer(encode({"items": found}))
+    return Answer(encode(ItemsAnswer(found)))
 
 
 async def show_item(exchange: HttpRequest) -> Answer:
@@ -68,12 +78,13 @@ async def show_item(exchange: HttpRequest) -> Answer:
     found = await exchange.engine.collections.items(_where(exchange), Lookup("", name))
     if not found:
         raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
-    return Answer(encode({"item": found[0]}))
+    return Answer(encode(ItemAnswer(found[0])))
 
 
 async def remove_item(exchange: HttpRequest) -> Answer:
     """Remove an item from a collection. Its history keeps the item."""
-    return Answer(encode({"item": await exchange.engine.collections.remove(_where(exchange), exchange.path["item"])}))
+    item = await exchange.engine.collections.remove(_where(exchange), exchange.path["item"])
+    return Answer(encode(ItemAnswer(item)))
 
 
 def _where(exchange: HttpRequest) -> Where:
@@ -85,17 +96,17 @@ def _where(exchange: HttpRequest) -> Where:
 _TAG: Final = "Collections"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/collections", create_collection, _TAG, CollectionBody, status=201),
-    Route("GET", f"{BASE}/collections", list_collections, _TAG),
-    Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, query=("force",)),
+    Route("POST", f"{BASE}/collections", create_collection, _TAG, CollectionBody, CollectionAnswer, status=201),
+    Route("GET", f"{BASE}/collections", list_collections, _TAG, answer=CollectionsAnswer),
+    Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, answer=DeletedAnswer, query=("force",)),
     *(
         route
         for base in (f"{BASE}/collections/{{name}}", f"{BASE}/workflows/{{id}}", f"{BASE}/jobs/{{job}}")
         for route in (
-            Route("GET", f"{base}/items", list_items, _TAG, query=ITEM_QUERY),
-            Route("POST", f"{base}/items", add_item, _TAG, ItemBody, status=201),
-            Route("GET", f"{base}/items/{{item}}", show_item, _TAG),
-            Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG),
+            Route("GET", f"{base}/items", list_items, _TAG, answer=ItemsAnswer, query=ITEM_QUERY),
+            Route("POST", f"{base}/items", add_item, _TAG, ItemBody, ItemAnswer, status=201),
+            Route("GET", f"{base}/items/{{item}}", show_item, _TAG, answer=ItemAnswer),
+            Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG, answer=ItemAnswer),
         )
     ),
 )

@@ -7,6 +7,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ojster.collections.items import Item
+from ojster.collections.named import Collection
+
 
 class CollectionBody(Struct, forbid_unknown_fields=True):
     """A named collection."""
@@ -25,6 +28,30 @@ class ItemBody(Struct, forbid_unknown_fields=True):
     file: Annotated[str, Meta(description="Id of a file, which makes the item an artifact.")] | None = None
     filename: Annotated[str, Meta(description="Name of the file in the item.")] | None = None
     content_type: Annotated[str, Meta(description="Media type of the file.")] | None = None
+
+
+class CollectionAnswer(Struct):
+    """One named collection."""
+
+    collection: Collection
+
+
+class CollectionsAnswer(Struct):
+    """The named collections."""
+
+    collections: list[Collection]
+
+
+class ItemAnswer(Struct):
+    """One item."""
+
+    item: Item
+
+
+class ItemsAnswer(Struct):
+    """Items of a collection."""
+
+    items: list[Item]
 
 
 COLLECTION: Final = msgspec.json.Decoder(CollectionBody)

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.timestamps import format_timestamp, parse_timestamp
 
 MOST_ADDRESSES: Final = 50
 MAX_SUBJECT_LENGTH: Final = 500
@@ -38,35 +37,6 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str | None = None
     secret: str | None = None
     created_at: int = 0
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return its JSON form, without the secret."""
-        shown = {
-            name: value
-            for name, value in (
-                ("from", self.sender),
-                ("to", list(self.to)),
-                ("cc", list(self.cc)),
-                ("subject", self.subject),
-                ("url", self.url),
-            )
-            if value
-        }
-        return {"name": self.name, "method": self.method, "created_at": format_timestamp(self.created_at)} | shown
-
-
-def read_channel(shown: dict[str, Any]) -> Channel:
-    """Return the channel with this JSON form; the inverse of ``Channel.to_wire``."""
-    return Channel(
-        shown["name"],
-        shown["method"],
-        shown.get("from"),
-        tuple(shown.get("to", ())),
-        tuple(shown.get("cc", ())),
-        shown.get("subject"),
-        shown.get("url"),
-        created_at=parse_timestamp(shown["created_at"]),
-    )
 
 
 def check_channel(channel: Channel) -> Channel:

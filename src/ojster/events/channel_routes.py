@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.core.wire import DeletedAnswer
 from ojster.events.channel import Channel
 from ojster.events.webhooks import new_secret
-from ojster.events.wire import CHANNEL, ChannelBody
+from ojster.events.wire import CHANNEL, ChannelAnswer, ChannelBody, ChannelsAnswer, show_channel
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
@@ -22,25 +23,25 @@ async def put_channel(exchange: HttpRequest) -> Answer:
     now = exchange.engine.database.clock()
     channel = Channel(name, body.method, body.sender, to, cc, body.subject, body.url, secret, now)
     is_new = await exchange.engine.events.put_channel(channel)
-    shown = channel.to_wire() | ({} if secret is None else {"secret": secret})
-    return Answer(encode({"channel": shown}), 201 if is_new else 200)
+    return Answer(encode(ChannelAnswer(show_channel(channel, secret))), 201 if is_new else 200)
 
 
 async def list_channels(exchange: HttpRequest) -> Answer:
     """List the channels, without their secrets."""
-    return Answer(encode({"channels": [one.to_wire() for one in await exchange.engine.events.channels()]}))
+    found = await exchange.engine.events.channels()
+    return Answer(encode(ChannelsAnswer([show_channel(one) for one in found])))
 
 
 async def delete_channel(exchange: HttpRequest) -> Answer:
     """Delete a channel and drop its pending notifications."""
     await exchange.engine.events.delete_channel(exchange.path["name"])
-    return Answer(encode({"deleted": True, "name": exchange.path["name"]}))
+    return Answer(encode(DeletedAnswer(exchange.path["name"])))
 
 
 _TAG: Final = "Notifications"
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/channels", list_channels, _TAG),
-    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, ChannelBody),
-    Route("DELETE", f"{BASE}/channels/{{name}}", delete_channel, _TAG),
+    Route("GET", f"{BASE}/channels", list_channels, _TAG, answer=ChannelsAnswer),
+    Route("PUT", f"{BASE}/channels/{{name}}", put_channel, _TAG, ChannelBody, ChannelAnswer),
+    Route("DELETE", f"{BASE}/channels/{{name}}", delete_channel, _TAG, answer=DeletedAnswer),
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 
 import click
+import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.core.timestamps import system_clock
 from ojster.events.channel import Channel
 from ojster.events.webhooks import new_secret
+from ojster.events.wire import show_channel
 
 SECRET_VARIABLE = "OJSTER_CHANNEL_SECRET"  # noqa: S105  (a name)
 
@@ -40,7 +42,7 @@ def put_email(
     """Create or change a channel that sends e-mail through the server's --smtp server."""
     channel = Channel(name, "email", sender, to, cc, subject, created_at=system_clock())
     ask(url, lambda client: client.events.put_channel(channel), makes=True)
-    done(f"The channel {name} sends e-mail to {', '.join(to)}.", as_json, channel.to_wire())
+    done(f"The channel {name} sends e-mail to {', '.join(to)}.", as_json, msgspec.to_builtins(show_channel(channel)))
 
 
 @channels.command("webhook", epilog=examples("ojster channels webhook chat https://chat.example.com/hooks/jobs"))
@@ -56,7 +58,7 @@ def put_webhook(name: str, address: str, url: str, as_json: bool) -> None:
     secret = os.environ.get(SECRET_VARIABLE) or new_secret()
     channel = Channel(name, "webhook", url=address, secret=secret, created_at=system_clock())
     ask(url, lambda client: client.events.put_channel(channel), makes=True)
-    done(secret, as_json, channel.to_wire() | {"secret": secret})
+    done(secret, as_json, msgspec.to_builtins(show_channel(channel, secret)))
 
 
 @channels.command("list", epilog=examples("ojster channels list"))
@@ -66,7 +68,7 @@ def list_channels(url: str, as_json: bool) -> None:
     """List the channels."""
     found = ask(url, lambda client: client.events.channels())
     if as_json:
-        print_json({"channels": [one.to_wire() for one in found]})
+        print_json({"channels": [msgspec.to_builtins(show_channel(one)) for one in found]})
         return
     rows = [(one.name, one.method, one.url or ", ".join(one.to), one.sender, one.subject) for one in found]
     print_table(("name", "method", "to", "from", "subject"), rows, "There are no channels.")

@@ -5,7 +5,7 @@ Spec: ojs-webhooks 10
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx
 import msgspec
@@ -17,7 +17,7 @@ from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
-from ojster.events import webhooks
+from ojster.events import webhooks, wire
 from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import Refused
 from ojster.events.webhooks import Change
@@ -54,20 +54,22 @@ async def create_subscription(exchange: HttpRequest) -> Answer:
         tenant=exchange.engine.scope.tenant,
     )
     await exchange.engine.scope.do(webhooks.subscribe, subscription)
-    return _answer(_shown(subscription) | {"secret": subscription.secret}, 201)
+    shown = wire.show_subscription(subscription)
+    shown.secret = subscription.secret
+    return _answer(shown, 201)
 
 
 async def list_subscriptions(exchange: HttpRequest) -> Answer:
     """List the subscriptions, oldest first."""
     engine = exchange.engine
     found = await engine.scope.look(webhooks.list_subscriptions, None)
-    shown = [_shown(one) for one in found if engine.scope.tenant in (None, one.tenant)]
-    return Answer(encode({"subscriptions": shown}))
+    shown = [wire.show_subscription(one) for one in found if engine.scope.tenant in (None, one.tenant)]
+    return Answer(encode(wire.SubscriptionsAnswer(shown)))
 
 
 async def show_subscription(exchange: HttpRequest) -> Answer:
     """Show a subscription, without its secret."""
-    return _answer(_shown(await _find(exchange)))
+    return _answer(wire.show_subscription(await _find(exchange)))
 
 
 async def change_subscription(exchange: HttpRequest) -> Answer:
@@ -88,22 +90,23 @@ async def change_subscription(exchange: HttpRequest) -> Answer:
         chosen = body.filter or EventFilterBody()
         members |= {"queues": tuple(chosen.queues), "job_types": tuple(chosen.job_types)}
     changed = await exchange.engine.scope.do(webhooks.change_subscriptions, Change(exchange.path["id"], members))
-    return _answer(_shown(changed))
+    return _answer(wire.show_subscription(changed))
 
 
 async def delete_subscription(exchange: HttpRequest) -> Answer:
     """Delete a subscription and drop its pending deliveries."""
     await _find(exchange)
     gone = await exchange.engine.scope.do(webhooks.unsubscribe, exchange.path["id"])
-    return Answer(encode({"deleted": True, "id": gone.id}))
+    return Answer(encode(wire.DeletedSubscriptionAnswer(gone.id)))
 
 
 async def rotate_secret(exchange: HttpRequest) -> Answer:
     """Give a subscription a new secret; for a day, deliveries are signed with both."""
     await _find(exchange)
     changed = await exchange.engine.scope.do(webhooks.change_subscriptions, Change(exchange.path["id"], rotate=True))
-    shown = _shown(changed) | {"secret": changed.secret}
-    return _answer(shown | {"former_secret_expires_at": format_timestamp(changed.former_until)})
+    shown = wire.show_subscription(changed)
+    shown.secret, shown.former_secret_expires_at = changed.secret, format_timestamp(changed.former_until)
+    return _answer(shown)
 
 
 async def test_subscription(exchange: HttpRequest) -> Answer:
@@ -116,14 +119,9 @@ async def test_subscription(exchange: HttpRequest) -> Answer:
     try:
         answered = await exchange.sender.send(subscription, described, f"del_{new_id()}")
     except (Refused, httpx.HTTPError, OSError, TimeoutError) as error:
-        return Answer(encode({"success": False, "error": str(error) or type(error).__name__}))
-    shown = {
-        "success": answered.succeeded,
-        "status_code": answered.status,
-        "response_time_ms": round(answered.seconds * 1000),
-        "response_body": answered.body,
-    }
-    return Answer(encode(shown))
+        return Answer(encode(wire.WebhookTestAnswer(False, error=str(error) or type(error).__name__)))
+    milliseconds = round(answered.seconds * 1000)
+    return Answer(encode(wire.WebhookTestAnswer(answered.succeeded, answered.status, milliseconds, answered.body)))
 
 
 async def _find(exchange: HttpRequest) -> Subscription:
@@ -145,20 +143,22 @@ async def list_deliveries(exchange: HttpRequest) -> Answer:
         JobFilter(states=states, queue=webhooks.QUEUE), Page(page.size, page.offset)
     )
     items = [_delivery(job) for job in found.jobs]
-    return Answer(encode({"deliveries": items, "pagination": numbered_pagination(page, found.total)}))
+    return Answer(encode(wire.DeliveriesAnswer(items, numbered_pagination(page, found.total))))
 
 
 async def show_delivery(exchange: HttpRequest) -> Answer:
     """Show a delivery with its event and the errors of its attempts."""
     job = await _find_delivery(exchange)
-    return Answer(encode(_delivery(job) | {"event": job.args[1], "errors": _decoded(job.errors) or []}))
+    shown = _delivery(job)
+    shown.event, shown.errors = job.args[1], _decoded(job.errors) or []
+    return Answer(encode(shown))
 
 
 async def retry_delivery(exchange: HttpRequest) -> Answer:
     """Retry a delivery that has failed or was cancelled."""
     job = await _find_delivery(exchange)
     again = await exchange.engine.scope.do(interventions.revive, job.id)
-    return Answer(encode({"id": f"del_{again.id}", "state": "pending"}))
+    return Answer(encode(wire.RetriedDeliveryAnswer(f"del_{again.id}")))
 
 
 async def _find_delivery(exchange: HttpRequest) -> Job:
@@ -169,27 +169,27 @@ async def _find_delivery(exchange: HttpRequest) -> Job:
     return job
 
 
-_STATES: Final[dict[str, tuple[str, ...]]] = {
+_STATES: Final[dict[Literal["pending", "delivered", "dead"], tuple[str, ...]]] = {
     "pending": tuple(state.value for state in JobState if state.value not in ("completed", "discarded", "cancelled")),
     "delivered": ("completed",),
     "dead": ("discarded", "cancelled"),
 }
 
 
-def _delivery(job: Job) -> dict[str, Any]:
+def _delivery(job: Job) -> wire.DeliveryInfo:
     state = next(name for name, states in _STATES.items() if job.state in states)
-    return {
-        "id": f"del_{job.id}",
-        "subscription_id": job.meta.get("subscription_id"),
-        "event_type": job.meta.get("event_type"),
-        "state": state,
-        "attempts": job.attempt,
-        "created_at": format_timestamp(job.created_at),
-        "next_attempt_at": format_timestamp(job.due_at) if job.state == "retryable" and job.due_at else None,
-        "finished_at": format_timestamp(job.finished_at) if job.finished_at else None,
-        "response": _decoded(job.result),
-        "error": job.error,
-    }
+    return wire.DeliveryInfo(
+        id=f"del_{job.id}",
+        subscription_id=job.meta.get("subscription_id"),
+        event_type=job.meta.get("event_type"),
+        state=state,
+        attempts=job.attempt,
+        created_at=format_timestamp(job.created_at),
+        next_attempt_at=format_timestamp(job.due_at) if job.state == "retryable" and job.due_at else None,
+        finished_at=format_timestamp(job.finished_at) if job.finished_at else None,
+        response=_decoded(job.result),
+        error=job.error,
+    )
 
 
 def _decoded(raw: bytes | None) -> Any:
@@ -203,37 +203,31 @@ def _events(given: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
-def _shown(one: Subscription) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "id": one.id,
-        "url": one.url,
-        "events": one.events,
-        "active": one.active,
-        "metadata": one.metadata,
-        "created_at": format_timestamp(one.created_at),
-    }
-    if one.queues or one.job_types:
-        shown["filter"] = {"queues": one.queues, "job_types": one.job_types}
-    return shown
-
-
-def _answer(shown: dict[str, Any], status: int = 200) -> Answer:
-    """Return a subscription bare, as in the specification, and also in a wrapper, as in its conformance suite."""
-    return Answer(encode(shown | {"subscription": shown}), status)
+def _answer(shown: wire.SubscriptionInfo, status: int = 200) -> Answer:
+    return Answer(encode(wire.SubscriptionAnswer(**msgspec.structs.asdict(shown), subscription=shown)), status)
 
 
 _SUBSCRIPTIONS: Final = f"{BASE}/webhooks/subscriptions"
 _TAG: Final = "Webhooks"
 
 ROUTES: Final = (
-    Route("POST", _SUBSCRIPTIONS, create_subscription, _TAG, SubscriptionBody, status=201),
-    Route("GET", _SUBSCRIPTIONS, list_subscriptions, _TAG),
-    Route("GET", f"{_SUBSCRIPTIONS}/{{id}}", show_subscription, _TAG),
-    Route("PATCH", f"{_SUBSCRIPTIONS}/{{id}}", change_subscription, _TAG, SubscriptionPatchBody),
-    Route("DELETE", f"{_SUBSCRIPTIONS}/{{id}}", delete_subscription, _TAG),
-    Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/test", test_subscription, _TAG),
-    Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/rotate-secret", rotate_secret, _TAG),
-    Route("GET", f"{BASE}/webhooks/deliveries", list_deliveries, _TAG, query=("state", *NUMBERED_PAGE)),
-    Route("GET", f"{BASE}/webhooks/deliveries/{{id}}", show_delivery, _TAG),
-    Route("POST", f"{BASE}/webhooks/deliveries/{{id}}/retry", retry_delivery, _TAG),
+    Route("POST", _SUBSCRIPTIONS, create_subscription, _TAG, SubscriptionBody, wire.SubscriptionAnswer, status=201),
+    Route("GET", _SUBSCRIPTIONS, list_subscriptions, _TAG, answer=wire.SubscriptionsAnswer),
+    Route("GET", f"{_SUBSCRIPTIONS}/{{id}}", show_subscription, _TAG, answer=wire.SubscriptionAnswer),
+    Route(
+        "PATCH", f"{_SUBSCRIPTIONS}/{{id}}", change_subscription, _TAG, SubscriptionPatchBody, wire.SubscriptionAnswer
+    ),
+    Route("DELETE", f"{_SUBSCRIPTIONS}/{{id}}", delete_subscription, _TAG, answer=wire.DeletedSubscriptionAnswer),
+    Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/test", test_subscription, _TAG, answer=wire.WebhookTestAnswer),
+    Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/rotate-secret", rotate_secret, _TAG, answer=wire.SubscriptionAnswer),
+    Route(
+        "GET",
+        f"{BASE}/webhooks/deliveries",
+        list_deliveries,
+        _TAG,
+        answer=wire.DeliveriesAnswer,
+        query=("state", *NUMBERED_PAGE),
+    ),
+    Route("GET", f"{BASE}/webhooks/deliveries/{{id}}", show_delivery, _TAG, answer=wire.DeliveryInfo),
+    Route("POST", f"{BASE}/webhooks/deliveries/{{id}}/retry", retry_delivery, _TAG, answer=wire.RetriedDeliveryAnswer),
 )

@@ -7,9 +7,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.wire import (
-    Json,
-)
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import Count, Json, NumberedPaginationBody, Timestamp
+from ojster.events.channel import Channel
+from ojster.events.subscription import Subscription
 
 
 class EventFilterBody(Struct):
@@ -50,6 +51,140 @@ class ChannelBody(Struct, forbid_unknown_fields=True):
     subject: str | None = None
     url: str | None = None
     secret: Annotated[str, Meta(min_length=16, max_length=256)] | None = None
+
+
+class SubscriptionInfo(Struct):
+    """A webhook subscription. ``secret`` is shown when it is made and when it changes.
+
+    Spec: ojs-webhooks 5.1
+    """
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    active: bool
+    metadata: dict[str, Json]
+    created_at: Timestamp
+    filter: EventFilterBody | UnsetType = UNSET
+    secret: str | UnsetType = UNSET
+    former_secret_expires_at: Timestamp | UnsetType = UNSET
+
+
+class SubscriptionAnswer(SubscriptionInfo, kw_only=True):
+    """A webhook subscription bare, as in the specification, and also in a wrapper, as in its conformance suite."""
+
+    subscription: SubscriptionInfo
+
+
+class SubscriptionsAnswer(Struct):
+    """Webhook subscriptions, oldest first."""
+
+    subscriptions: list[SubscriptionInfo]
+
+
+def show_subscription(one: Subscription) -> SubscriptionInfo:
+    """Return the JSON form of a webhook subscription, without its secret."""
+    shown = SubscriptionInfo(one.id, one.url, one.events, one.active, one.metadata, format_timestamp(one.created_at))
+    if one.queues or one.job_types:
+        shown.filter = EventFilterBody(list(one.queues), list(one.job_types))
+    return shown
+
+
+class DeletedSubscriptionAnswer(Struct):
+    """A webhook subscription that was deleted."""
+
+    id: str
+    deleted: Literal[True] = True
+
+
+class WebhookTestAnswer(Struct):
+    """The answer of a webhook's endpoint to a test, or why there was none."""
+
+    success: bool
+    status_code: int | UnsetType = UNSET
+    response_time_ms: int | UnsetType = UNSET
+    response_body: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+
+class DeliveryInfo(Struct):
+    """A delivery of an event to a webhook."""
+
+    id: str
+    subscription_id: str | None
+    event_type: str | None
+    state: Literal["pending", "delivered", "dead"]
+    attempts: Count
+    created_at: Timestamp
+    next_attempt_at: Timestamp | None
+    finished_at: Timestamp | None
+    response: Json
+    error: dict[str, Json] | None
+    event: Json | UnsetType = UNSET
+    errors: list[Json] | UnsetType = UNSET
+
+
+class DeliveriesAnswer(Struct):
+    """A page of deliveries, newest first."""
+
+    deliveries: list[DeliveryInfo]
+    pagination: NumberedPaginationBody
+
+
+class RetriedDeliveryAnswer(Struct):
+    """A delivery that is tried again."""
+
+    id: str
+    state: Literal["pending"] = "pending"
+
+
+class ChannelInfo(Struct, omit_defaults=True):
+    """A notification channel. ``secret`` is shown when it is made and when it changes."""
+
+    name: str
+    method: Literal["email", "webhook"]
+    created_at: Timestamp
+    sender: str | None = msgspec.field(default=None, name="from")
+    to: tuple[str, ...] = ()
+    cc: tuple[str, ...] = ()
+    subject: str | None = None
+    url: str | None = None
+    secret: str | UnsetType = UNSET
+
+
+class ChannelAnswer(Struct):
+    """One notification channel."""
+
+    channel: ChannelInfo
+
+
+class ChannelsAnswer(Struct):
+    """The notification channels."""
+
+    channels: list[ChannelInfo]
+
+
+def show_channel(channel: Channel, secret: str | None = None) -> ChannelInfo:
+    """Return the JSON form of a notification channel, with the secret only if it is given."""
+    return ChannelInfo(
+        channel.name,
+        channel.method,
+        format_timestamp(channel.created_at),
+        channel.sender,
+        channel.to,
+        channel.cc,
+        channel.subject,
+        channel.url,
+        UNSET if secret is None else secret,
+    )
+
+
+def read_channel(shown: ChannelInfo) -> Channel:
+    """Return the channel with this JSON form."""
+    created_at = parse_timestamp(shown.created_at)
+    return Channel(
+        shown.name, shown.method, shown.sender, shown.to, shown.cc, shown.subject, shown.url, created_at=created_at
+    )
 
 
 SUBSCRIPTION: Final = msgspec.json.Decoder(SubscriptionBody)

@@ -11,10 +11,11 @@ import msgspec
 
 from ojster.client.connection import (
     RemoteCapability,
+    content_of,
     members_of,
 )
-from ojster.core.json_objects import Members
 from ojster.files.file import OCTET_STREAM, File, NewFile
+from ojster.files.wire import FileAnswer, FilesAnswer
 
 _TRANSFER_TIMEOUT: Final = httpx.Timeout(60.0, connect=5.0, read=600.0)
 """Timeouts of file transfers, in seconds. The server may read the whole file before it answers."""
@@ -25,18 +26,18 @@ class RemoteFiles(RemoteCapability):
 
     async def create(self, new: NewFile) -> File:
         """Start the upload of a file; a file that is already stored is returned complete."""
-        return _file(await self._connection.call("POST", "/files", new))
+        return (await self._connection.ask(FileAnswer, "POST", "/files", new)).file
 
     async def find(self, file_id: str, job_id: str | None = None) -> File:
         """Return a file, or the state of its upload; with ``job_id``, only a file of the job's workspace."""
         query = "" if job_id is None else f"?{urlencode({'job_id': job_id})}"
-        return _file(await self._connection.call("GET", f"/files/{quote(file_id, safe='')}{query}"))
+        path = f"/files/{quote(file_id, safe='')}{query}"
+        return (await self._connection.ask(FileAnswer, "GET", path)).file
 
     async def select(self, limit: int = 50, before: str | None = None) -> list[File]:
         """Return files, newest first."""
         query = {"limit": limit} | ({} if before is None else {"before": before})
-        answer = await self._connection.call("GET", f"/files?{urlencode(query)}")
-        return msgspec.json.decode(answer["files"], type=list[File])
+        return (await self._connection.ask(FilesAnswer, "GET", f"/files?{urlencode(query)}")).files
 
     async def delete(self, file_id: str) -> None:
         """Delete a file without references."""
@@ -52,7 +53,7 @@ class RemoteFiles(RemoteCapability):
             )
         except httpx.TransportError as error:
             raise self._connection.unreachable(error) from None
-        return _file(members_of(response))
+        return msgspec.json.decode(content_of(response), type=FileAnswer).file
 
     async def read(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes of a file, from ``start``, as a stream. Not retried."""
@@ -72,7 +73,3 @@ class RemoteFiles(RemoteCapability):
                     yield some
         except httpx.TransportError as error:
             raise self._connection.unreachable(error) from None
-
-
-def _file(answer: Members) -> File:
-    return msgspec.json.decode(answer["file"], type=File)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from ojster.core.errors import InvalidRequest
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.service import UploadInterruptedError, range_of
-from ojster.files.wire import FILE, FileBody
+from ojster.files.wire import FILE, DeletedFileAnswer, FileAnswer, FileBody, FilesAnswer
 from ojster.server.pages import whole
 from ojster.server.request import Answer, Header, HttpRequest, encode
 from ojster.server.route import BASE, Route
@@ -74,7 +74,7 @@ async def list_files(exchange: HttpRequest) -> Answer:
     """List files, newest first, at most 200; with ``before``, only files created before that one."""
     query = exchange.query
     found = await exchange.engine.files.select(whole(query, "limit", 50, 1), query.get("before"))
-    return Answer(encode({"files": found}))
+    return Answer(encode(FilesAnswer(found)))
 
 
 async def read_file(exchange: HttpRequest) -> Answer:
@@ -108,7 +108,7 @@ async def read_file(exchange: HttpRequest) -> Answer:
 async def delete_file(exchange: HttpRequest) -> Answer:
     """Delete a file that no collection item refers to."""
     await exchange.engine.files.delete(exchange.path["id"])
-    return Answer(encode({"deleted": True, "id": exchange.path["id"]}))
+    return Answer(encode(DeletedFileAnswer(exchange.path["id"])))
 
 
 async def _pieces(exchange: HttpRequest) -> AsyncIterator[bytes]:
@@ -132,17 +132,19 @@ def _answer(file: File, status: int = 200) -> Answer:
         headers.append((b"location", f"{BASE}/files/{file.id}".encode()))
     if file.size is not None:
         headers.append((b"upload-length", b"%d" % file.size))
-    return Answer(encode({"file": file}), status, headers)
+    return Answer(encode(FileAnswer(file)), status, headers)
 
 
 _TAG: Final = "Files"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/files", create_file, _TAG, FileBody, status=201),
-    Route("PUT", f"{BASE}/files", put_file, _TAG, status=201, query=("filename", "sha256", "job_id")),
-    Route("GET", f"{BASE}/files", list_files, _TAG, query=("limit", "before")),
-    Route("GET", f"{BASE}/files/{{id}}", show_file, _TAG, query=("job_id",)),
-    Route("PATCH", f"{BASE}/files/{{id}}", write_file, _TAG),
+    Route("POST", f"{BASE}/files", create_file, _TAG, FileBody, FileAnswer, status=201),
+    Route(
+        "PUT", f"{BASE}/files", put_file, _TAG, answer=FileAnswer, status=201, query=("filename", "sha256", "job_id")
+    ),
+    Route("GET", f"{BASE}/files", list_files, _TAG, answer=FilesAnswer, query=("limit", "before")),
+    Route("GET", f"{BASE}/files/{{id}}", show_file, _TAG, answer=FileAnswer, query=("job_id",)),
+    Route("PATCH", f"{BASE}/files/{{id}}", write_file, _TAG, answer=FileAnswer),
     Route("GET", f"{BASE}/files/{{id}}/content", read_file, _TAG),
-    Route("DELETE", f"{BASE}/files/{{id}}", delete_file, _TAG),
+    Route("DELETE", f"{BASE}/files/{{id}}", delete_file, _TAG, answer=DeletedFileAnswer),
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from ojster.files.file import OCTET_STREAM
+from ojster.files.file import OCTET_STREAM, File
 
 
 class FileBody(Struct, forbid_unknown_fields=True):
@@ -18,6 +18,25 @@ class FileBody(Struct, forbid_unknown_fields=True):
     content_type: str = OCTET_STREAM
     filename: str | None = None
     job_id: Annotated[str, Meta(description="Id of the job that the file belongs to.")] | None = None
+
+
+class FileAnswer(Struct):
+    """One file, or the progress of its upload."""
+
+    file: File
+
+
+class FilesAnswer(Struct):
+    """Files, newest first."""
+
+    files: list[File]
+
+
+class DeletedFileAnswer(Struct):
+    """A file that was deleted."""
+
+    id: str
+    deleted: Literal[True] = True
 
 
 FILE: Final = msgspec.json.Decoder(FileBody)

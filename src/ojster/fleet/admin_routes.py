@@ -5,12 +5,17 @@ Spec: ojs-admin-api 8
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from ojster.core.timestamps import format_timestamp
 from ojster.fleet import workers
+from ojster.fleet.answer_wire import (
+    AdminWorkerBody,
+    AdminWorkersAnswer,
+    DeregisteredWorkerAnswer,
+    UnrunnableAnswer,
+    WorkerCountsBody,
+)
+from ojster.fleet.answer_wire import show_admin_worker as show_worker
 from ojster.fleet.workers import Worker
 from ojster.jobs.admin_routes import summary
 from ojster.server.admin import ADMIN, TAG
@@ -21,20 +26,20 @@ from ojster.server.route import NUMBERED_PAGE, Route
 
 async def list_unrunnable(exchange: HttpRequest) -> Answer:
     """List the kinds of waiting jobs that no registered worker can run, with the reasons."""
-    return Answer(encode({"unrunnable": await exchange.engine.fleet.unrunnable()}))
+    return Answer(encode(UnrunnableAnswer(await exchange.engine.fleet.unrunnable())))
 
 
 async def list_admin_workers(exchange: HttpRequest) -> Answer:
     """List the workers, most recently seen first, with counts by state."""
     page = numbered_page(exchange.query)
     found = await exchange.engine.fleet.all()
-    shown = [_worker(worker, _is_stale(exchange, worker)) for worker in found]
-    summary = {"total": len(found), "running": 0, "quiet": 0, "stale": 0}
+    shown = [show_worker(worker, stale=_is_stale(exchange, worker)) for worker in found]
+    counts = WorkerCountsBody(len(found))
     for one in shown:
-        state = one["state"] if one["state"] in summary else "quiet"
-        summary[state] += 1
+        state = one.state if one.state in ("running", "stale") else "quiet"
+        setattr(counts, state, getattr(counts, state) + 1)
     items = shown[page.offset : page.offset + page.size]
-    return Answer(encode({"items": items, "summary": summary, "pagination": numbered_pagination(page, len(found))}))
+    return Answer(encode(AdminWorkersAnswer(items, counts, numbered_pagination(page, len(found)))))
 
 
 def _is_stale(exchange: HttpRequest, worker: Worker) -> bool:
@@ -42,38 +47,31 @@ def _is_stale(exchange: HttpRequest, worker: Worker) -> bool:
     return database.clock() - worker.last_seen_at > database.settings.heartbeat_timeout
 
 
-def _worker(worker: Worker, stale: bool) -> dict[str, Any]:
-    shown = msgspec.structs.asdict(worker)
-    shown["state"] = "stale" if stale else worker.state
-    shown["started_at"] = format_timestamp(worker.started_at)
-    shown["last_heartbeat_at"] = format_timestamp(shown.pop("last_seen_at"))
-    return shown
-
-
 async def show_admin_worker(exchange: HttpRequest) -> Answer:
     """Show a worker and the jobs that it runs."""
     worker = await exchange.engine.fleet.find(exchange.path["id"])
     held = await exchange.engine.scope.look(workers.held_jobs, worker.id)
-    shown = _worker(worker, _is_stale(exchange, worker))
-    return Answer(encode(shown | {"jobs": [summary(job) for job in held]}))
+    shown = show_worker(worker, stale=_is_stale(exchange, worker))
+    shown.jobs = [summary(job) for job in held]
+    return Answer(encode(shown))
 
 
 async def quiet_worker(exchange: HttpRequest) -> Answer:
     """Quiet a worker: after its next heartbeat it claims no more jobs, and finishes those that it has."""
     worker = await exchange.engine.fleet.direct(exchange.path["id"], "quiet")
-    return Answer(encode(_worker(worker, _is_stale(exchange, worker))))
+    return Answer(encode(show_worker(worker, stale=_is_stale(exchange, worker))))
 
 
 async def deregister_worker(exchange: HttpRequest) -> Answer:
     """Remove a worker that has missed its heartbeats, and make its jobs available again."""
     await exchange.engine.scope.do(workers.deregister, exchange.path["id"])
-    return Answer(encode({"deregistered": True, "id": exchange.path["id"]}))
+    return Answer(encode(DeregisteredWorkerAnswer(exchange.path["id"])))
 
 
 ROUTES: Final = (
-    Route("GET", f"{ADMIN}/unrunnable", list_unrunnable, TAG),
-    Route("GET", f"{ADMIN}/workers", list_admin_workers, TAG, query=NUMBERED_PAGE),
-    Route("GET", f"{ADMIN}/workers/{{id}}", show_admin_worker, TAG),
-    Route("POST", f"{ADMIN}/workers/{{id}}/quiet", quiet_worker, TAG),
-    Route("DELETE", f"{ADMIN}/workers/{{id}}", deregister_worker, TAG),
+    Route("GET", f"{ADMIN}/unrunnable", list_unrunnable, TAG, answer=UnrunnableAnswer),
+    Route("GET", f"{ADMIN}/workers", list_admin_workers, TAG, answer=AdminWorkersAnswer, query=NUMBERED_PAGE),
+    Route("GET", f"{ADMIN}/workers/{{id}}", show_admin_worker, TAG, answer=AdminWorkerBody),
+    Route("POST", f"{ADMIN}/workers/{{id}}/quiet", quiet_worker, TAG, answer=AdminWorkerBody),
+    Route("DELETE", f"{ADMIN}/workers/{{id}}", deregister_worker, TAG, answer=DeregisteredWorkerAnswer),
 )

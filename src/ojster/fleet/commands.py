@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table, timestamp_json
+from ojster.fleet.answer_wire import show_rule
 from ojster.fleet.worker_rule import read_rule_members
 from ojster.workflows.commands import parameter
 
@@ -152,7 +153,7 @@ def list_rules(url: str, as_json: bool) -> None:
     """List the worker rules, also of workers that are not present."""
     found = ask(url, lambda client: client.fleet.rules())
     if as_json:
-        print_json({"items": [rule.to_wire() for rule in found]})
+        print_json({"items": [msgspec.to_builtins(show_rule(rule)) for rule in found]})
         return
     print_table(
         ("id", "", "provides", "allowed", "denied", "reason", "changed"),
@@ -186,4 +187,4 @@ def forget_rule(worker_id: str, url: str, as_json: bool) -> None:
 
 def _change(url: str, worker_id: str, members: dict[str, Any], as_json: bool, said: str) -> None:
     rule = ask(url, lambda client: client.fleet.change_rule(worker_id, members), makes=True)
-    done(said, as_json, rule.to_wire())
+    done(said, as_json, msgspec.to_builtins(show_rule(rule)))

@@ -11,9 +11,19 @@ import msgspec
 from ojster.client.connection import (
     RemoteCapability,
 )
-from ojster.core.timestamps import parse_timestamp
+from ojster.fleet.answer_wire import (
+    HeartbeatAnswer,
+    UnrunnableAnswer,
+    WorkerAnswer,
+    WorkerRuleAnswer,
+    WorkerRulesAnswer,
+    WorkersAnswer,
+    read_rule,
+    read_worker,
+)
 from ojster.fleet.unrunnable import Unrunnable
-from ojster.fleet.worker_rule import WorkerRule, read_rule
+from ojster.fleet.wire import DirectiveBody, WorkerRuleBody
+from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
 
 
@@ -28,14 +38,8 @@ class RemoteFleet(RemoteCapability):
         lease = body.pop("lease", None)
         if lease is not None:
             body["visibility_timeout_ms"] = lease // 1000
-        answer = await self._connection.call("POST", "/workers/heartbeat", body, patience=0.0)
-        known = {name: msgspec.json.decode(raw) for name, raw in answer.items()}
-        return HeartbeatResponse(
-            known["state"],
-            known.get("jobs_extended", []),
-            known.get("jobs_cancelled", []),
-            known.get("jobs_lost", []),
-        )
+        answer = await self._connection.ask(HeartbeatAnswer, "POST", "/workers/heartbeat", body, patience=0.0)
+        return HeartbeatResponse(answer.state, answer.jobs_extended, answer.jobs_cancelled, answer.jobs_lost)
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:
         """Sign off a stopped worker."""
@@ -43,23 +47,18 @@ class RemoteFleet(RemoteCapability):
 
     async def all(self) -> list[Worker]:
         """Return all workers."""
-        answer = await self._connection.call("GET", "/workers")
-        return [_worker(shown) for shown in msgspec.json.decode(answer["workers"])]
+        return [read_worker(shown) for shown in (await self._connection.ask(WorkersAnswer, "GET", "/workers")).workers]
 
     async def unrunnable(self) -> list[Unrunnable]:
         """Return the waiting jobs that none of the present workers can run."""
-        return msgspec.json.decode(
-            (await self._connection.call("GET", "/admin/unrunnable"))["unrunnable"], type=list[Unrunnable]
-        )
+        return (await self._connection.ask(UnrunnableAnswer, "GET", "/admin/unrunnable")).unrunnable
 
     async def change_rule(self, worker_id: str, members: Mapping[str, Any]) -> WorkerRule:
         """Change the rule that overrides what a worker reports."""
-        body = {"allowed": "allowed_types", "denied": "denied_types"}
+        names = {"allowed": "allowed_types", "denied": "denied_types"}
+        body = WorkerRuleBody(**{names.get(name, name): value for name, value in members.items()})
         path = f"/admin/worker-rules/{quote(worker_id, safe='')}"
-        answer = await self._connection.call(
-            "PATCH", path, {body.get(name, name): value for name, value in members.items()}
-        )
-        return read_rule(msgspec.json.decode(answer["rule"]))
+        return read_rule((await self._connection.ask(WorkerRuleAnswer, "PATCH", path, body)).rule)
 
     async def forget_rule(self, worker_id: str) -> None:
         """Delete the rule of a worker."""
@@ -67,27 +66,10 @@ class RemoteFleet(RemoteCapability):
 
     async def rules(self) -> list[WorkerRule]:
         """Return all worker rules."""
-        answer = await self._connection.call("GET", "/admin/worker-rules")
-        return [read_rule(shown) for shown in msgspec.json.decode(answer["items"])]
+        answer = await self._connection.ask(WorkerRulesAnswer, "GET", "/admin/worker-rules")
+        return [read_rule(shown) for shown in answer.items]
 
     async def direct(self, worker_id: str, directive: str) -> Worker:
         """Set a worker's directive, which it gets with its next heartbeat."""
-        answer = await self._connection.call(
-            "POST", f"/workers/{quote(worker_id, safe='')}/directive", {"directive": directive}
-        )
-        return _worker(msgspec.json.decode(answer["worker"]))
-
-
-def _worker(shown: Mapping[str, Any]) -> Worker:
-    return Worker(
-        id=shown["worker_id"],
-        started_at=parse_timestamp(shown["started_at"]),
-        last_seen_at=parse_timestamp(shown["last_heartbeat_at"]),
-        pool=shown.get("pool"),
-        provides=shown.get("provides", {}),
-        enabled=shown.get("enabled", True),
-        **{
-            name: shown[name]
-            for name in ("state", "directive", "hostname", "pid", "queues", "labels", "concurrency", "active_jobs")
-        },
-    )
+        path = f"/workers/{quote(worker_id, safe='')}/directive"
+        return read_worker((await self._connection.ask(WorkerAnswer, "POST", path, DirectiveBody(directive))).worker)

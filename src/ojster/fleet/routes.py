@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import UNSET
 
+from ojster.fleet.answer_wire import DeletedRuleAnswer, WorkerRuleAnswer, WorkerRulesAnswer, show_rule
 from ojster.fleet.wire import WORKER_RULE, WorkerRuleBody
 from ojster.fleet.worker_rule import read_rule_members
 from ojster.server.request import Answer, HttpRequest, encode
@@ -14,7 +15,7 @@ from ojster.server.route import BASE, Route
 
 async def list_worker_rules(exchange: HttpRequest) -> Answer:
     """List the worker rules, including those of absent workers."""
-    return Answer(encode({"items": [rule.to_wire() for rule in await exchange.engine.fleet.rules()]}))
+    return Answer(encode(WorkerRulesAnswer([show_rule(rule) for rule in await exchange.engine.fleet.rules()])))
 
 
 async def change_worker_rule(exchange: HttpRequest) -> Answer:
@@ -26,19 +27,19 @@ async def change_worker_rule(exchange: HttpRequest) -> Answer:
     body = await exchange.read(WORKER_RULE)
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not UNSET}
     rule = await exchange.engine.fleet.change_rule(exchange.path["id"], read_rule_members(given))
-    return Answer(encode({"rule": rule.to_wire()}))
+    return Answer(encode(WorkerRuleAnswer(show_rule(rule))))
 
 
 async def forget_worker_rule(exchange: HttpRequest) -> Answer:
     """Delete the rule of a worker."""
     await exchange.engine.fleet.forget_rule(exchange.path["id"])
-    return Answer(encode({"deleted": True, "id": exchange.path["id"]}))
+    return Answer(encode(DeletedRuleAnswer(exchange.path["id"])))
 
 
 _RULES: Final = f"{BASE}/admin/worker-rules"
 
 ROUTES: Final = (
-    Route("GET", _RULES, list_worker_rules, "Operators"),
-    Route("PATCH", f"{_RULES}/{{id}}", change_worker_rule, "Operators", WorkerRuleBody),
-    Route("DELETE", f"{_RULES}/{{id}}", forget_worker_rule, "Operators"),
+    Route("GET", _RULES, list_worker_rules, "Operators", answer=WorkerRulesAnswer),
+    Route("PATCH", f"{_RULES}/{{id}}", change_worker_rule, "Operators", WorkerRuleBody, WorkerRuleAnswer),
+    Route("DELETE", f"{_RULES}/{{id}}", forget_worker_rule, "Operators", answer=DeletedRuleAnswer),
 )

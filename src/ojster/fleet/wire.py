@@ -42,7 +42,7 @@ class HeartbeatBody(Struct):
 class DirectiveBody(Struct):
     """A directive for a worker."""
 
-    directive: Literal["running", "quiet", "terminate"]
+    directive: Annotated[str, Meta(pattern="^(running|quiet|terminate)$")]
 
 
 class WorkerRuleBody(Struct, forbid_unknown_fields=True):

@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.fleet.job_types import Types, read_patterns
 from ojster.fleet.requirements import MAX_FACT_LENGTH, MAX_FACTS, Provided, text_of
 
@@ -52,24 +51,6 @@ class WorkerRule(msgspec.Struct, frozen=True):
             else:
                 facts[name] = (value,)
         return Provided(facts)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the rule as JSON shows it."""
-        return {
-            "id": self.id,
-            "enabled": self.enabled,
-            "provides": self.provides,
-            "allowed_types": self.allowed,
-            "denied_types": self.denied,
-            "reason": self.reason,
-            "changed_at": format_timestamp(self.changed_at),
-        }
-
-
-def read_rule(shown: Mapping[str, Any]) -> WorkerRule:
-    """Return the rule that JSON shows; the inverse of ``WorkerRule.to_wire``."""
-    members = read_rule_members({name: value for name, value in shown.items() if name not in ("id", "changed_at")})
-    return WorkerRule(id=shown["id"], changed_at=parse_timestamp(shown["changed_at"]), **members)
 
 
 def read_rule_members(given: Mapping[str, Any]) -> dict[str, Any]:

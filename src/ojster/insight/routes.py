@@ -15,14 +15,24 @@ import msgspec
 
 from ojster.core.durations import HOUR, MINUTE, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
+from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import JobCountsBody
 from ojster.insight import overview, statistics
 from ojster.insight.overview import throughput
 from ojster.insight.statistics import Span
 from ojster.insight.status_routes import STARTED
+from ojster.insight.wire import (
+    HistoryStepBody,
+    MaintenanceAnswer,
+    PruneAnswer,
+    StatisticsHistoryAnswer,
+    SystemAnswer,
+    SystemConfigurationAnswer,
+)
 from ojster.jobs.names import check_queue_name
 from ojster.schedules.wire import MAINTENANCE, PRUNE, MaintenanceBody, PruneBody
-from ojster.server.admin import ADMIN, SHOWN_STATES, TAG, moment
+from ojster.server.admin import ADMIN, TAG, moment
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import Route
 from ojster.storage import system
@@ -39,19 +49,13 @@ async def show_stats(exchange: HttpRequest) -> Answer:
     """Show system totals: queues, workers, jobs by state, throughput and uptime."""
     engine = exchange.engine
     queues = await engine.scope.look(overview.list_overviews, None)
-    jobs = dict.fromkeys(SHOWN_STATES, 0)
+    jobs = dict.fromkeys((state.value for state in JobState), 0)
     for one in queues:
         for state, number in one.counts.items():
             jobs[state] += number
     recent = await engine.scope.look(statistics.recent_work, overview.THROUGHPUT_MINUTES)
-    shown = {
-        "queues": len(queues),
-        "workers": len(await engine.fleet.all()),
-        "jobs": jobs,
-        "throughput": throughput(recent),
-        "uptime_seconds": int(time.monotonic() - STARTED),
-    }
-    return Answer(encode(shown))
+    workers, uptime = len(await engine.fleet.all()), int(time.monotonic() - STARTED)
+    return Answer(encode(SystemAnswer(len(queues), workers, JobCountsBody(**jobs), throughput(recent), uptime)))
 
 
 async def show_history(exchange: HttpRequest) -> Answer:
@@ -68,19 +72,19 @@ async def show_history(exchange: HttpRequest) -> Answer:
     queue = check_queue_name(query["queue"]) if "queue" in query else None
     steps = await exchange.engine.scope.look(statistics.history, Span(since, until, step, queue))
     data = [
-        {
-            "timestamp": format_timestamp(at),
-            "enqueued": work.enqueued,
-            "processed": work.processed,
-            "completed": work.completed,
-            "failed": work.failed,
-            "latency_p50_ms": work.percentile(0.5),
-            "latency_p95_ms": work.percentile(0.95),
-            "latency_p99_ms": work.percentile(0.99),
-        }
+        HistoryStepBody(
+            format_timestamp(at),
+            work.enqueued,
+            work.processed,
+            work.completed,
+            work.failed,
+            work.percentile(0.5),
+            work.percentile(0.95),
+            work.percentile(0.99),
+        )
         for at, work in steps
     ]
-    return Answer(encode({"period": period, "data": data}))
+    return Answer(encode(StatisticsHistoryAnswer(period, data)))
 
 
 async def maintain(exchange: HttpRequest) -> Answer:
@@ -97,7 +101,7 @@ async def prune(exchange: HttpRequest) -> Answer:
     raw = await exchange.optional_body()
     body = exchange.decode(raw, PRUNE) if raw else PruneBody()
     done = await exchange.engine.maintenance.prune(dry_run=body.dry_run)
-    return Answer(encode({"pruned": done, "dry_run": body.dry_run}))
+    return Answer(encode(PruneAnswer(done, body.dry_run)))
 
 
 async def show_maintenance(exchange: HttpRequest) -> Answer:
@@ -106,14 +110,10 @@ async def show_maintenance(exchange: HttpRequest) -> Answer:
 
 
 def _maintenance(found: Maintenance | None) -> Answer:
-    if found is None:
-        return Answer(encode({"maintenance": False}))
-    shown = {
-        "maintenance": True,
-        "reason": found.reason,
-        "enabled_at": moment(found.enabled_at),
-        "estimated_end": moment(found.estimated_end),
-    }
+    shown = MaintenanceAnswer(found is not None)
+    if found is not None:
+        shown.reason = found.reason
+        shown.enabled_at, shown.estimated_end = moment(found.enabled_at), moment(found.estimated_end)
     return Answer(encode(shown))
 
 
@@ -121,29 +121,36 @@ async def show_system_config(exchange: HttpRequest) -> Answer:
     """Show the settings of this server."""
     database = exchange.engine.database
     settings = database.settings
-    retention = {
+    retention: dict[str, str | int | None] = {
         name: None if age is None else format_duration(age)
         for name, age in msgspec.structs.asdict(settings.retention).items()
         if name != "most_dead_letters"
     }
-    shown = {
-        "backend": database.kind,
-        "schema_version": database.schema_version,
-        "default_visibility_timeout": format_duration(settings.default_lease),
-        "default_timeout": None if settings.default_timeout is None else format_duration(settings.default_timeout),
-        "heartbeat_timeout": format_duration(settings.heartbeat_timeout),
-        "max_job_bytes": settings.largest_job,
-        "max_batch_size": settings.largest_batch,
-        "retention": retention | {"most_dead_letters": settings.retention.most_dead_letters},
-    }
+    shown = SystemConfigurationAnswer(
+        backend=database.kind,
+        schema_version=database.schema_version,
+        default_visibility_timeout=format_duration(settings.default_lease),
+        default_timeout=None if settings.default_timeout is None else format_duration(settings.default_timeout),
+        heartbeat_timeout=format_duration(settings.heartbeat_timeout),
+        max_job_bytes=settings.largest_job,
+        max_batch_size=settings.largest_batch,
+        retention=retention | {"most_dead_letters": settings.retention.most_dead_letters},
+    )
     return Answer(encode(shown))
 
 
 ROUTES: Final = (
-    Route("GET", f"{ADMIN}/stats", show_stats, TAG),
-    Route("GET", f"{ADMIN}/stats/history", show_history, TAG, query=("period", "since", "until", "queue")),
-    Route("POST", f"{ADMIN}/prune", prune, TAG, PruneBody, may_be_empty=True),
-    Route("GET", f"{ADMIN}/system/maintenance", show_maintenance, TAG),
-    Route("POST", f"{ADMIN}/system/maintenance", maintain, TAG, MaintenanceBody),
-    Route("GET", f"{ADMIN}/system/config", show_system_config, TAG),
+    Route("GET", f"{ADMIN}/stats", show_stats, TAG, answer=SystemAnswer),
+    Route(
+        "GET",
+        f"{ADMIN}/stats/history",
+        show_history,
+        TAG,
+        answer=StatisticsHistoryAnswer,
+        query=("period", "since", "until", "queue"),
+    ),
+    Route("POST", f"{ADMIN}/prune", prune, TAG, PruneBody, PruneAnswer, may_be_empty=True),
+    Route("GET", f"{ADMIN}/system/maintenance", show_maintenance, TAG, answer=MaintenanceAnswer),
+    Route("POST", f"{ADMIN}/system/maintenance", maintain, TAG, MaintenanceBody, MaintenanceAnswer),
+    Route("GET", f"{ADMIN}/system/config", show_system_config, TAG, answer=SystemConfigurationAnswer),
 )

@@ -9,10 +9,22 @@ import asyncio
 import importlib.util
 import os
 import time
-from typing import Any, Final
+from typing import Final
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
-from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter
+from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter, EventPage
+from ojster.core.wire import Json
+from ojster.insight.wire import (
+    BackendBody,
+    EndpointsBody,
+    ExtensionBody,
+    ExtensionsBody,
+    HealthAnswer,
+    ImplementationBody,
+    ManifestAnswer,
+    PingAnswer,
+    ReadyAnswer,
+)
 from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES
 from ojster.server.pages import page_of
 from ojster.server.request import Answer, HttpRequest, encode
@@ -39,32 +51,23 @@ async def health(exchange: HttpRequest) -> Answer:
     """Show the health of the server and its database. Answers 503 if the database does not respond."""
     database = exchange.engine.database
     started = time.perf_counter()
-    backend: dict[str, Any] = {"type": database.kind, "status": "ok"}
+    backend = BackendBody(database.kind, "ok")
     try:
         await asyncio.wait_for(exchange.engine.jobs.count("default"), timeout=5)
-        backend["latency_ms"] = round((time.perf_counter() - started) * 1000, 3)
+        backend.latency_ms = round((time.perf_counter() - started) * 1000, 3)
     except (OjsterError, TimeoutError) as error:
-        backend |= {"status": "unhealthy", "error": str(error) or "no answer within 5 seconds"}
-    healthy = backend["status"] == "ok"
-    return Answer(
-        encode(
-            {
-                "status": "ok" if healthy else "degraded",
-                "version": "1.0",
-                "uptime_seconds": int(time.monotonic() - STARTED),
-                "backend": backend,
-            }
-        ),
-        200 if healthy else 503,
-    )
+        backend.status, backend.error = "unhealthy", str(error) or "no answer within 5 seconds"
+    healthy = backend.status == "ok"
+    shown = HealthAnswer("ok" if healthy else "degraded", "1.0", int(time.monotonic() - STARTED), backend)
+    return Answer(encode(shown), 200 if healthy else 503)
 
 
 async def ready(exchange: HttpRequest) -> Answer:
     """Show whether the server accepts requests. Answers 503 during shutdown, or if the database does not respond."""
     if exchange.engine.database.draining:
-        return Answer(encode({"status": "stopping"}), 503)
+        return Answer(encode(ReadyAnswer("stopping")), 503)
     answer = await health(exchange)
-    return Answer(encode({"status": "ready" if answer.status == 200 else "not_ready"}), answer.status)
+    return Answer(encode(ReadyAnswer("ready" if answer.status == 200 else "not_ready")), answer.status)
 
 
 async def ping(exchange: HttpRequest) -> Answer:
@@ -73,13 +76,13 @@ async def ping(exchange: HttpRequest) -> Answer:
         seconds = await asyncio.wait_for(exchange.engine.ping(), timeout=5)
     except TimeoutError:
         raise BackendUnavailable("The database did not respond within 5 s. Try again later.") from None
-    return Answer(encode({"ping": "pong", "backend": "up", "latency_ms": round(seconds * 1000, 3), "pid": os.getpid()}))
+    return Answer(encode(PingAnswer("pong", "up", round(seconds * 1000, 3), os.getpid())))
 
 
 async def manifest(exchange: HttpRequest) -> Answer:
     """Show the server's implementation, capabilities and extensions."""
     settings = exchange.engine.database.settings
-    capabilities: dict[str, Any] = {
+    capabilities: dict[str, Json] = {
         "batch_enqueue": True,
         "cron_jobs": True,
         "dead_letter": True,
@@ -114,28 +117,19 @@ async def manifest(exchange: HttpRequest) -> Answer:
         "ml_resources": {"matching": True, "queue_limits": True, "preemption": False},
         "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
     }
-    return Answer(
-        encode(
-            {
-                "specversion": "1.0",
-                "ojs_version": "1.0",
-                "implementation": {"name": "ojster", "version": __version__, "language": "python"},
-                "conformance_level": 4,
-                "protocols": ["http", "sse", *(["websocket"] if _has("websockets") else [])],
-                "backend": exchange.engine.database.kind,
-                "capabilities": capabilities,
-                "extensions": {"official": _EXTENSIONS, "experimental": []},
-                "features": _FEATURES,
-                "endpoints": {
-                    "base_url": BASE,
-                    "manifest": "/ojs/manifest",
-                    "health": f"{BASE}/health",
-                    "openapi": "/openapi.json",
-                    "metrics": "/metrics",
-                },
-            }
-        )
+    shown = ManifestAnswer(
+        specversion="1.0",
+        ojs_version="1.0",
+        implementation=ImplementationBody("ojster", __version__, "python"),
+        conformance_level=4,
+        protocols=["http", "sse", *(["websocket"] if _has("websockets") else [])],
+        backend=exchange.engine.database.kind,
+        capabilities=capabilities,
+        extensions=ExtensionsBody(_EXTENSIONS, []),
+        features=_FEATURES,
+        endpoints=EndpointsBody(BASE, "/ojs/manifest", f"{BASE}/health", "/openapi.json", "/metrics"),
     )
+    return Answer(encode(shown))
 
 
 _FEATURES: Final = [
@@ -149,7 +143,7 @@ _FEATURES: Final = [
 ]
 
 _EXTENSIONS: Final = [
-    {"name": name, "uri": f"urn:ojs:ext:{name}", "version": "1.0.0-rc.1"}
+    ExtensionBody(name, f"urn:ojs:ext:{name}", "1.0.0-rc.1")
     for name in (
         "admin-api",
         "backpressure",
@@ -181,10 +175,17 @@ STARTED: Final = time.monotonic()
 
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/events", list_events, "Server", query=("types", "queues", "job_types", "after", "limit")),
-    Route("GET", f"{BASE}/health", health, "Server"),
-    Route("GET", f"{BASE}/ping", ping, "Server"),
-    Route("GET", "/health", health, "Server"),
-    Route("GET", "/ready", ready, "Server"),
-    Route("GET", "/ojs/manifest", manifest, "Server"),
+    Route(
+        "GET",
+        f"{BASE}/events",
+        list_events,
+        "Server",
+        answer=EventPage,
+        query=("types", "queues", "job_types", "after", "limit"),
+    ),
+    Route("GET", f"{BASE}/health", health, "Server", answer=HealthAnswer),
+    Route("GET", f"{BASE}/ping", ping, "Server", answer=PingAnswer),
+    Route("GET", "/health", health, "Server", answer=HealthAnswer),
+    Route("GET", "/ready", ready, "Server", answer=ReadyAnswer),
+    Route("GET", "/ojs/manifest", manifest, "Server", answer=ManifestAnswer),
 )

@@ -7,6 +7,7 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 from ojster.core.outcome import Outcome
 from ojster.insight.task_values import TaskFilter
+from ojster.insight.wire import TaskRunsAnswer, TaskStatisticsAnswer
 from ojster.server.pages import whole
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, Route
@@ -14,12 +15,12 @@ from ojster.server.route import BASE, Route
 
 async def list_runs(exchange: HttpRequest) -> Answer:
     """List recorded runs, latest first: the last success, the last failure and the latest few runs of each task."""
-    return Answer(encode({"runs": await exchange.engine.tasks.runs(_filter(exchange))}))
+    return Answer(encode(TaskRunsAnswer(await exchange.engine.tasks.runs(_filter(exchange)))))
 
 
 async def list_statistics(exchange: HttpRequest) -> Answer:
     """List the success and failure counts and the durations of tasks, by type, subject and context."""
-    return Answer(encode({"statistics": await exchange.engine.tasks.statistics(_filter(exchange))}))
+    return Answer(encode(TaskStatisticsAnswer(await exchange.engine.tasks.statistics(_filter(exchange)))))
 
 
 def _filter(exchange: HttpRequest) -> TaskFilter:
@@ -39,6 +40,20 @@ def _filter(exchange: HttpRequest) -> TaskFilter:
 _TAG: Final = "Tasks"
 
 ROUTES: Final = (
-    Route("GET", f"{BASE}/tasks/runs", list_runs, _TAG, query=("type", "subject", "context", "outcome", "limit")),
-    Route("GET", f"{BASE}/tasks/statistics", list_statistics, _TAG, query=("type", "subject", "context", "limit")),
+    Route(
+        "GET",
+        f"{BASE}/tasks/runs",
+        list_runs,
+        _TAG,
+        answer=TaskRunsAnswer,
+        query=("type", "subject", "context", "outcome", "limit"),
+    ),
+    Route(
+        "GET",
+        f"{BASE}/tasks/statistics",
+        list_statistics,
+        _TAG,
+        answer=TaskStatisticsAnswer,
+        query=("type", "subject", "context", "limit"),
+    ),
 )

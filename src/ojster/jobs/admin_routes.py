@@ -14,10 +14,20 @@ from ojster.core.durations import format_duration
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.states import JobState
+from ojster.core.wire import Json
 from ojster.insight import overview
 from ojster.jobs import interventions
+from ojster.jobs.answer_wire import (
+    CancelledAnswer,
+    DeadLetterLimitsInfo,
+    DeadLetterStatisticsAnswer,
+    ItemPageAnswer,
+    JobDetailAnswer,
+    RetriedAnswer,
+    show_times,
+)
 from ojster.jobs.bulk import Action
-from ojster.jobs.bulk_service import Sweep
+from ojster.jobs.bulk_wire import SweepAnswer, show_sweep
 from ojster.jobs.dead_letter_routes import revive
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
@@ -32,7 +42,7 @@ from ojster.jobs.wire import (
 )
 from ojster.server.admin import ADMIN, TAG, moment
 from ojster.server.pages import numbered_page, numbered_pagination
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import Answer, Handler, HttpRequest, encode
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "since", "until")
@@ -59,7 +69,7 @@ async def _job_list(exchange: HttpRequest, more: Mapping[str, Any]) -> Answer:
     wanted = Page(page.size, page.offset, sort=sort, ascending=order == "asc")
     found = await exchange.engine.jobs.select(chosen, wanted)
     items = [summary(job) for job in found.jobs]
-    return Answer(encode({"items": items, "pagination": numbered_pagination(page, found.total)}))
+    return Answer(encode(ItemPageAnswer(items, numbered_pagination(page, found.total))))
 
 
 _SUMMARY: Final = frozenset(
@@ -85,59 +95,39 @@ async def inspect_job(exchange: HttpRequest) -> Answer:
     return Answer(encode(_detail(await exchange.engine.jobs.find(exchange.path["id"]))))
 
 
-def _detail(job: Job) -> dict[str, Any]:
-    shown: dict[str, Any] = dict(_members(job))
-    due_at = job.due_at if job.state == JobState.SCHEDULED else None
-    ends = {state: job.finished_at if job.state == state else None for state in ("completed", "cancelled", "discarded")}
+def _detail(job: Job) -> dict[str, Json]:
+    shown: dict[str, Json] = dict(_members(job))
     shown["retry_policy"] = shown.get("retry") or msgspec.to_builtins(retry_policy(job))
     shown.setdefault("errors", [])
     shown.setdefault("result", None)
     shown["dead_letter"] = bool(job.dead)
-    shown["metadata"] = {
-        "created_at": moment(job.created_at),
-        "enqueued_at": moment(job.enqueued_at),
-        "started_at": moment(job.started_at),
-        "scheduled_at": moment(due_at),
-        "expires_at": moment(job.expires_at),
-        **{f"{state}_at": moment(at) for state, at in ends.items()},
-    }
+    shown["metadata"] = show_times(job)
     return shown
 
 
 async def cancel_admin_job(exchange: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
     steered = await exchange.engine.jobs.cancel(exchange.path["id"])
-    return Answer(encode({"id": steered.job.id, "state": steered.job.state, "previous_state": steered.before}))
+    return Answer(encode(CancelledAnswer(steered.job.id, steered.job.state, steered.before)))
 
 
 async def retry_admin_job(exchange: HttpRequest) -> Answer:
     """Run a discarded or cancelled job again, with attempts and errors reset."""
     job = await exchange.engine.scope.do(interventions.revive, exchange.path["id"])
-    return Answer(encode({"id": job.id, "state": job.state, "attempt": job.attempt}))
+    return Answer(encode(RetriedAnswer(job.id, job.state, job.attempt)))
 
 
-def _sweep_endpoint(action: Action, doc: str) -> Any:
+def _sweep_endpoint(action: Action, doc: str) -> Handler:
     async def sweep(exchange: HttpRequest) -> Answer:
         body = await exchange.read(CONFIRMED_FILTER)
         check_confirmed(body.confirm)
         if not body.filter:
             raise InvalidRequest("'filter' is empty, which would select all jobs. Add a condition.", field="filter")
-        return Answer(encode(_sweep_result(await exchange.engine.bulk.sweep(action, filter_of(body.filter)))))
+        return Answer(encode(show_sweep(await exchange.engine.bulk.sweep(action, filter_of(body.filter)))))
 
     sweep.__name__ = f"{action}_admin_jobs"
     sweep.__doc__ = doc
     return sweep
-
-
-def _sweep_result(found: Sweep) -> dict[str, Any]:
-    errors = [{"job_id": job_id, "error": refusal.message} for job_id, refusal in found.items if refusal is not None]
-    return {
-        "action": found.action,
-        "matched": found.matched,
-        "succeeded": found.succeeded,
-        "failed": found.failed,
-        "errors": errors,
-    }
 
 
 def check_confirmed(confirm: bool) -> None:
@@ -163,29 +153,29 @@ async def count_dead_letters(exchange: HttpRequest) -> Answer:
     """Show dead letter counts, by queue and error type, and their retention."""
     found = await exchange.engine.scope.look(overview.count_dead_letters, exchange.engine.scope.tenant)
     retention = exchange.engine.database.settings.retention
-    shown = {
-        "total": found.total,
-        "by_queue": found.by_queue,
-        "by_error_type": found.by_error_type,
-        "oldest_at": moment(found.oldest_at),
-        "newest_at": moment(found.newest_at),
-        "retention": {
-            "max_age": None if retention.dead_letter is None else format_duration(retention.dead_letter),
-            "max_count": retention.most_dead_letters,
-        },
-    }
+    age = None if retention.dead_letter is None else format_duration(retention.dead_letter)
+    shown = DeadLetterStatisticsAnswer(
+        found.total,
+        found.by_queue,
+        found.by_error_type,
+        moment(found.oldest_at),
+        moment(found.newest_at),
+        DeadLetterLimitsInfo(age, retention.most_dead_letters),
+    )
     return Answer(encode(shown))
 
 
 async def retry_dead_letters(exchange: HttpRequest) -> Answer:
     """Run all dead letters that match a filter again, with attempts and errors reset."""
-    return Answer(encode(_sweep_result(await exchange.engine.bulk.sweep(Action.RETRY, await _dead_letters(exchange)))))
+    return Answer(encode(show_sweep(await exchange.engine.bulk.sweep(Action.RETRY, await _dead_letters(exchange)))))
 
 
 async def purge_dead_letters(exchange: HttpRequest) -> Answer:
     """Delete dead letters permanently: all, those that match ``filter``, or those ``older_than`` a time."""
     found = await exchange.engine.bulk.sweep(Action.DELETE, await _dead_letters(exchange))
-    return Answer(encode(_sweep_result(found) | {"purged_count": found.succeeded}))
+    shown = show_sweep(found)
+    shown.purged_count = found.succeeded
+    return Answer(encode(shown))
 
 
 async def _dead_letters(exchange: HttpRequest) -> JobFilter:
@@ -225,31 +215,32 @@ _SEARCH: Final = (*JOB_FILTER_PARAMETERS, "sort", "order", *NUMBERED_PAGE)
 
 
 ROUTES: Final = (
-    Route("GET", f"{ADMIN}/jobs", search_jobs, TAG, query=_SEARCH),
-    Route("GET", f"{ADMIN}/jobs/{{id}}", inspect_job, TAG),
-    Route("POST", f"{ADMIN}/jobs/{{id}}/cancel", cancel_admin_job, TAG),
-    Route("POST", f"{ADMIN}/jobs/{{id}}/retry", retry_admin_job, TAG),
-    Route("POST", f"{ADMIN}/jobs/bulk/retry", _RETRY_ALL, TAG, ConfirmedFilterBody),
-    Route("POST", f"{ADMIN}/jobs/bulk/cancel", _CANCEL_ALL, TAG, ConfirmedFilterBody),
-    Route("POST", f"{ADMIN}/jobs/bulk/delete", _DELETE_ALL, TAG, ConfirmedFilterBody),
-    Route("GET", f"{ADMIN}/dead-letter", list_admin_dead_letters, TAG, query=_SEARCH),
+    Route("GET", f"{ADMIN}/jobs", search_jobs, TAG, answer=ItemPageAnswer, query=_SEARCH),
+    Route("GET", f"{ADMIN}/jobs/{{id}}", inspect_job, TAG, answer=JobDetailAnswer),
+    Route("POST", f"{ADMIN}/jobs/{{id}}/cancel", cancel_admin_job, TAG, answer=CancelledAnswer),
+    Route("POST", f"{ADMIN}/jobs/{{id}}/retry", retry_admin_job, TAG, answer=RetriedAnswer),
+    Route("POST", f"{ADMIN}/jobs/bulk/retry", _RETRY_ALL, TAG, ConfirmedFilterBody, SweepAnswer),
+    Route("POST", f"{ADMIN}/jobs/bulk/cancel", _CANCEL_ALL, TAG, ConfirmedFilterBody, SweepAnswer),
+    Route("POST", f"{ADMIN}/jobs/bulk/delete", _DELETE_ALL, TAG, ConfirmedFilterBody, SweepAnswer),
+    Route("GET", f"{ADMIN}/dead-letter", list_admin_dead_letters, TAG, answer=ItemPageAnswer, query=_SEARCH),
     Route(
         "POST",
         f"{ADMIN}/dead-letter/{{id}}/retry",
         retry_admin_dead_letter,
         TAG,
         DeadLetterRetryBody,
+        JobDetailAnswer,
         may_be_empty=True,
     ),
-    Route("DELETE", f"{ADMIN}/dead-letter/{{id}}", delete_admin_dead_letter, TAG),
+    Route("DELETE", f"{ADMIN}/dead-letter/{{id}}", delete_admin_dead_letter, TAG, status=204),
     *(
         route
         for base in (ADMIN, BASE)
         for route in (
-            Route("GET", f"{base}/dead-letter/stats", count_dead_letters, TAG),
-            Route("GET", f"{base}/dead-letter/{{id}}", show_dead_letter, TAG),
-            Route("POST", f"{base}/dead-letter/retry", retry_dead_letters, TAG, DeadLettersBody),
-            Route("DELETE", f"{base}/dead-letter", purge_dead_letters, TAG, DeadLettersBody),
+            Route("GET", f"{base}/dead-letter/stats", count_dead_letters, TAG, answer=DeadLetterStatisticsAnswer),
+            Route("GET", f"{base}/dead-letter/{{id}}", show_dead_letter, TAG, answer=JobDetailAnswer),
+            Route("POST", f"{base}/dead-letter/retry", retry_dead_letters, TAG, DeadLettersBody, SweepAnswer),
+            Route("DELETE", f"{base}/dead-letter", purge_dead_letters, TAG, DeadLettersBody, SweepAnswer),
         )
     ),
 )

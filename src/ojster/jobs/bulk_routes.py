@@ -17,12 +17,22 @@ from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
+from ojster.jobs.bulk_wire import (
+    BatchAnswer,
+    BatchResultBody,
+    BatchSummaryBody,
+    BulkChangedAnswer,
+    BulkEnqueuedAnswer,
+    BulkItemBody,
+    BulkJobBody,
+    EnqueuedBatchAnswer,
+)
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchSchema, BulkSchema, BulkSteeringBody, JobsAnswer
+from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchSchema, BulkSchema, BulkSteeringBody
 from ojster.server.request import Answer, Handler, HttpRequest, encode
 from ojster.server.route import BASE, Route
 
@@ -84,23 +94,23 @@ class _BatchFormat:
     """The format of ``/jobs/batch`` with a ``mode``: results for each job; pushes add members of ``_JobsFormat``."""
 
     def answer(self, action: Action, entries: Sequence[_Entry], count: _Totals, atomic: bool) -> Reply:
-        body: dict[str, Any] = {
-            "results": [self._result(action, index, entry) for index, entry in enumerate(entries)],
-            "summary": {"total": count.total, "succeeded": count.succeeded, "failed": count.failed},
-        }
+        body = BatchAnswer(
+            [self._result(action, index, entry) for index, entry in enumerate(entries)],
+            BatchSummaryBody(count.total, count.succeeded, count.failed),
+        )
         if action is Action.ENQUEUE:
             jobs = [entry.outcome.job for entry in entries if isinstance(entry.outcome, Pushed)]
-            body |= {"jobs": [msgspec.Raw(to_json(job)) for job in jobs], "count": len(jobs)}
+            body.jobs, body.count = [msgspec.Raw(to_json(job)) for job in jobs], len(jobs)
         return Reply(count.status(atomic), encode(body))
 
-    def _result(self, action: Action, index: int, entry: _Entry) -> dict[str, Any]:
-        result: dict[str, Any] = {"index": index, "status": 201 if action is Action.ENQUEUE else 200}
+    def _result(self, action: Action, index: int, entry: _Entry) -> BatchResultBody:
+        result = BatchResultBody(index, 201 if action is Action.ENQUEUE else 200)
         if entry.job_id is not None:
-            result["job_id"] = entry.job_id
+            result.job_id = entry.job_id
         if entry.refusal is not None:
-            result |= {"status": entry.refusal.status, "error": entry.refusal.to_wire()}
+            result.status, result.error = entry.refusal.status, entry.refusal.to_wire()
         elif isinstance(entry.outcome, Pushed) and entry.outcome.existing:
-            result |= {"status": 200, "deduplicated": True}
+            result.status, result.deduplicated = 200, True
         return result
 
 
@@ -114,29 +124,23 @@ class _BulkFormat:
         status = count.status(atomic)
         items = [self._item(action, index, entry) for index, entry in enumerate(entries)]
         if action is Action.ENQUEUE:
-            body: dict[str, Any] = {
-                "total": count.total,
-                "succeeded": count.succeeded,
-                "failed": count.failed,
-                "items": items,
-            }
-            return Reply(201 if status == 200 else status, encode(body))
-        body = {"total_matched": count.total, action.past: count.succeeded, "skipped": count.failed, "items": items}
-        return Reply(status, encode(body))
+            pushed = BulkEnqueuedAnswer(count.total, count.succeeded, count.failed, items)
+            return Reply(201 if status == 200 else status, encode(pushed))
+        changed = BulkChangedAnswer(count.total, count.failed, items)
+        setattr(changed, action.past, count.succeeded)
+        return Reply(status, encode(changed))
 
-    def _item(self, action: Action, index: int, entry: _Entry) -> dict[str, Any]:
-        item: dict[str, Any] = {"index": index}
+    def _item(self, action: Action, index: int, entry: _Entry) -> BulkItemBody:
         if entry.refusal is not None:
-            item |= {"status": "failed" if action is Action.ENQUEUE else "skipped", "error": entry.refusal.to_wire()}
+            item = BulkItemBody(index, "failed" if action is Action.ENQUEUE else "skipped", entry.refusal.to_wire())
             if action is not Action.ENQUEUE:
-                item |= {"job_id": entry.job_id, "reason": entry.refusal.message}
-        elif isinstance(entry.outcome, Pushed):
+                item.job_id, item.reason = entry.job_id, entry.refusal.message
+            return item
+        if isinstance(entry.outcome, Pushed):
             job = entry.outcome.job
-            item |= {"status": "duplicate" if entry.outcome.existing else "created"}
-            item["job"] = {"id": job.id, "type": job.type, "state": job.state}
-        else:
-            item |= {"status": action.past, "job_id": entry.job_id}
-        return item
+            status = "duplicate" if entry.outcome.existing else "created"
+            return BulkItemBody(index, status, job=BulkJobBody(job.id, job.type, job.state))
+        return BulkItemBody(index, action.past, job_id=entry.job_id)
 
 
 async def enqueue_bulk(exchange: HttpRequest) -> Answer:
@@ -279,17 +283,18 @@ delete_batch: Final = _bulk_endpoint(Action.DELETE, _BATCH, "delete_batch", _DEL
 
 
 def _steering_route(style: _AnswerFormat, family: str, action: Action, doc: str) -> Route:
+    answer = BatchAnswer if style is _BATCH else BulkChangedAnswer
     handler = _bulk_endpoint(action, style, f"{action}_{family}", doc)
-    return Route("POST", f"{BASE}/jobs/{family}/{action}", handler, "Bulk", BulkSteeringBody, large=True)
+    return Route("POST", f"{BASE}/jobs/{family}/{action}", handler, "Bulk", BulkSteeringBody, answer, large=True)
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/jobs/batch", enqueue_batch, "Bulk", BatchSchema, JobsAnswer, 201, large=True),
-    Route("POST", f"{BASE}/jobs/bulk", enqueue_bulk, "Bulk", BulkSchema, status=201, large=True),
+    Route("POST", f"{BASE}/jobs/batch", enqueue_batch, "Bulk", BatchSchema, EnqueuedBatchAnswer, 201, large=True),
+    Route("POST", f"{BASE}/jobs/bulk", enqueue_bulk, "Bulk", BulkSchema, BulkEnqueuedAnswer, 201, large=True),
     *(
         _steering_route(style, family, action, doc)
         for family, style in (("batch", _BATCH), ("bulk", _BULK))
         for action, doc in ((Action.CANCEL, _CANCEL), (Action.RETRY, _RETRY), (Action.DELETE, _DELETE))
     ),
-    Route("DELETE", f"{BASE}/jobs/batch", delete_batch, "Bulk", BulkSteeringBody, large=True),
+    Route("DELETE", f"{BASE}/jobs/batch", delete_batch, "Bulk", BulkSteeringBody, BatchAnswer, large=True),
 )

@@ -20,6 +20,7 @@ from ojster.job_options import JobOptions, Retry, request_of
 from ojster.jobs.bulk import Action
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
+from ojster.jobs.record_wire import show_entry
 from ojster.workflows.commands import resumption
 
 STATES: Final = [state.value for state in JobState]
@@ -202,7 +203,7 @@ def show_history(job_id: str, url: str, as_json: bool) -> None:
     """Show the events of a job, oldest first."""
     entries = ask(url, lambda client: client.jobs.history(job_id))
     if as_json:
-        print_json([entry.to_wire(job_id, number) for number, entry in enumerate(entries)])
+        print_json([msgspec.to_builtins(show_entry(entry, job_id, number)) for number, entry in enumerate(entries)])
         return
     table = Table("time", "event", "actor", "details", box=None, header_style="bold", pad_edge=False)
     for entry in entries:

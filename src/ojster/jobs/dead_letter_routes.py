@@ -9,11 +9,12 @@ from typing import Final
 
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs.answer_wire import DeletedJobAnswer, JobPageAnswer, RevivedAnswer
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.job_json import to_json
 from ojster.jobs.routes import job_page
-from ojster.jobs.wire import DEAD_LETTER_RETRY, DeadLetterRetryBody, JobAnswer, JobPageAnswer
+from ojster.jobs.wire import DEAD_LETTER_RETRY, DeadLetterRetryBody
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
 
@@ -44,7 +45,7 @@ async def revive(exchange: HttpRequest) -> Job:
 async def delete_dead_letter(exchange: HttpRequest) -> Answer:
     """Delete a discarded job permanently."""
     job = await exchange.engine.jobs.delete_dead(exchange.path["id"])
-    return Answer(encode({"deleted": True, "job_id": job.id}))
+    return Answer(encode(DeletedJobAnswer(job.id)))
 
 
 _TAG: Final = "Dead letters"
@@ -65,8 +66,8 @@ ROUTES: Final = (
         retry_dead_letter,
         _TAG,
         DeadLetterRetryBody,
-        JobAnswer,
+        RevivedAnswer,
         may_be_empty=True,
     ),
-    Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, _TAG),
+    Route("DELETE", f"{BASE}/dead-letter/{{id}}", delete_dead_letter, _TAG, answer=DeletedJobAnswer),
 )

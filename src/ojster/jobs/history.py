@@ -20,7 +20,8 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.core.outcome import SKIPPED
 from ojster.core.states import JobState
 from ojster.core.tenant import called
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.timestamps import parse_timestamp
+from ojster.core.wire import Json
 from ojster.jobs.queries import no_job
 from ojster.storage.transaction import Transaction
 
@@ -56,24 +57,9 @@ class Entry(msgspec.Struct, frozen=True):
 
     type: str
     at: int
-    data: dict[str, Any]
+    data: dict[str, Json]
     actor: Mapping[str, Any] = MappingProxyType(_SYSTEM)
     is_estimated: bool = False
-
-    def to_wire(self, job_id: str, number: int) -> dict[str, Any]:
-        """Return the JSON form of the entry.
-
-        Spec: ojs-execution-history 4
-        """
-        shown: dict[str, Any] = {
-            "id": f"evt_{job_id}_{number}",
-            "job_id": job_id,
-            "event_type": self.type,
-            "timestamp": format_timestamp(self.at),
-            "actor": dict(self.actor),
-            "data": self.data,
-        }
-        return shown | {"metadata": {"reconstructed": True}} if self.is_estimated else shown
 
 
 def read_history(tx: Transaction, ids: Sequence[str]) -> list[list[Entry] | OjsterError]:
@@ -109,7 +95,7 @@ def purge_history(tx: Transaction, ids: Sequence[str]) -> list[int | OjsterError
     return results
 
 
-_COLUMNS: Final[dict[str, Any]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
+_COLUMNS: Final[dict[str, Json]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
 
 _Noted = tuple[int, str, Mapping[str, Any]]
 
@@ -205,7 +191,7 @@ class Lineage(msgspec.Struct, frozen=True):
     workflow_id: str | None
     superseded_by: str | None
     parents: list[str]
-    children: dict[str, Any]
+    children: dict[str, Json]
 
 
 class _Named(msgspec.Struct):
@@ -234,7 +220,7 @@ def trace_lineage(tx: Transaction, ids: Sequence[str]) -> list[Lineage | OjsterE
     return results
 
 
-def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Any], str | None]:
+def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Json], str | None]:
     """Return the direct predecessors of a job, the tree of its successors, and its first ancestor.
 
     The first ancestor is found by following the first predecessor of each step.
@@ -257,9 +243,9 @@ def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Any], st
         earlier.setdefault(target, []).append(source)
     room = MAX_LINEAGE_SUCCESSORS
 
-    def below(node: int) -> dict[str, Any]:
+    def below(node: int) -> dict[str, Json]:
         nonlocal room
-        found: dict[str, Any] = {}
+        found: dict[str, Json] = {}
         for target in later.get(node, ()):
             if target in names and room > 0:
                 room -= 1

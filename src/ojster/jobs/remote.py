@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET, Raw
 
 from ojster.client.connection import (
     RemoteCapability,
@@ -19,17 +20,31 @@ from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.timestamps import format_timestamp
+from ojster.core.wire import Json
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import Sweep
+from ojster.jobs.bulk_wire import BatchAnswer
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
+from ojster.jobs.record_wire import HistoryAnswer, read_entry
 from ojster.jobs.transitions import ChangedJob
+from ojster.jobs.wire import (
+    AckBody,
+    AdjustmentBody,
+    BulkSteeringBody,
+    CheckpointBody,
+    FetchBody,
+    NackBody,
+    ProgressBody,
+    ReleaseBody,
+)
+from ojster.workflows.wire import changes_body
 
 MAX_SWEEP_SECONDS: Final = 3_600.0
 """Read timeout for a sweep or a prune, in seconds, in addition to the usual 30."""
@@ -72,7 +87,7 @@ class RemoteJobs(RemoteCapability):
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:
         """Set the priority of an unfinished job to the priority of its push plus ``by``."""
-        answer = await self._connection.call("PATCH", f"/jobs/{quote(job_id, safe='')}", {"priority_adjustment": by})
+        answer = await self._connection.call("PATCH", f"/jobs/{quote(job_id, safe='')}", AdjustmentBody(by))
         return job_of(answer["job"])
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
@@ -84,17 +99,8 @@ class RemoteJobs(RemoteCapability):
 
     async def history(self, job_id: str) -> list[Entry]:
         """Return the events of a job, oldest first."""
-        answer = await self._connection.call("GET", f"/jobs/{quote(job_id, safe='')}/history?limit=1000")
-        return [
-            Entry(
-                shown["event_type"],
-                parse_timestamp(shown["timestamp"]),
-                shown["data"],
-                shown["actor"],
-                "metadata" in shown,
-            )
-            for shown in msgspec.json.decode(answer["events"])
-        ]
+        path = f"/jobs/{quote(job_id, safe='')}/history?limit=1000"
+        return [read_entry(shown) for shown in (await self._connection.ask(HistoryAnswer, "GET", path)).events]
 
     async def retry_dead(self, job_id: str) -> Job:
         """Retry a discarded job."""
@@ -109,84 +115,80 @@ class RemoteJobs(RemoteCapability):
 
         Not retried, because the caller fetches again anyway.
         """
-        body: dict[str, Any] = {"queues": request.queues, "count": request.count, "wait_ms": int(wait * 1000)}
-        if request.worker_id is not None:
-            body["worker_id"] = request.worker_id
-        if request.lease is not None:
-            body["visibility_timeout_ms"] = request.lease // 1000
+        body = FetchBody(
+            list(request.queues),
+            request.count,
+            request.worker_id,
+            None if request.lease is None else request.lease // 1000,
+            wait_ms=int(wait * 1000),
+        )
         if request.sharing is not None and not request.sharing.is_plain:
-            body["strategy"], body["weights"] = request.sharing.strategy, dict(request.sharing.weights)
+            body.strategy, body.weights = request.sharing.strategy, dict(request.sharing.weights)
         answer = await self._connection.call("POST", "/workers/fetch", body, wait=wait, patience=0.0)
         return [job_of(raw) for raw in list_of(answer["jobs"])]
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
         """Complete jobs."""
-        acks = []
-        for item in items:
-            ack: dict[str, Any] = {"job_id": item.job_id, "worker_id": item.worker_id, "attempt": item.attempt}
-            if item.result is not None:
-                ack["result"] = msgspec.Raw(item.result)
-            if item.append:
-                ack["append"] = [msgspec.Raw(step) for step in item.append]
-            if item.changes is not None:
-                ack["properties"] = item.changes
-            if item.result_file is not None:
-                ack["result_file"] = item.result_file
-            acks.append(ack)
+        acks = [
+            AckBody(
+                job_id=item.job_id,
+                result=UNSET if item.result is None else Raw(item.result),
+                worker_id=item.worker_id,
+                attempt=item.attempt,
+                append=[Raw(step) for step in item.append],
+                properties=changes_body(item.changes),
+                result_file=item.result_file,
+            )
+            for item in items
+        ]
         return await self._connection.batch("/workers/ack/batch", "acks", acks)
 
     async def fail(self, items: Sequence[FailureReport]) -> list[Job | OjsterError]:
         """Report failed attempts."""
         nacks = [
-            {
-                "job_id": item.job_id,
-                "worker_id": item.worker_id,
-                "attempt": item.attempt,
-                "error": item.failure,
-                "properties": item.changes,
-            }
+            NackBody(
+                job_id=item.job_id,
+                error=msgspec.to_builtins(item.failure),
+                worker_id=item.worker_id,
+                attempt=item.attempt,
+                properties=changes_body(item.changes),
+            )
             for item in items
         ]
         return await self._connection.batch("/workers/nack/batch", "nacks", nacks)
 
     async def release(self, items: Sequence[Release]) -> list[Job | OjsterError]:
         """Hand back unfinished jobs."""
-        releases = []
-        for item in items:
-            shown: dict[str, Any] = {
-                "job_id": item.job_id,
-                "worker_id": item.worker_id,
-                "attempt": item.attempt,
-                "then": item.then,
-                "delay_ms": item.delay // 1000,
-                "not_before": None if item.not_before is None else format_timestamp(item.not_before),
-                "again": item.again,
-                "deadline": None if item.deadline is None else format_timestamp(item.deadline),
-                "wait_ms": None if item.wait is None else item.wait // 1000,
-                "properties": item.changes,
-            }
-            if item.result is not None:
-                shown["result"] = msgspec.Raw(item.result)
-            releases.append(shown)
+        releases = [
+            ReleaseBody(
+                job_id=item.job_id,
+                then=item.then,
+                delay_ms=item.delay // 1000,
+                not_before=None if item.not_before is None else format_timestamp(item.not_before),
+                again=item.again,
+                deadline=None if item.deadline is None else format_timestamp(item.deadline),
+                wait_ms=None if item.wait is None else item.wait // 1000,
+                result=UNSET if item.result is None else Raw(item.result),
+                properties=changes_body(item.changes),
+                worker_id=item.worker_id,
+                attempt=item.attempt,
+            )
+            for item in items
+        ]
         return await self._connection.batch("/workers/release/batch", "releases", releases)
 
     async def report(self, item: Progress) -> None:
         """Report a job's progress."""
-        body = {
-            "progress": item.fraction,
-            "message": item.message,
-            "worker_id": item.worker_id,
-            "attempt": item.attempt,
-        }
+        body = ProgressBody(item.fraction, item.message, item.worker_id, item.attempt)
         await self._connection.call("PUT", f"/jobs/{quote(item.job_id, safe='')}/progress", body)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> None:
         """Save a job's checkpoint."""
-        body = {"state": msgspec.Raw(item.state), "worker_id": item.worker_id, "attempt": item.attempt}
+        body = CheckpointBody(Raw(item.state), item.worker_id, item.attempt)
         await self._connection.call("PUT", f"/jobs/{quote(item.job_id, safe='')}/checkpoint", body)
 
 
-def _filter(chosen: JobFilter) -> dict[str, Any]:
+def _filter(chosen: JobFilter) -> dict[str, Json]:
     """Return a filter in the server's request format."""
     given = msgspec.structs.asdict(chosen)
     given["states"] = list(chosen.states) or None
@@ -205,13 +207,15 @@ class RemoteBulk(RemoteCapability):
 
     async def sweep(self, action: Action, chosen: JobFilter) -> Sweep:
         """Apply an action to all jobs that match. An idempotency key makes retried requests safe."""
-        body = {"filter": _filter(chosen), "idempotency_key": new_id()}
-        answer = await self._connection.call("POST", f"/jobs/batch/{action}", body, wait=MAX_SWEEP_SECONDS, also=422)
-        if "summary" not in answer:
-            raise error_of(msgspec.json.decode(answer.get("error", b"{}")))
-        summary = msgspec.json.decode(answer["summary"])
+        body = BulkSteeringBody(filter=_filter(chosen), idempotency_key=new_id())
+        path = f"/jobs/batch/{action}"
+        raw = await self._connection.request("POST", path, body, wait=MAX_SWEEP_SECONDS, also=422)
+        try:
+            answer = msgspec.json.decode(raw, type=BatchAnswer)
+        except msgspec.ValidationError:
+            raise error_of(msgspec.json.decode(raw, type=dict[str, dict[str, Json]]).get("error", {})) from None
         found = Sweep(action)
-        found.matched, found.succeeded = summary["total"], summary["succeeded"]
-        for one in msgspec.json.decode(answer["results"]):
-            found.items.append((one["job_id"], error_of(one["error"]) if "error" in one else None))
+        found.matched, found.succeeded = answer.summary.total, answer.summary.succeeded
+        for one in answer.results:
+            found.items.append((one.job_id or "", None if one.error is UNSET else error_of(one.error)))
         return found

@@ -12,13 +12,25 @@ from typing import Final
 import msgspec
 
 from ojster.agents.budgets import Account
-from ojster.agents.wire import AGENT_USAGE, AgentUsageBody
+from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge, QueueFull
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.admission import Pushed
-from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
+from ojster.jobs.answer_wire import (
+    AdjustedAnswer,
+    ChangedJobAnswer,
+    CheckpointAnswer,
+    DeletedCheckpointAnswer,
+    EnqueuedAnswer,
+    JobAnswer,
+    JobPageAnswer,
+    ProgressAnswer,
+    show_changed,
+    show_checkpoint,
+)
+from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.failure import Failure, parse_failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
@@ -26,7 +38,6 @@ from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Progress
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.queries import Page
-from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import (
     ADJUSTMENT,
     CHECKPOINT,
@@ -34,8 +45,6 @@ from ojster.jobs.wire import (
     AdjustmentBody,
     CheckpointBody,
     EnqueueBody,
-    JobAnswer,
-    JobPageAnswer,
     ProgressBody,
 )
 from ojster.queues import limit_views
@@ -44,6 +53,7 @@ from ojster.queues.rules import may_be_bounded
 from ojster.server.pages import page_of, pagination, wait_ms
 from ojster.server.request import Answer, HttpRequest, encode
 from ojster.server.route import BASE, PAGE, Route
+from ojster.workflows.answer_wire import NoteAnswer, NotesAnswer
 from ojster.workflows.notes import NewNote
 from ojster.workflows.wire import NOTE, RESUME, NoteBody, ResumeBody
 
@@ -108,7 +118,10 @@ async def show_job(exchange: HttpRequest) -> Answer:
 
 async def cancel_job(exchange: HttpRequest) -> Answer:
     """Cancel an unfinished job."""
-    return _state_change_answer(await exchange.engine.jobs.cancel(exchange.path["id"]), "cancelled_at")
+    changed = await exchange.engine.jobs.cancel(exchange.path["id"])
+    shown = show_changed(changed)
+    shown.cancelled_at = format_timestamp(changed.job.finished_at or 0)
+    return Answer(encode(ChangedJobAnswer(shown)))
 
 
 async def adjust_job(exchange: HttpRequest) -> Answer:
@@ -122,9 +135,10 @@ async def adjust_job(exchange: HttpRequest) -> Answer:
 async def activate_job(exchange: HttpRequest) -> Answer:
     """Activate a pending job: make it available, or, if it is suspended, resume it with a ``result`` or ``error``."""
     data, failure, _ = await read_resumption(exchange)
-    return _state_change_answer(
-        await exchange.engine.workflows.activate(exchange.path["id"], data, failure), "activated_at"
-    )
+    changed = await exchange.engine.workflows.activate(exchange.path["id"], data, failure)
+    shown = show_changed(changed)
+    shown.activated_at = format_timestamp(changed.job.enqueued_at or 0)
+    return Answer(encode(ChangedJobAnswer(shown)))
 
 
 async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure | None, str | None]:
@@ -156,9 +170,8 @@ async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure 
 async def note_job(exchange: HttpRequest) -> Answer:
     """Add a note to a job: any JSON value."""
     note = await read_note(exchange)
-    return Answer(
-        encode({"note": await exchange.engine.workflows.add_note(NewNote(note, job_id=exchange.path["id"]))}), 201
-    )
+    made = await exchange.engine.workflows.add_note(NewNote(note, job_id=exchange.path["id"]))
+    return Answer(encode(NoteAnswer(made)), 201)
 
 
 async def read_note(exchange: HttpRequest) -> bytes:
@@ -170,23 +183,7 @@ async def read_note(exchange: HttpRequest) -> bytes:
 
 async def list_job_notes(exchange: HttpRequest) -> Answer:
     """List the notes of a job, oldest first."""
-    return Answer(encode({"notes": await exchange.engine.workflows.notes_of_job(exchange.path["id"])}))
-
-
-def _state_change_answer(steered: ChangedJob, stamp: str) -> Answer:
-    job = steered.job
-    at = job.finished_at if stamp == "cancelled_at" else job.enqueued_at
-    shown = {
-        "id": job.id,
-        "type": job.type,
-        "queue": job.queue,
-        "state": job.state,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-        stamp: format_timestamp(at or 0),
-        "previous_state": steered.before,
-    }
-    return Answer(encode({"job": shown}))
+    return Answer(encode(NotesAnswer(await exchange.engine.workflows.notes_of_job(exchange.path["id"]))))
 
 
 async def report_progress(exchange: HttpRequest) -> Answer:
@@ -204,8 +201,8 @@ async def show_progress(exchange: HttpRequest) -> Answer:
 
 
 def _progress(job: Job) -> Answer:
-    shown = msgspec.json.decode(job.progress) if job.progress else {"progress": 0, "message": None}
-    return Answer(encode({"job_id": job.id, "state": job.state, **shown}))
+    shown = msgspec.json.decode(job.progress) if job.progress else {}
+    return Answer(encode(ProgressAnswer(job.id, job.state, **shown)))
 
 
 async def account_agent(exchange: HttpRequest) -> Answer:
@@ -222,46 +219,25 @@ async def account_agent(exchange: HttpRequest) -> Answer:
         body.attempt,
     )
     state = await exchange.engine.agents.account(item)
-    return Answer(
-        encode(
-            {
-                "job_id": item.job_id,
-                "tokens_used": state.tokens_used,
-                "token_budget": state.budget,
-                "tokens_left": state.left,
-                "agent": state,
-            }
-        )
-    )
+    return Answer(encode(AgentUsageAnswer(item.job_id, state.tokens_used, state.budget, state.left, state)))
 
 
 async def save_checkpoint(exchange: HttpRequest) -> Answer:
     """Save a checkpoint for the job's next attempt, at most 1 MiB, in place of the previous one."""
     body = await exchange.read(CHECKPOINT)
     item = NewCheckpoint(exchange.path["id"], bytes(body.state), body.worker_id, body.attempt)
-    return _checkpoint(await exchange.engine.jobs.save_checkpoint(item))
+    return Answer(encode(show_checkpoint(await exchange.engine.jobs.save_checkpoint(item))))
 
 
-async def show_checkpoint(exchange: HttpRequest) -> Answer:
+async def find_checkpoint(exchange: HttpRequest) -> Answer:
     """Show the checkpoint of a job."""
-    return _checkpoint(await exchange.engine.jobs.find_checkpoint(exchange.path["id"]))
+    return Answer(encode(show_checkpoint(await exchange.engine.jobs.find_checkpoint(exchange.path["id"]))))
 
 
 async def clear_checkpoint(exchange: HttpRequest) -> Answer:
     """Delete the checkpoint of a job."""
     existed = await exchange.engine.jobs.clear_checkpoint(exchange.path["id"])
-    return Answer(encode({"deleted": True, "existed": existed, "job_id": exchange.path["id"]}))
-
-
-def _checkpoint(found: Checkpoint) -> Answer:
-    """Return a checkpoint in a wrapper, as in the specification, and also without, as in its conformance suite."""
-    shown = {
-        "job_id": found.job_id,
-        "state": msgspec.Raw(found.state),
-        "sequence": found.sequence,
-        "created_at": format_timestamp(found.created_at),
-    }
-    return Answer(encode(shown | {"checkpoint": shown}))
+    return Answer(encode(DeletedCheckpointAnswer(exchange.path["id"], existed)))
 
 
 async def list_jobs(exchange: HttpRequest) -> Answer:
@@ -285,20 +261,24 @@ async def job_page(exchange: HttpRequest, chosen: JobFilter) -> Answer:
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, JobAnswer, 201),
+    Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=("state", "queue", "type", *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
-    Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, JobAnswer),
-    Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs"),
-    Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs"),
-    Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs", ResumeBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/info", note_job, "Jobs", NoteBody, status=201),
-    Route("GET", f"{BASE}/jobs/{{id}}/info", list_job_notes, "Jobs"),
-    Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody),
-    Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs"),
-    Route("PUT", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", CheckpointBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", CheckpointBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/agent/usage", account_agent, "Jobs", AgentUsageBody),
-    Route("GET", f"{BASE}/jobs/{{id}}/checkpoint", show_checkpoint, "Jobs"),
-    Route("DELETE", f"{BASE}/jobs/{{id}}/checkpoint", clear_checkpoint, "Jobs"),
+    Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer),
+    Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=ChangedJobAnswer),
+    Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=ChangedJobAnswer),
+    Route("POST", f"{BASE}/jobs/{{id}}/activate", activate_job, "Jobs", ResumeBody, ChangedJobAnswer, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/info", note_job, "Jobs", NoteBody, NoteAnswer, status=201),
+    Route("GET", f"{BASE}/jobs/{{id}}/info", list_job_notes, "Jobs", answer=NotesAnswer),
+    Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody, ProgressAnswer),
+    Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs", answer=ProgressAnswer),
+    Route(
+        "PUT", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", CheckpointBody, CheckpointAnswer, large=True
+    ),
+    Route(
+        "POST", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", CheckpointBody, CheckpointAnswer, large=True
+    ),
+    Route("POST", f"{BASE}/jobs/{{id}}/agent/usage", account_agent, "Jobs", AgentUsageBody, AgentUsageAnswer),
+    Route("GET", f"{BASE}/jobs/{{id}}/checkpoint", find_checkpoint, "Jobs", answer=CheckpointAnswer),
+    Route("DELETE", f"{BASE}/jobs/{{id}}/checkpoint", clear_checkpoint, "Jobs", answer=DeletedCheckpointAnswer),
 )

@@ -7,7 +7,7 @@ Spec: ojs-schema-registry 10, ojs-job-versioning 11
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,8 +15,16 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.json_schema import compile_schema, parse_version
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs import schemas
+from ojster.jobs import record_wire, schemas
 from ojster.jobs.names import read_type
+from ojster.jobs.record_wire import (
+    DeletedSchemaAnswer,
+    SchemaAnswer,
+    SchemasAnswer,
+    SchemaVersionBody,
+    SchemaVersionsAnswer,
+    show_version,
+)
 from ojster.jobs.schemas import Mode, Schema, no_schema
 from ojster.jobs.wire import SCHEMA, SchemaBody
 from ojster.server.request import Answer, HttpRequest, encode
@@ -27,17 +35,17 @@ async def register_schema(exchange: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of a job type, as a new version."""
     body = await exchange.read(SCHEMA)
     schema = await _register(exchange, body, body.job_type or body.type, body.version)
-    return Answer(encode(_shown(schema)), 201)
+    return Answer(encode(_registered(schema)), 201)
 
 
 async def put_schema(exchange: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of the job type in the path, as a new version."""
     body = await exchange.read(SCHEMA)
     schema = await _register(exchange, body, exchange.path["type"], exchange.path["version"])
-    return Answer(encode(_shown(schema)), 201)
+    return Answer(encode(_registered(schema)), 201)
 
 
-async def _register(exchange: HttpRequest, body: SchemaBody, type: str | None, version: Any) -> Schema:
+async def _register(exchange: HttpRequest, body: SchemaBody, type: str | None, version: int | str | None) -> Schema:
     if type is None or version is None:
         raise InvalidRequest("'job_type' or 'version' is missing. Send both.", field="job_type")
     given = body.args_schema if body.schema is msgspec.UNSET else body.schema
@@ -55,7 +63,7 @@ async def show_latest_schema(exchange: HttpRequest) -> Answer:
     found = await _versions(exchange)
     if not found:
         raise no_schema(exchange.path["type"])
-    return Answer(encode(_shown(found[0])))
+    return Answer(encode(_registered(found[0])))
 
 
 async def show_schema(exchange: HttpRequest) -> Answer:
@@ -64,7 +72,7 @@ async def show_schema(exchange: HttpRequest) -> Answer:
     found = await _versions(exchange)
     for schema in found:
         if schema.version == version:
-            return Answer(encode(_shown(schema)))
+            return Answer(encode(_registered(schema)))
     raise no_schema(exchange.path["type"], exchange.path["version"])
 
 
@@ -74,10 +82,9 @@ async def list_schema_versions(exchange: HttpRequest) -> Answer:
     if not found:
         raise no_schema(exchange.path["type"])
     versions = [
-        {"version": _version(one), "created_at": format_timestamp(one.created_at), "is_latest": one is found[0]}
-        for one in found
+        SchemaVersionBody(show_version(one), format_timestamp(one.created_at), one is found[0]) for one in found
     ]
-    return Answer(encode({"type": exchange.path["type"], "versions": versions}))
+    return Answer(encode(SchemaVersionsAnswer(exchange.path["type"], versions)))
 
 
 async def list_schemas(exchange: HttpRequest) -> Answer:
@@ -86,14 +93,14 @@ async def list_schemas(exchange: HttpRequest) -> Answer:
     found = [
         one for one in await engine.scope.look(schemas.list_schemas, None) if engine.scope.sees(split(one.type)[0])
     ]
-    return Answer(encode({"schemas": [_members(one) for one in found]}))
+    return Answer(encode(SchemasAnswer([record_wire.show_schema(one) for one in found])))
 
 
 async def delete_schema(exchange: HttpRequest) -> Answer:
     """Delete a version of the schema of a job type."""
     version = parse_version(exchange.path["version"])
     found = await exchange.engine.scope.do(schemas.delete_schemas, (_type(exchange), version))
-    return Answer(encode({"deleted": True, "type": called(found.type), "version": _version(found)}))
+    return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found))))
 
 
 def _type(exchange: HttpRequest) -> str:
@@ -104,41 +111,26 @@ async def _versions(exchange: HttpRequest) -> list[Schema]:
     return await exchange.engine.scope.look(schemas.list_schemas, _type(exchange))
 
 
-def _shown(schema: Schema) -> dict[str, Any]:
+def _registered(schema: Schema) -> SchemaAnswer:
     """Return a schema in the conformance suite's format, and the registry's format in the member ``registered``."""
-    members = _members(schema)
-    return members | {"registered": members}
-
-
-def _members(schema: Schema) -> dict[str, Any]:
-    return {
-        "type": called(schema.type),
-        "job_type": called(schema.type),
-        "version": _version(schema),
-        "mode": schema.mode,
-        "schema": msgspec.Raw(schema.body),
-        "created_at": format_timestamp(schema.created_at),
-    }
-
-
-def _version(schema: Schema) -> int | str:
-    return int(schema.name) if schema.name.isdigit() else schema.name
+    shown = record_wire.show_schema(schema)
+    return SchemaAnswer(**msgspec.structs.asdict(shown), registered=shown)
 
 
 _TAG: Final = "Schemas"
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/schemas", register_schema, _TAG, SchemaBody, status=201),
+    Route("POST", f"{BASE}/schemas", register_schema, _TAG, SchemaBody, SchemaAnswer, status=201),
     *(
         route
         for base in (BASE, f"{BASE}/admin")
         for route in (
-            Route("GET", f"{base}/schemas", list_schemas, _TAG),
-            Route("GET", f"{base}/schemas/{{type}}/versions", list_schema_versions, _TAG),
-            Route("GET", f"{base}/schemas/{{type}}", show_latest_schema, _TAG),
-            Route("GET", f"{base}/schemas/{{type}}/{{version}}", show_schema, _TAG),
-            Route("DELETE", f"{base}/schemas/{{type}}/{{version}}", delete_schema, _TAG),
+            Route("GET", f"{base}/schemas", list_schemas, _TAG, answer=SchemasAnswer),
+            Route("GET", f"{base}/schemas/{{type}}/versions", list_schema_versions, _TAG, answer=SchemaVersionsAnswer),
+            Route("GET", f"{base}/schemas/{{type}}", show_latest_schema, _TAG, answer=SchemaAnswer),
+            Route("GET", f"{base}/schemas/{{type}}/{{version}}", show_schema, _TAG, answer=SchemaAnswer),
+            Route("DELETE", f"{base}/schemas/{{type}}/{{version}}", delete_schema, _TAG, answer=DeletedSchemaAnswer),
         )
     ),
-    Route("PUT", f"{BASE}/admin/schemas/{{type}}/{{version}}", put_schema, _TAG, SchemaBody, status=201),
+    Route("PUT", f"{BASE}/admin/schemas/{{type}}/{{version}}", put_schema, _TAG, SchemaBody, SchemaAnswer, status=201),
 )

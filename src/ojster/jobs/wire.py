@@ -14,7 +14,6 @@ from ojster.core.wire import (
     Identifier,
     Json,
     Milliseconds,
-    PaginationBody,
     Timestamp,
     Weight,
 )
@@ -243,53 +242,6 @@ class DeadLettersBody(Struct):
     filter: dict[str, Json] | None = None
     older_than: str | None = None
     confirm: bool = False
-
-
-class JobBody(Struct):
-    """A job, with its standard attributes and those that its producer added.
-
-    Spec: ojs-core 5
-    """
-
-    specversion: str
-    id: str
-    type: str
-    queue: str
-    args: list[Json]
-    meta: dict[str, Json]
-    state: Literal["scheduled", "available", "pending", "active", "completed", "retryable", "cancelled", "discarded"]
-    priority: int
-    attempt: Count
-    max_attempts: Count
-    created_at: Timestamp
-    enqueued_at: Timestamp | UnsetType = UNSET
-    started_at: Timestamp | UnsetType = UNSET
-    completed_at: Timestamp | UnsetType = UNSET
-    cancelled_at: Timestamp | UnsetType = UNSET
-    discarded_at: Timestamp | UnsetType = UNSET
-    next_attempt_at: Timestamp | UnsetType = UNSET
-    error: dict[str, Json] | UnsetType = UNSET
-    errors: list[dict[str, Json]] | UnsetType = UNSET
-    result: Json | UnsetType = UNSET
-
-
-class JobAnswer(Struct):
-    """One job."""
-
-    job: JobBody
-
-
-class JobsAnswer(Struct):
-    """Several jobs."""
-
-    jobs: list[JobBody]
-
-
-class JobPageAnswer(Struct):
-    """A page of jobs."""
-
-    jobs: list[JobBody]
-    pagination: PaginationBody
 
 
 FETCH: Final = msgspec.json.Decoder(FetchBody)

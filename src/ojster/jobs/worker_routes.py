@@ -6,8 +6,8 @@ Spec: ojs-http-binding 10, ojs-worker-protocol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -15,12 +15,27 @@ from msgspec import UNSET
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
-from ojster.core.states import JobState
-from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.fleet.answer_wire import (
+    HeartbeatAnswer,
+    RemovedWorkerAnswer,
+    WorkerAnswer,
+    WorkerInfo,
+    WorkersAnswer,
+    show_worker,
+)
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.wire import DIRECTIVE, HEARTBEAT, DirectiveBody, HandlerBody, HeartbeatBody
-from ojster.fleet.workers import Heartbeat, Worker
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.answer_wire import (
+    AcknowledgedAnswer,
+    FailedAnswer,
+    JobsAnswer,
+    ReleasedAnswer,
+    ResultsAnswer,
+    show_failed,
+    show_released,
+)
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import parse_failure
 from ojster.jobs.job_json import to_json
@@ -42,7 +57,6 @@ from ojster.jobs.wire import (
     AckBody,
     AckJobBody,
     FetchBody,
-    JobsAnswer,
     NackBatchBody,
     NackBody,
     NackJobBody,
@@ -177,7 +191,7 @@ async def _fail(exchange: HttpRequest, body: NackBody) -> Answer:
         (outcome,) = await engine.jobs.fail((_failure_report(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
-    return Answer(_failed(outcome))
+    return Answer(encode(show_failed(outcome)))
 
 
 async def fail_batch(exchange: HttpRequest) -> Answer:
@@ -188,7 +202,7 @@ async def fail_batch(exchange: HttpRequest) -> Answer:
     released = [_requeue(one) for one in body.nacks if one.requeue]
     failures, releases = await asyncio.gather(engine.jobs.fail(failed), engine.jobs.release(released))
     outcomes = [(releases if one.requeue else failures).pop(0) for one in body.nacks]
-    return _batch(outcomes, _failed)
+    return _batch(outcomes, _encoded(show_failed))
 
 
 def _failure_report(body: NackBody) -> FailureReport:
@@ -218,13 +232,15 @@ async def _release(exchange: HttpRequest, body: ReleaseBody) -> Answer:
     (outcome,) = await exchange.engine.jobs.release((_as_release(body),))
     if isinstance(outcome, OjsterError):
         raise outcome
-    return Answer(_released(outcome))
+    return Answer(encode(show_released(outcome)))
 
 
 async def release_batch(exchange: HttpRequest) -> Answer:
     """Release several jobs. Each release is accepted or refused independently."""
     body = await exchange.read(RELEASE_BATCH)
-    return _batch(await exchange.engine.jobs.release([_as_release(one) for one in body.releases]), _released)
+    return _batch(
+        await exchange.engine.jobs.release([_as_release(one) for one in body.releases]), _encoded(show_released)
+    )
 
 
 def _as_release(body: ReleaseBody) -> Release:
@@ -245,33 +261,11 @@ def _as_release(body: ReleaseBody) -> Release:
     )
 
 
-def _released(job: Job) -> bytes:
-    shown: dict[str, Any] = {"released": True, "id": job.id, "job_id": job.id, "state": job.state}
-    if job.due_at is not None and job.state in (JobState.SCHEDULED, JobState.PENDING):
-        shown["scheduled_at" if job.state == JobState.SCHEDULED else "deadline"] = format_timestamp(job.due_at)
-    shown["job"] = {"id": job.id, "type": job.type, "state": job.state, "attempt": job.attempt}
-    return encode(shown)
+def _encoded(show: Callable[[Job], msgspec.Struct]) -> Callable[[Job], bytes]:
+    return lambda job: encode(show(job))
 
 
-def _failed(job: Job) -> bytes:
-    shown: dict[str, Any] = {
-        "id": job.id,
-        "job_id": job.id,
-        "state": job.state,
-        "attempt": job.attempt,
-        "max_attempts": job.max_attempts,
-    }
-    if job.state == JobState.RETRYABLE:
-        shown["next_attempt_at"] = format_timestamp(job.due_at or 0)
-        shown["retry_delay_ms"] = (job.retry_delay or 0) // 1000
-    elif job.state == JobState.DISCARDED:
-        shown["discarded_at"] = shown["completed_at"] = format_timestamp(job.finished_at or 0)
-        shown["dead_letter"] = bool(job.dead)
-    shown["job"] = {"id": job.id, "type": job.type, "state": job.state, "attempt": job.attempt}
-    return encode(shown)
-
-
-def _batch(outcomes: Sequence[Job | OjsterError], show: Any) -> Answer:
+def _batch(outcomes: Sequence[Job | OjsterError], show: Callable[[Job], bytes]) -> Answer:
     results = [
         encode({"error": outcome.to_wire()}) if isinstance(outcome, OjsterError) else show(outcome)
         for outcome in outcomes
@@ -301,18 +295,8 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
             capabilities=body.capabilities,
         )
     )
-    return Answer(
-        encode(
-            {
-                "acknowledged": True,
-                "state": pulse.directive,
-                "jobs_extended": pulse.extended,
-                "jobs_cancelled": pulse.cancelled,
-                "jobs_lost": pulse.lost,
-                "server_time": format_timestamp(engine.database.clock()),
-            }
-        )
-    )
+    now = format_timestamp(engine.database.clock())
+    return Answer(encode(HeartbeatAnswer(pulse.directive, pulse.extended, pulse.cancelled, pulse.lost, now)))
 
 
 def _handled(bodies: Sequence[HandlerBody]) -> tuple[Handled, ...]:
@@ -327,7 +311,7 @@ MAX_HANDLERS: Final = 1_000
 
 async def list_workers(exchange: HttpRequest) -> Answer:
     """List the workers that send heartbeats."""
-    return Answer(encode({"workers": [_worker(worker) for worker in await exchange.engine.fleet.all()]}))
+    return Answer(encode(WorkersAnswer([show_worker(worker) for worker in await exchange.engine.fleet.all()])))
 
 
 async def check_worker(exchange: HttpRequest) -> Answer:
@@ -336,13 +320,14 @@ async def check_worker(exchange: HttpRequest) -> Answer:
     Spec: ojs-graceful-shutdown 8.1
     """
     worker = await exchange.engine.fleet.find(exchange.path["id"])
-    return Answer(encode(_worker(worker)), 200 if worker.state == "running" else 503)
+    return Answer(encode(show_worker(worker)), 200 if worker.state == "running" else 503)
 
 
 async def direct_worker(exchange: HttpRequest) -> Answer:
     """Set the directive that a worker gets with its next heartbeat: ``running``, ``quiet`` or ``terminate``."""
     body = await exchange.read(DIRECTIVE)
-    return Answer(encode({"worker": _worker(await exchange.engine.fleet.direct(exchange.path["id"], body.directive))}))
+    worker = await exchange.engine.fleet.direct(exchange.path["id"], body.directive)
+    return Answer(encode(WorkerAnswer(show_worker(worker))))
 
 
 async def remove_worker(exchange: HttpRequest) -> Answer:
@@ -351,34 +336,26 @@ async def remove_worker(exchange: HttpRequest) -> Answer:
     ``lost=true`` means that it did not stop cleanly; the attempts of its jobs then count.
     """
     await exchange.engine.fleet.leave(exchange.path["id"], lost=exchange.query.get("lost") == "true")
-    return Answer(encode({"removed": True, "worker_id": exchange.path["id"]}))
-
-
-def _worker(worker: Worker) -> dict[str, Any]:
-    shown = msgspec.structs.asdict(worker)
-    shown["worker_id"] = called(worker.id)
-    if (tenant := split(shown.pop("id"))[0]) != NOBODY:
-        shown["tenant_id"] = tenant
-    shown["started_at"] = format_timestamp(worker.started_at)
-    shown["last_heartbeat_at"] = format_timestamp(shown.pop("last_seen_at"))
-    return shown
+    return Answer(encode(RemovedWorkerAnswer(exchange.path["id"])))
 
 
 ROUTES: Final = (
     Route("POST", f"{BASE}/workers/fetch", fetch, "Workers", FetchBody, JobsAnswer),
-    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", AckBody, large=True),
-    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", AckBatchBody, large=True),
-    Route("POST", f"{BASE}/workers/nack", fail, "Workers", NackBody),
-    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", NackBatchBody, large=True),
-    Route("POST", f"{BASE}/workers/release", release, "Workers", ReleaseBody, large=True),
-    Route("POST", f"{BASE}/workers/release/batch", release_batch, "Workers", ReleaseBatchBody, large=True),
-    Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", HeartbeatBody),
-    Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", HeartbeatBody),
-    Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", AckJobBody, large=True),
-    Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody),
-    Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", ReleaseJobBody, large=True),
-    Route("GET", f"{BASE}/workers", list_workers, "Workers"),
-    Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers"),
-    Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", DirectiveBody),
-    Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers", query=("lost",)),
+    Route("POST", f"{BASE}/workers/ack", acknowledge, "Workers", AckBody, AcknowledgedAnswer, large=True),
+    Route("POST", f"{BASE}/workers/ack/batch", acknowledge_batch, "Workers", AckBatchBody, ResultsAnswer, large=True),
+    Route("POST", f"{BASE}/workers/nack", fail, "Workers", NackBody, FailedAnswer),
+    Route("POST", f"{BASE}/workers/nack/batch", fail_batch, "Workers", NackBatchBody, ResultsAnswer, large=True),
+    Route("POST", f"{BASE}/workers/release", release, "Workers", ReleaseBody, ReleasedAnswer, large=True),
+    Route(
+        "POST", f"{BASE}/workers/release/batch", release_batch, "Workers", ReleaseBatchBody, ResultsAnswer, large=True
+    ),
+    Route("POST", f"{BASE}/workers/heartbeat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer),
+    Route("POST", f"{BASE}/workers/beat", heartbeat, "Workers", HeartbeatBody, HeartbeatAnswer),
+    Route("POST", f"{BASE}/jobs/{{id}}/ack", acknowledge_job, "Workers", AckJobBody, AcknowledgedAnswer, large=True),
+    Route("POST", f"{BASE}/jobs/{{id}}/nack", fail_job, "Workers", NackJobBody, FailedAnswer),
+    Route("POST", f"{BASE}/jobs/{{id}}/release", release_job, "Workers", ReleaseJobBody, ReleasedAnswer, large=True),
+    Route("GET", f"{BASE}/workers", list_workers, "Workers", answer=WorkersAnswer),
+    Route("GET", f"{BASE}/workers/{{id}}/health", check_worker, "Workers", answer=WorkerInfo),
+    Route("POST", f"{BASE}/workers/{{id}}/directive", direct_worker, "Workers", DirectiveBody, WorkerAnswer),
+    Route("DELETE", f"{BASE}/workers/{{id}}", remove_worker, "Workers", answer=RemovedWorkerAnswer, query=("lost",)),
 )

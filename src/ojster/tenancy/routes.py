@@ -15,6 +15,7 @@ from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.insight.overview import throughput
+from ojster.jobs.answer_wire import ItemPageAnswer
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
 from ojster.jobs.filters import filter_of
 from ojster.jobs.job_json import to_json
@@ -201,7 +202,14 @@ ROUTES: Final = (
     Route("GET", _TENANTS, list_tenants, _TAG, answer=TenantsAnswer, query=NUMBERED_PAGE),
     Route("GET", f"{_TENANTS}/{{id}}", show_tenant, _TAG, answer=TenantInfo),
     Route("GET", f"{_TENANTS}/{{id}}/stats", show_tenant_stats, _TAG, answer=TenantStatisticsAnswer),
-    Route("GET", f"{_TENANTS}/{{id}}/jobs", list_tenant_jobs, _TAG, query=("state", "queue", "type", *NUMBERED_PAGE)),
+    Route(
+        "GET",
+        f"{_TENANTS}/{{id}}/jobs",
+        list_tenant_jobs,
+        _TAG,
+        answer=ItemPageAnswer,
+        query=("state", "queue", "type", *NUMBERED_PAGE),
+    ),
     Route("PUT", f"{_TENANTS}/{{id}}", put_tenant, _TAG, TenantBody, TenantInfo),
     Route("PUT", f"{_TENANTS}/{{id}}/limits", limit_tenant, _TAG, TenantLimitsBody, TenantInfo),
     Route("DELETE", f"{_TENANTS}/{{id}}", delete_tenant, _TAG, answer=DeletedTenantAnswer),

@@ -14,6 +14,7 @@ from ojster.core.wire import (
     Milliseconds,
 )
 from ojster.jobs.policy_wire import RetryPolicyBody
+from ojster.workflows.property_values import Changes
 
 
 class ChangesBody(Struct):
@@ -25,6 +26,11 @@ class ChangesBody(Struct):
     set: dict[str, Raw] = {}
     delete: list[str] = []
     expected: dict[str, Count] = {}
+
+
+def changes_body(changes: Changes | None) -> ChangesBody | None:
+    """Return the JSON form of changes of properties."""
+    return None if changes is None else ChangesBody(changes.set, list(changes.delete), changes.expected)
 
 
 class PropertiesBody(ChangesBody):

@@ -1,0 +1,208 @@
+"""The JSON of answers about workers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ojster.core.tenant import NOBODY, called, split
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import Count, Json, NumberedPaginationBody, Timestamp
+from ojster.fleet.unrunnable import Unrunnable
+from ojster.fleet.worker_rule import WorkerRule
+from ojster.fleet.workers import Worker
+
+
+class HeartbeatAnswer(Struct):
+    """The answer to a heartbeat: the directive, and the jobs whose leases were extended, cancelled or lost."""
+
+    state: str
+    jobs_extended: list[str] = []
+    jobs_cancelled: list[str] = []
+    jobs_lost: list[str] = []
+    server_time: Timestamp = ""
+    acknowledged: Literal[True] = True
+
+
+class WorkerBody(Struct, kw_only=True):
+    """A worker, as its last heartbeat described it."""
+
+    state: str
+    directive: str | None
+    hostname: str | None
+    pid: int | None
+    queues: list[str]
+    labels: list[str]
+    concurrency: int | None
+    active_jobs: int
+    started_at: Timestamp
+    last_heartbeat_at: Timestamp
+    pool: str | None = None
+    provides: dict[str, list[str]] = {}
+    enabled: bool = True
+
+
+class WorkerInfo(WorkerBody, kw_only=True):
+    """A worker, as its last heartbeat described it.
+
+    Spec: ojs-worker-protocol
+    """
+
+    worker_id: str
+    tenant_id: str | UnsetType = UNSET
+
+
+_SAME: tuple[str, ...] = (
+    "state", "directive", "hostname", "pid", "queues", "labels", "concurrency", "active_jobs", "pool", "provides",
+    "enabled",
+)  # fmt: skip
+"""Members that are the same in JSON."""
+
+
+def _members(worker: Worker) -> dict[str, Any]:
+    return {name: getattr(worker, name) for name in _SAME} | {
+        "started_at": format_timestamp(worker.started_at),
+        "last_heartbeat_at": format_timestamp(worker.last_seen_at),
+    }
+
+
+def show_worker(worker: Worker) -> WorkerInfo:
+    """Return the JSON form of a worker."""
+    tenant = split(worker.id)[0]
+    return WorkerInfo(worker_id=called(worker.id), tenant_id=UNSET if tenant == NOBODY else tenant, **_members(worker))
+
+
+def read_worker(shown: WorkerInfo) -> Worker:
+    """Return the worker with this JSON form."""
+    return Worker(
+        id=shown.worker_id,
+        started_at=parse_timestamp(shown.started_at),
+        last_seen_at=parse_timestamp(shown.last_heartbeat_at),
+        **{name: getattr(shown, name) for name in _SAME},
+    )
+
+
+class WorkersAnswer(Struct):
+    """The workers that send heartbeats."""
+
+    workers: list[WorkerInfo]
+
+
+class WorkerAnswer(Struct):
+    """One worker."""
+
+    worker: WorkerInfo
+
+
+class RemovedWorkerAnswer(Struct):
+    """A worker that was removed."""
+
+    worker_id: str
+    removed: Literal[True] = True
+
+
+# Operators
+
+
+class AdminWorkerBody(WorkerBody, kw_only=True):
+    """A worker, for operators; ``jobs`` are those that it runs.
+
+    Spec: ojs-admin-api 8
+    """
+
+    id: str
+    jobs: list[dict[str, Json]] | UnsetType = UNSET
+
+
+def show_admin_worker(worker: Worker, *, stale: bool) -> AdminWorkerBody:
+    """Return the JSON form of a worker for operators; ``stale``: it has missed its heartbeats."""
+    members = _members(worker)
+    return AdminWorkerBody(id=worker.id, **(members | {"state": "stale"} if stale else members))
+
+
+class WorkerCountsBody(Struct):
+    """Numbers of workers by state."""
+
+    total: Count
+    running: Count = 0
+    quiet: Count = 0
+    stale: Count = 0
+
+
+class AdminWorkersAnswer(Struct):
+    """A page of the workers, for operators."""
+
+    items: list[AdminWorkerBody]
+    summary: WorkerCountsBody
+    pagination: NumberedPaginationBody
+
+
+class DeregisteredWorkerAnswer(Struct):
+    """A worker that was deregistered."""
+
+    id: str
+    deregistered: Literal[True] = True
+
+
+class UnrunnableAnswer(Struct):
+    """The kinds of waiting jobs that no registered worker can run."""
+
+    unrunnable: list[Unrunnable]
+
+
+class WorkerRuleInfo(Struct):
+    """A worker rule: an operator's settings for a worker."""
+
+    id: str
+    enabled: bool
+    provides: dict[str, str | None]
+    allowed_types: tuple[str, ...] | None
+    denied_types: tuple[str, ...]
+    reason: str | None
+    changed_at: Timestamp
+
+
+class WorkerRuleAnswer(Struct):
+    """One worker rule."""
+
+    rule: WorkerRuleInfo
+
+
+class WorkerRulesAnswer(Struct):
+    """All worker rules."""
+
+    items: list[WorkerRuleInfo]
+
+
+class DeletedRuleAnswer(Struct):
+    """The id of a worker whose rule was deleted."""
+
+    id: str
+    deleted: Literal[True] = True
+
+
+def show_rule(rule: WorkerRule) -> WorkerRuleInfo:
+    """Return the JSON form of a worker rule."""
+    return WorkerRuleInfo(
+        rule.id,
+        rule.enabled,
+        rule.provides,
+        rule.allowed,
+        rule.denied,
+        rule.reason,
+        format_timestamp(rule.changed_at),
+    )
+
+
+def read_rule(shown: WorkerRuleInfo) -> WorkerRule:
+    """Return the worker rule with this JSON form."""
+    return WorkerRule(
+        shown.id,
+        shown.enabled,
+        shown.provides,
+        shown.allowed_types,
+        shown.denied_types,
+        shown.reason,
+        parse_timestamp(shown.changed_at),
+    )

@@ -1,0 +1,171 @@
+"""The JSON of answers about the server, its work and its tasks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timestamp
+from ojster.insight.task_values import TaskRun, TaskStatistics
+
+
+class SystemAnswer(Struct):
+    """System totals.
+
+    Spec: ojs-admin-api
+    """
+
+    queues: Count
+    workers: Count
+    jobs: JobCountsBody
+    throughput: ThroughputBody
+    uptime_seconds: Count
+
+
+class HistoryStepBody(Struct):
+    """The work in one step of the statistics history."""
+
+    timestamp: Timestamp
+    enqueued: Count
+    processed: Count
+    completed: Count
+    failed: Count
+    latency_p50_ms: float
+    latency_p95_ms: float
+    latency_p99_ms: float
+
+
+class StatisticsHistoryAnswer(Struct):
+    """The statistics history, in steps of ``period``."""
+
+    period: str
+    data: list[HistoryStepBody]
+
+
+class PruneAnswer(Struct):
+    """The numbers of what was deleted by kind, or would be with ``dry_run``."""
+
+    pruned: dict[str, Count]
+    dry_run: bool
+
+
+class MaintenanceAnswer(Struct):
+    """Whether maintenance mode is on, and why."""
+
+    maintenance: bool
+    reason: str | UnsetType | None = UNSET
+    enabled_at: Timestamp | UnsetType | None = UNSET
+    estimated_end: Timestamp | UnsetType | None = UNSET
+
+
+class SystemConfigurationAnswer(Struct):
+    """The settings of a server. Durations are ISO 8601."""
+
+    backend: str
+    schema_version: int
+    default_visibility_timeout: str
+    default_timeout: str | None
+    heartbeat_timeout: str
+    max_job_bytes: Count
+    max_batch_size: Count
+    retention: dict[str, str | int | None]
+
+
+class BackendBody(Struct):
+    """The state of the database."""
+
+    type: str
+    status: Literal["ok", "unhealthy"]
+    latency_ms: float | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+
+class HealthAnswer(Struct):
+    """The health of the server.
+
+    Spec: ojs-http-binding 18
+    """
+
+    status: Literal["ok", "degraded"]
+    version: str
+    uptime_seconds: Count
+    backend: BackendBody
+
+
+class ReadyAnswer(Struct):
+    """Whether the server accepts requests."""
+
+    status: Literal["ready", "not_ready", "stopping"]
+
+
+class PingAnswer(Struct):
+    """The latency of the database."""
+
+    ping: Literal["pong"]
+    backend: Literal["up"]
+    latency_ms: float
+    pid: int
+
+
+class ImplementationBody(Struct):
+    """Name and version of the server."""
+
+    name: str
+    version: str
+    language: str
+
+
+class ExtensionBody(Struct):
+    """An extension of the specification."""
+
+    name: str
+    uri: str
+    version: str
+
+
+class ExtensionsBody(Struct):
+    """The extensions that the server supports."""
+
+    official: list[ExtensionBody]
+    experimental: list[ExtensionBody]
+
+
+class EndpointsBody(Struct):
+    """Addresses of the server."""
+
+    base_url: str
+    manifest: str
+    health: str
+    openapi: str
+    metrics: str
+
+
+class ManifestAnswer(Struct):
+    """What the server is and can do.
+
+    Spec: ojs-http-binding 21
+    """
+
+    specversion: str
+    ojs_version: str
+    implementation: ImplementationBody
+    conformance_level: int
+    protocols: list[str]
+    backend: str
+    capabilities: dict[str, Json]
+    extensions: ExtensionsBody
+    features: list[str]
+    endpoints: EndpointsBody
+
+
+class TaskRunsAnswer(Struct):
+    """Recorded runs of tasks, latest first."""
+
+    runs: list[TaskRun]
+
+
+class TaskStatisticsAnswer(Struct):
+    """Statistics of tasks."""
+
+    statistics: list[TaskStatistics]

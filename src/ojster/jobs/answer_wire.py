@@ -1,0 +1,335 @@
+"""The JSON of answers about jobs, workers' reports and dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from ojster.core.job import Job
+from ojster.core.states import JobState
+from ojster.core.timestamps import format_timestamp
+from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
+from ojster.jobs.checkpoints import Checkpoint
+from ojster.jobs.policy_wire import RetryPolicyBody
+from ojster.jobs.transitions import ChangedJob
+
+State = Annotated[str, Meta(extra_json_schema={"enum": [state.value for state in JobState]})]
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else format_timestamp(at)
+
+
+class JobBody(Struct):
+    """A job, with its standard attributes and those that its producer added.
+
+    Spec: ojs-core 5
+    """
+
+    specversion: str
+    id: str
+    type: str
+    queue: str
+    args: list[Json]
+    meta: dict[str, Json]
+    state: State
+    priority: int
+    attempt: Count
+    max_attempts: Count
+    created_at: Timestamp
+    enqueued_at: Timestamp | UnsetType = UNSET
+    started_at: Timestamp | UnsetType = UNSET
+    completed_at: Timestamp | UnsetType = UNSET
+    cancelled_at: Timestamp | UnsetType = UNSET
+    discarded_at: Timestamp | UnsetType = UNSET
+    next_attempt_at: Timestamp | UnsetType = UNSET
+    error: dict[str, Json] | UnsetType = UNSET
+    errors: list[dict[str, Json]] | UnsetType = UNSET
+    result: Json | UnsetType = UNSET
+
+
+class JobAnswer(Struct):
+    """One job."""
+
+    job: JobBody
+
+
+class EnqueuedAnswer(Struct):
+    """An enqueued job, or the existing one that it duplicates."""
+
+    job: JobBody
+    deduplicated: bool | UnsetType = UNSET
+    warnings: tuple[str, ...] | UnsetType = UNSET
+
+
+class AdjustedAnswer(Struct):
+    """A job with a new priority."""
+
+    job: JobBody
+    priority_adjustment: int
+
+
+class RevivedAnswer(Struct):
+    """A dead letter that runs again."""
+
+    job: JobBody
+    re_enqueued_at: Timestamp
+
+
+class JobsAnswer(Struct):
+    """Several jobs."""
+
+    jobs: list[JobBody]
+
+
+class JobPageAnswer(Struct):
+    """A page of jobs."""
+
+    jobs: list[JobBody]
+    pagination: PaginationBody
+
+
+class ItemPageAnswer(Struct):
+    """A page of jobs, for operators."""
+
+    items: list[dict[str, Json]]
+    pagination: NumberedPaginationBody
+
+
+class ChangedJobBody(Struct):
+    """A job whose state was changed."""
+
+    id: str
+    type: str
+    queue: str
+    state: State
+    attempt: Count
+    max_attempts: Count
+    previous_state: State
+    cancelled_at: Timestamp | UnsetType = UNSET
+    activated_at: Timestamp | UnsetType = UNSET
+
+
+class ChangedJobAnswer(Struct):
+    """A job that was cancelled or activated."""
+
+    job: ChangedJobBody
+
+
+def show_changed(changed: ChangedJob) -> ChangedJobBody:
+    """Return the JSON form of a job whose state was changed."""
+    job = changed.job
+    return ChangedJobBody(job.id, job.type, job.queue, job.state, job.attempt, job.max_attempts, changed.before)
+
+
+class ProgressAnswer(Struct):
+    """The progress of a job.
+
+    Spec: ojs-progress
+    """
+
+    job_id: str
+    state: State
+    progress: float = 0
+    message: str | None = None
+    updated_at: Timestamp | UnsetType = UNSET
+
+
+class CheckpointInfo(Struct):
+    """The checkpoint of a job."""
+
+    job_id: str
+    state: Raw
+    sequence: Count
+    created_at: Timestamp
+
+
+class CheckpointAnswer(CheckpointInfo, kw_only=True):
+    """The checkpoint of a job, in a wrapper as in the specification, and also without."""
+
+    checkpoint: CheckpointInfo
+
+
+def show_checkpoint(found: Checkpoint) -> CheckpointAnswer:
+    """Return the JSON form of a checkpoint."""
+    shown = CheckpointInfo(found.job_id, Raw(found.state), found.sequence, format_timestamp(found.created_at))
+    return CheckpointAnswer(**msgspec.structs.asdict(shown), checkpoint=shown)
+
+
+class DeletedCheckpointAnswer(Struct):
+    """Whether there was a checkpoint to delete."""
+
+    job_id: str
+    existed: bool
+    deleted: Literal[True] = True
+
+
+# Workers
+
+
+class JobSummaryBody(Struct):
+    """A job, in short."""
+
+    id: str
+    type: str
+    state: State
+    attempt: Count
+
+
+def _summary(job: Job) -> JobSummaryBody:
+    return JobSummaryBody(job.id, job.type, job.state, job.attempt)
+
+
+class AcknowledgedAnswer(Struct):
+    """A completed job."""
+
+    id: str
+    job_id: str
+    state: State
+    completed_at: Timestamp
+    job: JobSummaryBody
+    acknowledged: Literal[True] = True
+
+
+class FailedAnswer(Struct):
+    """A job whose attempt failed."""
+
+    id: str
+    job_id: str
+    state: State
+    attempt: Count
+    max_attempts: Count
+    job: JobSummaryBody
+    next_attempt_at: Timestamp | UnsetType = UNSET
+    retry_delay_ms: Count | UnsetType = UNSET
+    discarded_at: Timestamp | UnsetType = UNSET
+    completed_at: Timestamp | UnsetType = UNSET
+    dead_letter: bool | UnsetType = UNSET
+
+
+def show_failed(job: Job) -> FailedAnswer:
+    """Return the JSON form of a job whose attempt failed."""
+    shown = FailedAnswer(job.id, job.id, job.state, job.attempt, job.max_attempts, _summary(job))
+    if job.state == JobState.RETRYABLE:
+        shown.next_attempt_at = format_timestamp(job.due_at or 0)
+        shown.retry_delay_ms = (job.retry_delay or 0) // 1000
+    elif job.state == JobState.DISCARDED:
+        shown.discarded_at = shown.completed_at = format_timestamp(job.finished_at or 0)
+        shown.dead_letter = bool(job.dead)
+    return shown
+
+
+class ReleasedAnswer(Struct):
+    """A released job."""
+
+    id: str
+    job_id: str
+    state: State
+    job: JobSummaryBody
+    scheduled_at: Timestamp | UnsetType = UNSET
+    deadline: Timestamp | UnsetType = UNSET
+    released: Literal[True] = True
+
+
+def show_released(job: Job) -> ReleasedAnswer:
+    """Return the JSON form of a released job."""
+    shown = ReleasedAnswer(job.id, job.id, job.state, _summary(job))
+    if job.due_at is not None and job.state == JobState.SCHEDULED:
+        shown.scheduled_at = format_timestamp(job.due_at)
+    elif job.due_at is not None and job.state == JobState.PENDING:
+        shown.deadline = format_timestamp(job.due_at)
+    return shown
+
+
+class ResultsAnswer(Struct):
+    """The outcome of each item of a batch: as of a single call, or an ``error``."""
+
+    results: list[dict[str, Json]]
+
+
+# Operators
+
+
+class CancelledAnswer(Struct):
+    """A job that an operator cancelled."""
+
+    id: str
+    state: State
+    previous_state: State
+
+
+class RetriedAnswer(Struct):
+    """A job that an operator runs again."""
+
+    id: str
+    state: State
+    attempt: Count
+
+
+class JobTimesBody(Struct):
+    """All times of a job; ``null`` if it has none."""
+
+    created_at: Timestamp | None
+    enqueued_at: Timestamp | None
+    started_at: Timestamp | None
+    scheduled_at: Timestamp | None
+    expires_at: Timestamp | None
+    completed_at: Timestamp | None
+    cancelled_at: Timestamp | None
+    discarded_at: Timestamp | None
+
+
+def show_times(job: Job) -> JobTimesBody:
+    """Return the JSON form of all times of a job."""
+    completed, cancelled, discarded = (
+        _moment(job.finished_at if job.state == state else None) for state in ("completed", "cancelled", "discarded")
+    )
+    scheduled_at = _moment(job.due_at if job.state == JobState.SCHEDULED else None)
+    return JobTimesBody(
+        created_at=_moment(job.created_at),
+        enqueued_at=_moment(job.enqueued_at),
+        started_at=_moment(job.started_at),
+        scheduled_at=scheduled_at,
+        expires_at=_moment(job.expires_at),
+        completed_at=completed,
+        cancelled_at=cancelled,
+        discarded_at=discarded,
+    )
+
+
+class JobDetailAnswer(JobBody, kw_only=True):
+    """A job with all that operators see of it."""
+
+    retry_policy: RetryPolicyBody
+    dead_letter: bool
+    metadata: JobTimesBody
+
+
+class DeadLetterLimitsInfo(Struct):
+    """How long dead letters are kept, as an ISO 8601 duration, and how many."""
+
+    max_age: str | None
+    max_count: Count | None
+
+
+class DeadLetterStatisticsAnswer(Struct):
+    """Numbers of dead letters.
+
+    Spec: ojs-dead-letter 10.1
+    """
+
+    total: Count
+    by_queue: dict[str, Count]
+    by_error_type: dict[str, Count]
+    oldest_at: Timestamp | None
+    newest_at: Timestamp | None
+    retention: DeadLetterLimitsInfo
+
+
+class DeletedJobAnswer(Struct):
+    """A job that was deleted."""
+
+    job_id: str
+    deleted: Literal[True] = True

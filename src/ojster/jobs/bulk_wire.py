@@ -1,0 +1,117 @@
+"""The JSON of answers about bulk operations."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ojster.core.wire import Count, Json
+from ojster.jobs.answer_wire import JobBody, State
+from ojster.jobs.bulk_service import Sweep
+
+
+class BatchResultBody(Struct):
+    """The outcome of an item of ``/jobs/batch``."""
+
+    index: Count
+    status: int
+    job_id: str | UnsetType | None = UNSET
+    error: dict[str, Json] | UnsetType = UNSET
+    deduplicated: bool | UnsetType = UNSET
+
+
+class BatchSummaryBody(Struct):
+    """Numbers of jobs of a batch."""
+
+    total: Count
+    succeeded: Count
+    failed: Count
+
+
+class BatchAnswer(Struct):
+    """The outcomes of ``/jobs/batch``; a push also has the ``jobs``.
+
+    Spec: ojs-bulk-operations
+    """
+
+    results: list[BatchResultBody]
+    summary: BatchSummaryBody
+    jobs: list[Raw] | UnsetType = UNSET
+    count: Count | UnsetType = UNSET
+
+
+class EnqueuedBatchAnswer(Struct):
+    """The jobs of a batch; with a ``mode`` also the outcome of each.
+
+    Spec: ojs-http-binding 9.2
+    """
+
+    jobs: list[JobBody]
+    count: Count
+    results: list[BatchResultBody] | UnsetType = UNSET
+    summary: BatchSummaryBody | UnsetType = UNSET
+
+
+class BulkJobBody(Struct):
+    """A job of a bulk operation."""
+
+    id: str
+    type: str
+    state: State
+
+
+class BulkItemBody(Struct):
+    """The outcome of an item of ``/jobs/bulk``."""
+
+    index: Count
+    status: str
+    error: dict[str, Json] | UnsetType = UNSET
+    job_id: str | UnsetType | None = UNSET
+    reason: str | UnsetType = UNSET
+    job: BulkJobBody | UnsetType = UNSET
+
+
+class BulkEnqueuedAnswer(Struct):
+    """The outcomes of a bulk push.
+
+    Spec: ojs-bulk-operations
+    """
+
+    total: Count
+    succeeded: Count
+    failed: Count
+    items: list[BulkItemBody]
+
+
+class BulkChangedAnswer(Struct):
+    """The outcomes of a bulk operation on existing jobs; of ``cancelled``, ``retried`` and ``deleted`` it has one."""
+
+    total_matched: Count
+    skipped: Count
+    items: list[BulkItemBody]
+    cancelled: Count | UnsetType = UNSET
+    retried: Count | UnsetType = UNSET
+    deleted: Count | UnsetType = UNSET
+
+
+class SweepErrorBody(Struct):
+    """A job that was not changed, and why."""
+
+    job_id: str
+    error: str
+
+
+class SweepAnswer(Struct):
+    """The outcome of an operation on all jobs that match a filter."""
+
+    action: str
+    matched: Count
+    succeeded: Count
+    failed: Count
+    errors: list[SweepErrorBody]
+    purged_count: Count | UnsetType = UNSET
+
+
+def show_sweep(found: Sweep) -> SweepAnswer:
+    """Return the JSON form of the outcome of an operation on all jobs that match a filter."""
+    errors = [SweepErrorBody(job_id, refusal.message) for job_id, refusal in found.items if refusal is not None]
+    return SweepAnswer(found.action, found.matched, found.succeeded, found.failed, errors)

@@ -1,0 +1,174 @@
+"""The JSON of answers about schemas and history."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ojster.core.tenant import called
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import Count, Json, Timestamp
+from ojster.jobs.history import Entry, Lineage
+from ojster.jobs.schemas import Mode, Schema
+
+
+class SchemaInfo(Struct):
+    """A version of the schema of a job type.
+
+    Spec: ojs-schema-registry 10
+    """
+
+    type: str
+    job_type: str
+    version: int | str
+    mode: Mode
+    schema: Raw
+    created_at: Timestamp
+
+
+class SchemaAnswer(SchemaInfo, kw_only=True):
+    """A version of a schema, in the registry's format also in ``registered``."""
+
+    registered: SchemaInfo
+
+
+class SchemaVersionBody(Struct):
+    """A version of a schema, in short."""
+
+    version: int | str
+    created_at: Timestamp
+    is_latest: bool
+
+
+class SchemaVersionsAnswer(Struct):
+    """The versions of the schema of a job type, latest first."""
+
+    type: str
+    versions: list[SchemaVersionBody]
+
+
+class SchemasAnswer(Struct):
+    """All schemas."""
+
+    schemas: list[SchemaInfo]
+
+
+class DeletedSchemaAnswer(Struct):
+    """A version of a schema that was deleted."""
+
+    type: str
+    version: int | str
+    deleted: Literal[True] = True
+
+
+def show_version(schema: Schema) -> int | str:
+    """Return the JSON form of the version of a schema."""
+    return int(schema.name) if schema.name.isdigit() else schema.name
+
+
+def show_schema(schema: Schema) -> SchemaInfo:
+    """Return the JSON form of a version of a schema."""
+    return SchemaInfo(
+        called(schema.type),
+        called(schema.type),
+        show_version(schema),
+        schema.mode,
+        Raw(schema.body),
+        format_timestamp(schema.created_at),
+    )
+
+
+# History
+
+
+class ReconstructedBody(Struct):
+    """Says that a time was derived from other data."""
+
+    reconstructed: bool = True
+
+
+class HistoryEntryBody(Struct):
+    """An entry in the history of a job.
+
+    Spec: ojs-execution-history 4
+    """
+
+    id: str
+    job_id: str
+    event_type: str
+    timestamp: Timestamp
+    actor: dict[str, Json]
+    data: dict[str, Json]
+    metadata: ReconstructedBody | UnsetType = UNSET
+
+
+class HistoryAnswer(Struct):
+    """A page of the history of a job."""
+
+    events: list[HistoryEntryBody]
+    total: Count
+    next_cursor: str | None
+
+
+class PurgedHistoryAnswer(Struct):
+    """The number of history entries that were deleted."""
+
+    events_deleted: Count
+    deleted: Literal[True] = True
+
+
+def show_entry(entry: Entry, job_id: str, number: int) -> HistoryEntryBody:
+    """Return the JSON form of an entry; ``number`` is its place in the history."""
+    return HistoryEntryBody(
+        f"evt_{job_id}_{number}",
+        job_id,
+        entry.type,
+        format_timestamp(entry.at),
+        dict(entry.actor),
+        entry.data,
+        ReconstructedBody() if entry.is_estimated else UNSET,
+    )
+
+
+def read_entry(shown: HistoryEntryBody) -> Entry:
+    """Return the entry with this JSON form."""
+    return Entry(
+        shown.event_type, parse_timestamp(shown.timestamp), shown.data, shown.actor, shown.metadata is not UNSET
+    )
+
+
+class SuccessorBody(Struct):
+    """A job after another in its workflow, and those after it."""
+
+    job_id: str
+    children: list[SuccessorBody]
+
+
+class LineageAnswer(Struct):
+    """The predecessors and successors of a job in its workflow."""
+
+    job_id: str
+    parent_id: str | None
+    root_id: str | None
+    workflow_id: str | None
+    superseded_by: str | None
+    parents: list[str]
+    children: list[SuccessorBody]
+
+
+def show_lineage(found: Lineage) -> LineageAnswer:
+    """Return the JSON form of the lineage of a job."""
+    return LineageAnswer(
+        found.job_id,
+        found.parent_id,
+        found.root_id,
+        found.workflow_id,
+        found.superseded_by,
+        found.parents,
+        _tree(found.children),
+    )
+
+
+def _tree(children: dict[str, Json]) -> list[SuccessorBody]:
+    return [SuccessorBody(id, _tree(more)) for id, more in children.items()]
