@@ -143,7 +143,6 @@ def test_jobs_are_deleted_without_a_look_at_all_items(connection: apsw.Connectio
         assert not whole_scans(sql, plan_of(connection, seen, sql)), sql
 
 
-@pytest.mark.xfail(strict=True, reason="SQLite prefers jobs_finished, and reads and sorts all that has finished")
 def test_a_step_of_a_walk_reads_only_its_window(connection: apsw.Connection, seen: Recorded) -> None:
     for sql in having(seen, "FROM jobs", "seq > :after", "seq <= :last"):
         plan = " | ".join(plan_of(connection, seen, sql))

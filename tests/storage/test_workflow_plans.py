@@ -131,7 +131,6 @@ async def test_no_statement_reads_a_whole_table_whatever_the_planner_knows(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.xfail(reason="the planner may join all unfinished workflows, found by a scan of workflows_id")
 @pytest.mark.parametrize("known", KNOWN)
 async def test_workflows_past_their_retention_are_found_without_a_look_at_all(
     postgres_url: str, clock: Clock, said: Recorded, known: str

@@ -145,18 +145,18 @@ def _walk(tx: Transaction, step: Step) -> WalkResult:
         return WalkResult([], None)
     where, parameters = conditions(step.chosen)
     bounds["last"] = last
+    # The limit keeps the planner from reading all jobs in a state by another index, to sort them by seq.
+    looked_at = "(SELECT * FROM jobs WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :window) AS looked_at"
     if step.chosen.meta:
         found = tx.execute(
             "SELECT j.id, p.envelope FROM "
-            f"(SELECT seq, id FROM jobs WHERE seq > :after AND seq <= :last AND {where}) AS j "
+            f"(SELECT seq, id FROM {looked_at} WHERE {where}) AS j "
             "JOIN payloads AS p ON p.seq = j.seq ORDER BY j.seq",
             bounds | parameters,
         )
         ids = [id for id, envelope in found if _has(envelope, step.chosen.meta)]
     else:
-        rows_found = tx.execute(
-            f"SELECT id FROM jobs WHERE seq > :after AND seq <= :last AND {where} ORDER BY seq", bounds | parameters
-        )
+        rows_found = tx.execute(f"SELECT id FROM {looked_at} WHERE {where} ORDER BY seq", bounds | parameters)
         ids = [id for (id,) in rows_found]
     return WalkResult(ids, Step(step.chosen, last, until) if rows == WINDOW else None)
 

@@ -55,9 +55,12 @@ def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
     A workflow is kept until its next attempt, if any, has finished, and while a collection contains its items.
     """
     now, usual = tx.now, tx.settings.retention
+    # OFFSET makes PostgreSQL look for each workflow by an index, instead of joining all unfinished ones.
     free = (
-        "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL) "
-        "AND NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.workflow = workflows.seq AND i.removed_at IS NULL)"
+        "NOT EXISTS (SELECT 1 FROM workflows AS n WHERE n.id = workflows.next_attempt AND n.finished_at IS NULL "
+        "LIMIT 1 OFFSET 0) "
+        "AND NOT EXISTS (SELECT 1 FROM collection_items AS i WHERE i.workflow = workflows.seq AND i.removed_at IS NULL "
+        "LIMIT 1 OFFSET 0)"
     )
     found: list[tuple[str, dict[str, Any]]] = [
         ("state = :state ORDER BY finished_at", {"state": FORGOTTEN}),
