@@ -72,8 +72,13 @@ async def test_a_chain_of_code_shares_properties_and_passes_results_on(app: App)
 
 async def test_a_worker_that_was_not_told_to_run_code_leaves_it_to_others(app: App) -> None:
     run = await start(app, code("def body(job): return 'run'"))
+
+    @app.job("note")
+    def note() -> str:
+        return "noted"
+
     async with working(app, capabilities={"labels": {"region": "eu"}}):
-        await asyncio.sleep(0.7)
+        assert await (await note.aenqueue()).aresult(20) == "noted"
         assert (await app.client().workflows.status(run.id)).current[0].state == "available"
     async with working(app, code=Sandbox()) as worker:
         assert await run.result(20) == "run"

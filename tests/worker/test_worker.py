@@ -21,6 +21,7 @@ from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application
 from ojster.service import Service
+from ojster.worker.worker import NoHandlers
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
@@ -203,12 +204,46 @@ async def test_wrong_arguments_are_refused_when_the_job_is_enqueued(app: App) ->
             await push(app, type, *args)
 
 
-async def test_a_job_without_a_handler_fails_and_says_what_there_is(app: App) -> None:
+async def test_a_job_without_a_handler_waits_and_is_reported(app: App) -> None:
     async with working(app):
         (pushed,) = await app.client().jobs.enqueue([request_of("unheard.of", [], JobOptions(retry=1))])
-        error = await failure(JobHandle(app, pushed.job))
-    assert error["type"] == "UnknownJobType"
-    assert "echo" in error["message"]
+        assert await (await push(app, "echo", 1)).aresult(15) == [1]
+        found = await app.client().jobs.find(pushed.job.id)
+        assert (found.state, found.attempt) == ("available", 0)
+        (stuck,) = await app.client().fleet.unrunnable()
+        assert (stuck.type, stuck.jobs, stuck.reasons) == ("unheard.of", 1, ["it has no handler for 'unheard.of'"])
+
+
+async def test_two_applications_on_one_queue_run_their_own_jobs(app: App) -> None:
+    other = App(app.url)
+    ran: list[str] = []
+
+    @other.job("other.note")
+    def note(text: str) -> None:
+        ran.append(text)
+
+    async with working(app):
+        running = asyncio.create_task(Worker(other).run())
+        try:
+            async with asyncio.timeout(15):
+                mine = [await push(app, "echo", number) for number in range(20)]
+                theirs = [await note.aenqueue(f"{number}") for number in range(20)]
+                assert [await one.aresult() for one in mine] == [[number] for number in range(20)]
+                for handle in theirs:
+                    await handle.aresult()
+                    assert (await handle.arefresh()).job.attempt == 1
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await other.aclose()
+    assert sorted(ran, key=int) == [f"{number}" for number in range(20)]
+
+
+async def test_a_worker_without_handlers_refuses_to_start(shared_url: str) -> None:
+    empty = App(shared_url)
+    with pytest.raises(NoHandlers, match=r"no job handlers.*import the modules"):
+        await Worker(empty).run()
+    await empty.aclose()
 
 
 @pytest.mark.parametrize("type", ["sleep", "sleep.thread"])

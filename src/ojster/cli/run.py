@@ -32,7 +32,7 @@ from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
 from ojster.storage.database import without_password
 from ojster.worker.identity import IdentityTaken
-from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
+from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, NoHandlers, Worker
 from ojster.workflows.commands import parameter
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -215,6 +215,13 @@ def worker(
     tune_interpreter()
     try:
         _run_loop(lambda: _work(one, until_empty))
+    except NoHandlers:
+        looked = "--code-tasks" if app is None else app
+        message = (
+            f"{looked} declares no job handlers, so that a worker would get no job. Declare functions with "
+            "@app.job(...), and import the modules that declare them in the module of the application."
+        )
+        raise click.ClickException(message) from None
     except NotConfined as error:
         message = f"Jobs that carry code cannot be confined here: {error}. Use --code-tasks weak to run them anyway."
         raise click.ClickException(message) from None

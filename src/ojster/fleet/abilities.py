@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -10,6 +12,7 @@ import msgspec
 from ojster.fleet.job_types import ALL, Types
 from ojster.fleet.requirements import NOTHING, Provided
 from ojster.fleet.worker_rule import WorkerRule
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.versions import Handled
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction
@@ -29,23 +32,57 @@ class Abilities(msgspec.Struct, frozen=True):
         Resources that the worker provides.
     types:
         Job types that the operator lets the worker take.
+    runs:
+        Job types that the worker has handlers for, sorted; ``None``: it says nothing, and gets all.
     """
 
     handled: tuple[Handled, ...] = ()
     provided: Provided = NOTHING
     types: Types = ALL
+    runs: tuple[str, ...] | None = None
 
-    def condition(self) -> tuple[str, list[str | int]]:
+    def condition(self) -> tuple[str, tuple[str | int, ...]]:
         """Return the jobs ``j`` that the worker can run, as an SQL condition to append, and its parameters."""
-        bounds: list[str | int] = [value for one in self.handled for value in (one.type, one.low, one.high)]
-        types, patterns = self.types.condition("j.type")
-        return _NOT_HANDLED * len(self.handled) + types, [*bounds, *patterns]
+        return _condition(self.handled, self.types, self.runs)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the worker can run jobs of every type and version, as far as they require nothing."""
+        return not self.handled and self.types == ALL and self.runs is None
+
+    @property
+    def kind(self) -> str | None:
+        """A name that workers with equal abilities share; ``None`` if it depends on more than types and versions."""
+        return None if self.provided.facts else _kind(self.handled, self.types, self.runs)
 
     def under(self, rule: WorkerRule | None) -> Abilities:
         """Return the capabilities with an operator's rule applied."""
         if rule is None:
             return self
         return msgspec.structs.replace(self, provided=rule.correct(self.provided), types=rule.types)
+
+
+class _Values(tuple[str | int, ...]):
+    """Parameters of a condition. They are many, part of the key of each claim, and equal ones are the same object."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+
+@lru_cache(maxsize=1024)
+def _condition(
+    handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None
+) -> tuple[str, tuple[str | int, ...]]:
+    bounds: list[str | int] = [value for one in handled for value in (one.type, one.low, one.high)]
+    types, patterns = allowed.condition("j.type")
+    own = "" if runs is None else f" AND j.type IN ({', '.join('?' * len(runs))})"
+    return own + _NOT_HANDLED * len(handled) + types, _Values((*(runs or ()), *bounds, *patterns))
+
+
+@lru_cache(maxsize=1024)
+def _kind(handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None) -> str:
+    said = msgspec.json.encode((handled, allowed, runs))
+    return hashlib.sha256(said).hexdigest()[:16]
 
 
 PLAIN: Final = Abilities()
@@ -74,7 +111,19 @@ abilities_by_worker: Final = Remembered[Mapping[str, Abilities]](_read_abilities
 """Abilities by worker, of workers that have declared some or have a rule."""
 
 
-def may_be_special(memory: Memory, worker_id: str | None) -> bool:
-    """Whether a worker cannot take every job, or can take special ones, as far as this process knows."""
+def kind_of(memory: Memory, request: Claim) -> str | None:
+    """Return a name for the jobs that the worker of a claim can take; ``None`` if it can take every job.
+
+    Workers with the same name can take the same jobs. It is the id of a worker that nothing is known of yet, or whose
+    resources are its own.
+    """
     known = abilities_by_worker.known(memory)
-    return worker_id is not None and (known is None or worker_id in known)
+    worker_id = request.worker_id or ""
+    if request.provided is not None or (known is None and request.worker_id is not None):
+        return worker_id
+    abilities = PLAIN if known is None else known.get(worker_id, PLAIN)
+    if request.types is not None:
+        abilities = msgspec.structs.replace(abilities, runs=request.types)
+    if abilities.takes_all and not abilities.provided.facts:
+        return None
+    return abilities.kind or worker_id

@@ -63,10 +63,12 @@ class AbilityPolicy(ClaimPolicy):
         if request.provided is not None:
             abilities = msgspec.structs.replace(abilities, provided=request.provided)
             abilities = abilities.under(worker_rules_by_id(self.tx).get(request.worker_id or ""))
+        if request.types is not None:
+            abilities = msgspec.structs.replace(abilities, runs=request.types)
         if abilities is PLAIN:
             return share
         condition, values = abilities.condition()
-        share = msgspec.structs.replace(share, can_run=condition, values=tuple(values))
+        share = msgspec.structs.replace(share, can_run=condition, values=values)
         if not abilities.provided.facts:
             return share
         return share.with_trait(WORKER, request.worker_id).with_trait(PROVIDED, abilities.provided)

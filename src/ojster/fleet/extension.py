@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ojster.core.job import Job
-from ojster.fleet.abilities import may_be_special
+from ojster.fleet.abilities import kind_of
 from ojster.fleet.claim_policies import (
     IDLE_WORKERS,
     REQUIREMENTS_WAIT,
@@ -31,9 +31,9 @@ class FleetExtension(Extension):
         """Delete silent workers, and count their attempts as lost."""
         return Due(reap_silent_workers(tx))
 
-    def selects(self, memory: Memory, request: Claim) -> bool:
-        """Return whether a worker provides something, or is limited to some types or versions."""
-        return request.provided is not None or may_be_special(memory, request.worker_id)
+    def selects(self, memory: Memory, request: Claim) -> str | None:
+        """Return a name for what a worker that provides something, or is limited to some types, can take."""
+        return kind_of(memory, request)
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Leave out idle workers, and jobs that a worker cannot run."""

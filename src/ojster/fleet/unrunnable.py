@@ -23,13 +23,17 @@ MAX_UNRUNNABLE_GROUPS: Final = 1_000
 """Maximum number of entries returned. An entry groups the jobs of a queue by type, version and requirements."""
 
 
+MAX_EXAMINED: Final = 20_000
+"""Maximum number of available jobs of a queue that are looked at, unless a worker takes all of them."""
+
+
 class Unrunnable(msgspec.Struct, frozen=True):
     """A group of available jobs in a queue that no present worker can run.
 
     Parameters
     ----------
     jobs, job_id:
-        Number of jobs, and the id of the oldest.
+        Number of jobs, among the first ``MAX_EXAMINED`` of the queue, and the id of the oldest.
     reasons:
         What the closest worker lacks, or that no worker takes jobs of the queue.
     type:
@@ -92,13 +96,15 @@ def _without_needs(tx: Transaction, present: _Present) -> list[Unrunnable]:
     found = []
     for (queue,) in rows:
         workers = present.of(queue)
-        if any(not one.handled and one.types == PLAIN.types for one in workers):
+        if any(one.takes_all for one in workers):
             continue  # one worker takes all jobs, so the jobs need not be read
         kinds = "type, version" if workers else "NULL, NULL"
+        looked_at = "queue = :queue AND state = 'available' AND needs IS NULL"
         for type, version, jobs, seq in tx.execute(
-            f"SELECT {kinds}, count(*), min(seq) FROM jobs WHERE queue = :queue AND state = 'available' "
-            f"AND needs IS NULL{' GROUP BY type, version' if workers else ''}",
-            {"queue": queue},
+            f"SELECT {kinds}, count(*), min(seq) FROM "
+            f"(SELECT type, version, seq FROM jobs WHERE {looked_at} LIMIT :most) AS looked_at"
+            f"{' GROUP BY type, version' if workers else ''}",
+            {"queue": queue, "most": MAX_EXAMINED},
         ):
             reasons = _reasons(workers, type, version, None)
             if jobs and reasons:
@@ -126,6 +132,8 @@ def _reasons(
 def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs: Needs | None) -> list[str]:
     """Return what keeps a worker from running a job; empty if nothing does."""
     lacks = [] if worker.types.accepts(type) else [f"a worker rule excludes the type {type!r}"]
+    if worker.runs is not None and type not in worker.runs:
+        lacks.append(f"it has no handler for {type!r}")
     lacks += [
         f"it handles {one.versions} of {type!r}, not {shown_version(version)}"
         for one in worker.handled

@@ -13,6 +13,13 @@ from ojster.core.wire import (
     Milliseconds,
 )
 
+MAX_JOB_TYPES: Final = 10_000
+"""Maximum number of job types that a worker can name."""
+
+JobTypes = Annotated[
+    list[str], Meta(max_length=MAX_JOB_TYPES, description="Job types that the worker has handlers for; others stay.")
+]
+
 
 class HandlerBody(Struct):
     """The versions of a job type that a worker handles: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all."""
@@ -36,6 +43,7 @@ class HeartbeatBody(Struct):
     concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     pool: Identifier | None = None
     handlers: list[HandlerBody] = []
+    job_types: JobTypes | None = None
     capabilities: dict[str, Json] = {}
 
 

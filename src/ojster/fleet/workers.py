@@ -41,6 +41,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     pool: str | None = None
     handlers: tuple[Handled, ...] = ()
     """Job types whose versions are limited: the worker handles only some of them."""
+    job_types: tuple[str, ...] | None = None
+    """Job types that it has handlers for, sorted; ``None``: it says nothing, and gets all."""
     capabilities: dict[str, Any] = {}
     """Capabilities of the worker, for jobs with requirements.
 
@@ -102,7 +104,7 @@ def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[HeartbeatResponse]
 
 def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     now = tx.now
-    abilities = Abilities(one.handlers, read_provided(one.capabilities))
+    abilities = Abilities(one.handlers, read_provided(one.capabilities), runs=one.job_types)
     _note_abilities(tx, one, abilities)
     ((directive, started_at),) = tx.execute(
         f"INSERT INTO workers ({_WORKER_COLUMNS}, abilities) VALUES (:id, :state, NULL, :hostname, :pid, :queues, "

@@ -40,6 +40,8 @@ class Claim(msgspec.Struct, frozen=True):
         The tenant whose jobs it takes; the empty string: jobs without a tenant; ``None``: all jobs, round-robin.
     provided:
         What the worker provides (``ojster.fleet.requirements.Provided``); ``None``: as in its last heartbeat.
+    types:
+        Job types that the worker has handlers for, sorted; ``None``: as in its last heartbeat, by default all.
     """
 
     queues: tuple[str, ...]
@@ -49,6 +51,7 @@ class Claim(msgspec.Struct, frozen=True):
     sharing: Any = None
     tenant: str | None = None
     provided: Any = None
+    types: tuple[str, ...] | None = None
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -6,9 +6,11 @@ Spec: ojs-core 7.3, 7.4 and 7.6; ojs-worker-protocol 5.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError, PayloadTooLarge, Unsupported
 from ojster.core.job import Job
 from ojster.core.states import JobState
@@ -26,6 +28,12 @@ from ojster.jobs.transitions import (
     write_states,
 )
 from ojster.storage.transaction import Transaction
+
+UNKNOWN_TYPE: Final = "UnknownJobType"
+"""The error type by which a worker says that it has no handler for a job."""
+
+UNKNOWN_TYPE_DELAY: Final = 5 * SECOND
+"""Delay after which a job is handed out again that a worker had no handler for, in microseconds."""
 
 
 def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
@@ -94,7 +102,10 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
         if refusal := _refuse_end(tx, job, report):
             results.append(refusal)
             continue
-        fail_attempt(tx, job, report.failure)
+        if report.failure.type == UNKNOWN_TYPE:
+            _queue(tx, job, Release(job.id, delay=UNKNOWN_TYPE_DELAY), reason="the worker has no handler for it")
+        else:
+            fail_attempt(tx, job, report.failure)
         results.append(job)
     settle(tx)
     return results
@@ -126,8 +137,8 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
     return results
 
 
-def _queue(tx: Transaction, job: Job, item: Release) -> None:
-    """Put a job back into its queue, now or later."""
+def _queue(tx: Transaction, job: Job, item: Release, *, reason: str = "released") -> None:
+    """Put a job back into its queue, now or later. The attempt does not count."""
     job.attempt -= 1
     due_at = tx.now + item.delay if item.not_before is None else item.not_before
     if due_at <= tx.now:
@@ -139,7 +150,7 @@ def _queue(tx: Transaction, job: Job, item: Release) -> None:
         tx.expect(due_at)
         free(tx, [job])
         write_states(tx, [job])
-        tx.emit("job.scheduled", job, scheduled_at=due_at, reason="released")
+        tx.emit("job.scheduled", job, scheduled_at=due_at, reason=reason)
 
 
 def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError]:

@@ -141,9 +141,12 @@ class Extension:
 
     # Claim
 
-    def selects(self, memory: Memory, request: Claim) -> bool:
-        """Return whether a worker may not be able to take every job, as far as this process knows."""
-        return False
+    def selects(self, memory: Memory, request: Claim) -> str | None:
+        """Return a name for the jobs that the worker of a claim can take; ``None`` if it can take every job.
+
+        Parked claims with the same name are woken by as many jobs as there are; claims with other names as well.
+        """
+        return None
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], Obstacles]]:
         """Return the policies that decide which jobs are handed out, and what shows that each is in use."""

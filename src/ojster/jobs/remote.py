@@ -120,6 +120,7 @@ class RemoteJobs(RemoteCapability):
             request.count,
             request.worker_id,
             None if request.lease is None else request.lease // 1000,
+            job_types=None if request.types is None else list(request.types),
             wait_ms=int(wait * 1000),
         )
         if request.sharing is not None and not request.sharing.is_plain:

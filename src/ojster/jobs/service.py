@@ -188,8 +188,8 @@ class JobService(CapabilityService):
             request = msgspec.structs.replace(request, tenant=self.scope.tenant, worker_id=worker_id)
             queues = tuple(qualify(self.scope.tenant or DEFAULT_TENANT, queue) for queue in queues)
         for selects in self._life.selects:
-            if selects(self.database.memory, request):
-                queues = tuple(map(choosy, queues))
+            if (kind := selects(self.database.memory, request)) is not None:
+                queues = tuple([choosy(queue, kind) for queue in queues])
                 break
         patience = LongPoll(queues if waits else (), _should_wait if waits else _should_not_wait, self.give_back)
         call = self.database.run_or_park(claim, request, patience)

@@ -17,6 +17,7 @@ from ojster.core.wire import (
     Timestamp,
     Weight,
 )
+from ojster.fleet.wire import JobTypes
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.options_wire import OptionsBody
 from ojster.workflows.wire import ChangesBody
@@ -95,6 +96,7 @@ class FetchBody(Struct):
     worker_id: Identifier | None = None
     visibility_timeout_ms: Milliseconds | None = None
     capabilities: dict[str, Json] | None = None
+    job_types: JobTypes | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Long-poll wait.")] = 0
     strategy: FairnessStrategy | None = None
     weights: Annotated[dict[str, Weight], Meta(max_length=100)] = {}

@@ -86,6 +86,7 @@ async def fetch(exchange: HttpRequest) -> Answer:
         lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
         sharing=_sharing(body) if body.strategy or body.weights else STRICT,
         provided=None if body.capabilities is None else read_provided(body.capabilities),
+        types=None if body.job_types is None else types_of(body.job_types),
     )
     if not body.wait_ms:
         jobs = await exchange.engine.jobs.fetch(request)
@@ -292,11 +293,23 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
             concurrency=body.concurrency,
             pool=body.pool,
             handlers=_handled(body.handlers),
+            job_types=None if body.job_types is None else types_of(body.job_types),
             capabilities=body.capabilities,
         )
     )
     now = format_timestamp(engine.database.clock())
     return Answer(encode(HeartbeatAnswer(pulse.directive, pulse.extended, pulse.cancelled, pulse.lost, now)))
+
+
+def types_of(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the job types that a worker has handlers for, sorted, without duplicates and versions.
+
+    Raises
+    ------
+    InvalidRequest
+        One is not a job type.
+    """
+    return tuple(sorted({read_type(encode(type.partition("@")[0])) for type in given}))
 
 
 def _handled(bodies: Sequence[HandlerBody]) -> tuple[Handled, ...]:

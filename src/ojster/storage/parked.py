@@ -6,7 +6,8 @@ that looked before the news is not parked, but run again.
 
 A call for one tenant's jobs is parked under the tenant's qualified queue name (``ojster.core.tenant``). News may
 concern all tenants of a queue. News of jobs without a tenant is news of the queue itself. A call that cannot take every
-job is parked under a separate name, ``choosy``: all news wakes it, in addition to other calls.
+job is parked under a separate name (``choosy``), which it shares with calls that can take the same jobs. Since nobody
+knows which of them can take a job, news wakes as many calls of each kind as there are jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ojster.core.tenant import ALL_TENANTS, DEFAULT_TENANT, NOBODY, qualify, split
-from ojster.storage.transaction import UNKNOWN_COUNT
 
 if TYPE_CHECKING:
     from ojster.storage.call import Call, LongPoll
@@ -26,9 +26,20 @@ if TYPE_CHECKING:
 _SELECTIVE: Final = "/choosy/"
 
 
-def choosy(queue: str) -> str:
-    """Return the name under which calls that cannot take every job of a queue are parked."""
-    return _SELECTIVE + queue
+def choosy(queue: str, kind: str) -> str:
+    """Return the name under which calls are parked that cannot take every job of a queue.
+
+    Parameters
+    ----------
+    kind:
+        A name for the jobs that they can take, the same for calls that can take the same jobs; without ``/``.
+    """
+    return f"{_SELECTIVE}{kind}/{queue}"
+
+
+def _queue_of(name: str) -> str:
+    """Return the queue of a name under which calls are parked."""
+    return name.split("/", 3)[3] if name.startswith(_SELECTIVE) else name
 
 
 class ParkResult(NamedTuple):
@@ -46,6 +57,8 @@ class ParkedCalls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[str, OrderedDict[Call, None]] = {}
+        self._choosy: dict[str, dict[str, None]] = {}
+        """The ``choosy`` names under which calls are parked, by queue."""
         self._moment = 0
         self._news: dict[str, int] = {}
         """The moment of each queue's last news."""
@@ -86,14 +99,13 @@ class ParkedCalls:
         return ParkResult(again, given_up)
 
     def take(self, wanted: Mapping[str, int]) -> list[Call]:
-        """Remove and return the given number of calls of each queue, oldest first, and all of its ``choosy`` calls."""
+        """Remove and return the given number of calls of each kind for each queue, oldest first."""
         taken: list[Call] = []
         if self._calls:
             with self._lock:
                 for news, count in wanted.items():
                     for queue in self._concerned(news):
-                        most = UNKNOWN_COUNT if queue.startswith(_SELECTIVE) else count
-                        chosen = [call for call, _ in zip(self._calls.get(queue, ()), range(most), strict=False)]
+                        chosen = [call for call, _ in zip(self._calls.get(queue, ()), range(count), strict=False)]
                         for call in chosen:
                             self._remove(call)
                         taken += chosen
@@ -108,7 +120,7 @@ class ParkedCalls:
             return [queue for queue in queues if self._concerned(queue)]
 
     def _has_news(self, queue: str, since: int) -> bool:
-        queue = queue.removeprefix(_SELECTIVE)
+        queue = _queue_of(queue)
         tenant, name = split(queue)
         sources = [queue]
         if tenant != NOBODY:
@@ -119,15 +131,15 @@ class ParkedCalls:
 
     def _concerned(self, news: str) -> list[str]:
         """Return the names with parked calls that the news of a queue concerns."""
-        tenant, queue = split(news.removeprefix(_SELECTIVE))
+        tenant, queue = split(_queue_of(news))
         if tenant == ALL_TENANTS:
-            plain = (queue, choosy(queue))
-            return [
-                name for name in self._calls if name not in plain and split(name.removeprefix(_SELECTIVE))[1] == queue
-            ]
+            found = [name for name in self._calls if _queue_of(name) != queue]
+            return [name for name in found if split(_queue_of(name))[1] == queue]
         names = [news, qualify(DEFAULT_TENANT, queue)] if tenant == NOBODY else [news]
-        names += [choosy(name) for name in names]
-        return [name for name in names if name in self._calls]
+        found = [name for name in names if name in self._calls]
+        if self._choosy:
+            found += [choosy_name for name in names for choosy_name in self._choosy.get(name, ())]
+        return found
 
     def give_up(self) -> list[Call]:
         """Remove and return all parked calls. Calls that are being run now are not parked afterwards either."""
@@ -136,6 +148,7 @@ class ParkedCalls:
             self._gave_up_at = self._moment
             calls = list(dict.fromkeys(call for waiting in self._calls.values() for call in waiting))
             self._calls.clear()
+            self._choosy.clear()
             return calls
 
     def expire(self, patience: LongPoll) -> list[Call]:
@@ -156,7 +169,11 @@ class ParkedCalls:
 
     def _add(self, call: Call, *, last: bool) -> None:
         for queue in call.patience.queues if call.patience is not None else ():
-            waiting = self._calls.setdefault(queue, OrderedDict())
+            waiting = self._calls.get(queue)
+            if waiting is None:
+                waiting = self._calls[queue] = OrderedDict()
+                if queue.startswith(_SELECTIVE):
+                    self._choosy.setdefault(_queue_of(queue), {})[queue] = None
             waiting[call] = None
             waiting.move_to_end(call, last=last)
 
@@ -167,3 +184,8 @@ class ParkedCalls:
                 waiting.pop(call, None)
                 if not waiting:
                     del self._calls[queue]
+                    if queue.startswith(_SELECTIVE):
+                        kinds = self._choosy[_queue_of(queue)]
+                        del kinds[queue]
+                        if not kinds:
+                            del self._choosy[_queue_of(queue)]

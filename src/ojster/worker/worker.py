@@ -31,7 +31,7 @@ from ojster.core.job import Job
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.code import CODE_CAPABILITY
+from ojster.jobs.code import CODE_CAPABILITY, CODE_TYPE
 from ojster.jobs.messages import FailureReport, Progress, Release
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
@@ -67,6 +67,10 @@ FINAL_REPORT_SECONDS: Final = 2.0
 
 MAX_REPORTED_OUTCOMES: Final = 500
 """Maximum number of outcomes sent in one call."""
+
+
+class NoHandlers(Exception):
+    """A worker was started that has no handlers, and would get no job."""
 
 
 class Worker:
@@ -174,7 +178,7 @@ class Worker:
         self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._is_known = False
-        """Whether the server has received a heartbeat, and thus knows pool, handler versions and capabilities."""
+        """Whether the server has received a heartbeat, and thus knows the job types, pool and capabilities."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         """Set to send the next heartbeat now."""
@@ -184,6 +188,11 @@ class Worker:
     def abandoned(self) -> int:
         """The number of plain functions that still run although their jobs have ended: a thread cannot be stopped."""
         return self._executor.abandoned
+
+    @property
+    def job_types(self) -> tuple[str, ...]:
+        """The job types that the worker has handlers for, sorted. It gets no others."""
+        return tuple(sorted([*self.app.handlers, *([CODE_TYPE] if self.code is not None else [])]))
 
     @property
     def active(self) -> int:
@@ -237,11 +246,18 @@ class Worker:
 
         Raises
         ------
+        NoHandlers
+            The application has no handlers, and the worker runs no code that jobs carry.
         BackendUnavailable
             The database cannot be opened. An unreachable server is retried.
         NotConfined
             The worker is configured to run code that jobs carry, and this platform cannot confine it.
         """
+        if not self.job_types:
+            raise NoHandlers(
+                "The application has no job handlers, so that the worker would get no job. Declare functions with "
+                "@app.job(...), and import the modules that declare them before the worker starts."
+            )
         if self.code is not None:
             log.info("jobs that carry code are confined by %s", ", ".join(await self.code.check()) or "nothing")
         try:
@@ -268,10 +284,11 @@ class Worker:
         finally:
             beating.cancel()
             registering.cancel()
-            for task, context in self._active.values():
+            left = list(self._active.values())
+            for task, context in left:
                 context.stop()
                 task.cancel()
-            await asyncio.gather(beating, registering, return_exceptions=True)
+            await asyncio.gather(beating, registering, *(task for task, _ in left), return_exceptions=True)
             await self._children.close()
             self._executor.close()
         try:
@@ -291,13 +308,8 @@ class Worker:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    @property
-    def _needs_heartbeat_first(self) -> bool:
-        """Whether the content of heartbeats affects which jobs the worker gets."""
-        return self.pool is not None or bool(self.app.handled) or bool(self.capabilities)
-
     async def _work(self, client: Client, until_empty: bool) -> None:
-        while self._needs_heartbeat_first and not self._is_known and self.state == "running":
+        while not self._is_known and self.state == "running":  # it would get jobs that it has no handlers for
             self._changed.clear()
             await self._changed.wait()
         pause = 0.1
@@ -432,6 +444,7 @@ class Worker:
                 concurrency=self.concurrency,
                 pool=self.pool,
                 handlers=self.app.handled,
+                job_types=self.job_types,
                 capabilities=self.capabilities,
             )
         )
