@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from ojster.core.wire import ErrorAnswer
-from ojster.server.request import MEDIA_TYPE, Answer, Endpoint, HttpRequest
+from ojster.server.answer import MEDIA_TYPE, Answer
+from ojster.server.request import Endpoint, HttpRequest
 from ojster.server.route import Route
 from ojster.server.routes import routes_of
 

@@ -247,7 +247,8 @@ async def test_progress_is_put_and_got(http: Http) -> None:
     job = await http.push()
     await http.fetch(worker_id="w")
     path = f"/ojs/v1/jobs/{job['id']}/progress"
-    assert (await http("GET", path)).json()["progress"] == 0
+    nothing = (await http("GET", path)).json()
+    assert (nothing["progress"], nothing["data"]) == (None, None)
     assert (await http("PUT", path, {"progress": 0.25, "message": "a quarter"})).json()["progress"] == 0.25
     assert (await http("GET", path)).json()["message"] == "a quarter"
     assert (await http("PUT", path, {"progress": "half"})).status_code == 400
@@ -267,8 +268,11 @@ async def test_events_can_be_polled(http: Http) -> None:
 async def test_the_manifest_tells_the_truth(http: Http) -> None:
     manifest = (await http("GET", "/ojs/manifest")).json()
     assert (manifest["specversion"], manifest["implementation"]["name"]) == ("1.0", "ojster")
-    assert manifest["capabilities"]["workflows"]["types"] == ["chain", "group", "batch", "saga", "graph", "map"]
-    assert manifest["capabilities"]["unique_jobs"]["strength"] == "strong"
+    assert {type(value) for value in manifest["capabilities"].values()} == {bool}
+    details = manifest["capability_details"]
+    assert details["workflows"]["types"] == ["chain", "group", "batch", "saga", "graph", "map"]
+    assert details["unique_jobs"]["strength"] == "strong"
+    assert manifest["extensions"] == [one["name"] for one in manifest["extension_details"]["official"]]
     assert manifest["conformance_level"] == 4
 
 
@@ -380,7 +384,7 @@ async def test_a_worker_that_an_operator_has_quieted_gets_no_jobs_at_once(http: 
 async def test_progress_beyond_the_end_is_the_end(http: Http) -> None:
     job = await http.push()
     await http.fetch()
-    for given, kept in ((1.5, 1.0), (-3, 0.0), (0.25, 0.25)):
+    for given, kept in ((-3, 0.0), (0.25, 0.25), (1.5, 1.0)):
         answer = await http("PUT", f"/ojs/v1/jobs/{job['id']}/progress", {"progress": given})
         assert (answer.status_code, answer.json()["progress"]) == (200, kept)
 

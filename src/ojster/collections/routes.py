@@ -20,7 +20,9 @@ from ojster.collections.wire import (
 )
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.wire import DeletedAnswer, Json
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.jobs.messages import Holder
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 
@@ -51,7 +53,10 @@ async def add_item(exchange: HttpRequest) -> Answer:
     body = await exchange.read(ITEM)
     data = b"null" if body.data is UNSET else bytes(body.data)
     item = NewItem(body.name, data, body.category, body.replace, body.file, body.filename, body.content_type)
-    return Answer(encode(ItemAnswer(await exchange.engine.collections.add(_where(exchange), item))), 201)
+    return Answer(
+        encode(ItemAnswer(await exchange.engine.collections.add(_where(exchange, body.worker_id, body.attempt), item))),
+        201,
+    )
 
 
 async def list_items(exchange: HttpRequest) -> Answer:
@@ -87,10 +92,11 @@ async def remove_item(exchange: HttpRequest) -> Answer:
     return Answer(encode(ItemAnswer(item)))
 
 
-def _where(exchange: HttpRequest) -> Where:
+def _where(exchange: HttpRequest, worker_id: str | None = None, attempt: int | None = None) -> Where:
     path = exchange.path
     job_id = path.get("job") if "name" not in path else exchange.query.get("job_id")
-    return Where(path.get("name"), path.get("id"), job_id)
+    holder = None if job_id is None else Holder(job_id, worker_id, attempt)
+    return Where(path.get("name"), path.get("id"), job_id, holder)
 
 
 _TAG: Final = "Collections"

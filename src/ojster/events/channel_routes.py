@@ -8,7 +8,8 @@ from ojster.core.wire import DeletedAnswer
 from ojster.events.channel import Channel
 from ojster.events.webhooks import new_secret
 from ojster.events.wire import CHANNEL, ChannelAnswer, ChannelBody, ChannelsAnswer, show_channel
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 

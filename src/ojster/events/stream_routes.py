@@ -15,7 +15,8 @@ from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, StreamEvent, gap, id_to_number
 from ojster.jobs.names import check_queue_name
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 HEARTBEAT: Final = 10.0

@@ -31,8 +31,9 @@ from ojster.events.wire import (
 from ojster.jobs import interventions
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 

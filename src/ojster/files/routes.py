@@ -15,8 +15,9 @@ from ojster.core.errors import InvalidRequest
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.service import UploadInterruptedError, range_of
 from ojster.files.wire import FILE, DeletedFileAnswer, FileAnswer, FileBody, FilesAnswer
+from ojster.server.answer import Answer, Header, encode
 from ojster.server.pages import whole
-from ojster.server.request import Answer, Header, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 
@@ -35,7 +36,7 @@ async def create_file(exchange: HttpRequest) -> Answer:
     """Start an upload. If the workspace already has a file with that ``sha256`` and size, return it with 200."""
     body = await exchange.read(FILE)
     file = await exchange.engine.files.create(
-        NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id)
+        NewFile(body.size, body.sha256, body.content_type, body.filename, body.job_id, body.worker_id, body.attempt)
     )
     return _answer(file, 200 if file.complete else 201)
 
@@ -44,7 +45,9 @@ async def put_file(exchange: HttpRequest) -> Answer:
     """Upload a file in one request: the body is its content, and ``Content-Type`` is stored."""
     query = exchange.query
     content_type = exchange.content_type.decode("latin-1") or OCTET_STREAM
-    new = NewFile(None, query.get("sha256"), content_type, query.get("filename"), query.get("job_id"))
+    attempt = whole(query, "attempt", 0, 0) if "attempt" in query else None
+    job_id, worker_id = query.get("job_id"), query.get("worker_id")
+    new = NewFile(None, query.get("sha256"), content_type, query.get("filename"), job_id, worker_id, attempt)
     file = await exchange.engine.files.create(new)
     if not file.complete:
         file = await exchange.engine.files.write(file.id, 0, _pieces(exchange))
@@ -140,7 +143,13 @@ _TAG: Final = "Files"
 ROUTES: Final = (
     Route("POST", f"{BASE}/files", create_file, _TAG, FileBody, FileAnswer, status=201),
     Route(
-        "PUT", f"{BASE}/files", put_file, _TAG, answer=FileAnswer, status=201, query=("filename", "sha256", "job_id")
+        "PUT",
+        f"{BASE}/files",
+        put_file,
+        _TAG,
+        answer=FileAnswer,
+        status=201,
+        query=("filename", "sha256", "job_id", "worker_id", "attempt"),
     ),
     Route("GET", f"{BASE}/files", list_files, _TAG, answer=FilesAnswer, query=("limit", "before")),
     Route("GET", f"{BASE}/files/{{id}}", show_file, _TAG, answer=FileAnswer, query=("job_id",)),

@@ -19,8 +19,9 @@ from ojster.fleet.answer_wire import show_admin_worker as show_worker
 from ojster.fleet.workers import Worker
 from ojster.jobs.admin_routes import summary
 from ojster.server.admin import ADMIN, TAG
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import NUMBERED_PAGE, Route
 
 

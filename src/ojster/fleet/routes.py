@@ -9,7 +9,8 @@ from msgspec import UNSET
 from ojster.fleet.answer_wire import DeletedRuleAnswer, WorkerRuleAnswer, WorkerRulesAnswer, show_rule
 from ojster.fleet.wire import WORKER_RULE, WorkerRuleBody
 from ojster.fleet.worker_rule import read_rule_members
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 

@@ -33,7 +33,8 @@ from ojster.insight.wire import (
 from ojster.jobs.names import check_queue_name
 from ojster.schedules.wire import MAINTENANCE, PRUNE, MaintenanceBody, PruneBody
 from ojster.server.admin import ADMIN, TAG, moment
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import Route
 from ojster.storage import system
 from ojster.storage.system import Maintenance

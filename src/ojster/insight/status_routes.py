@@ -26,8 +26,9 @@ from ojster.insight.wire import (
     ReadyAnswer,
 )
 from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.version import __version__
 from ojster.workflows.node import MAX_NODES
@@ -54,7 +55,7 @@ async def health(exchange: HttpRequest) -> Answer:
     backend = BackendBody(database.kind, "ok")
     try:
         await asyncio.wait_for(exchange.engine.jobs.count("default"), timeout=5)
-        backend.latency_ms = round((time.perf_counter() - started) * 1000, 3)
+        backend.latency_ms = round((time.perf_counter() - started) * 1000)
     except (OjsterError, TimeoutError) as error:
         backend.status, backend.error = "unhealthy", str(error) or "no answer within 5 seconds"
     healthy = backend.status == "ok"
@@ -82,22 +83,14 @@ async def ping(exchange: HttpRequest) -> Answer:
 async def manifest(exchange: HttpRequest) -> Answer:
     """Show the server's implementation, capabilities and extensions."""
     settings = exchange.engine.database.settings
-    capabilities: dict[str, Json] = {
-        "batch_enqueue": True,
-        "cron_jobs": True,
-        "dead_letter": True,
-        "delayed_jobs": True,
-        "job_ttl": True,
-        "pause_resume": True,
-        "priority_queues": True,
+    details: dict[str, Json] = {
+        "max_batch_size": settings.largest_batch,
+        "max_job_bytes": settings.largest_job,
         "rate_limiting": {"strategies": ["concurrency", "rate", "throttle"], "window": "fixed"},
         "bulk_operations": {"atomicity": ["atomic", "partial"], "filters": True, "idempotency_keys": True},
-        "max_batch_size": settings.largest_batch,
         "checkpoints": {"max_bytes": MAX_CHECKPOINT_BYTES},
-        "webhooks": True,
         "release": {"then": ["queue", "wait", "retry", "skip"]},
         "multi_tenancy": {"isolation": "shared queues with turns", "tenants": settings.tenants},
-        "schema_validation": _has("jsonschema_rs"),
         "unique_jobs": {"strength": "strong", "mechanism": "check and insert in one transaction"},
         "workflows": {
             "types": ["chain", "group", "batch", "saga", "graph", "map"],
@@ -112,7 +105,6 @@ async def manifest(exchange: HttpRequest) -> Answer:
             "properties": True,
             "locks": _has("jsonschema_rs"),
         },
-        "max_job_bytes": settings.largest_job,
         "ai_agents": {"level": "standard", "output_schemas": _has("jsonschema_rs")},
         "ml_resources": {"matching": True, "queue_limits": True, "preemption": False},
         "realtime": {"sse": True, "websocket": _has("websockets"), "resumable": True},
@@ -124,13 +116,34 @@ async def manifest(exchange: HttpRequest) -> Answer:
         conformance_level=4,
         protocols=["http", "sse", *(["websocket"] if _has("websockets") else [])],
         backend=exchange.engine.database.kind,
-        capabilities=capabilities,
-        extensions=ExtensionsBody(_EXTENSIONS, []),
+        capabilities=dict.fromkeys(_CAPABILITIES, True) | {"schema_validation": _has("jsonschema_rs")},
+        capability_details=details,
+        extensions=[one.name for one in _EXTENSIONS],
+        extension_details=ExtensionsBody(_EXTENSIONS, []),
         features=_FEATURES,
         endpoints=EndpointsBody(BASE, "/ojs/manifest", f"{BASE}/health", "/openapi.json", "/metrics"),
     )
     return Answer(encode(shown))
 
+
+_CAPABILITIES: Final = (
+    "batch_enqueue",
+    "bulk_operations",
+    "checkpoints",
+    "cron_jobs",
+    "dead_letter",
+    "delayed_jobs",
+    "job_ttl",
+    "multi_tenancy",
+    "pause_resume",
+    "priority_queues",
+    "rate_limiting",
+    "release",
+    "unique_jobs",
+    "webhooks",
+    "workflows",
+)
+"""Capabilities of every server. Clients in typed languages read them as booleans; details are beside them."""
 
 _FEATURES: Final = [
     "long-poll",

@@ -8,8 +8,9 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.outcome import Outcome
 from ojster.insight.task_values import TaskFilter
 from ojster.insight.wire import TaskRunsAnswer, TaskStatisticsAnswer
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import whole
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 

@@ -77,7 +77,7 @@ class BackendBody(Struct):
 
     type: str
     status: Literal["ok", "unhealthy"]
-    latency_ms: float | UnsetType = UNSET
+    latency_ms: int | UnsetType = UNSET
     error: str | UnsetType = UNSET
 
 
@@ -153,8 +153,10 @@ class ManifestAnswer(Struct):
     conformance_level: int
     protocols: list[str]
     backend: str
-    capabilities: dict[str, Json]
-    extensions: ExtensionsBody
+    capabilities: dict[str, bool]
+    capability_details: dict[str, Json]
+    extensions: list[str]
+    extension_details: ExtensionsBody
     features: list[str]
     endpoints: EndpointsBody
 

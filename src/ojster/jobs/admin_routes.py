@@ -41,8 +41,9 @@ from ojster.jobs.wire import (
     DeadLettersBody,
 )
 from ojster.server.admin import ADMIN, TAG, moment
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
-from ojster.server.request import Answer, Handler, HttpRequest, encode
+from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 JOB_FILTER_PARAMETERS: Final = ("queue", "state", "type", "error_type", "since", "until")

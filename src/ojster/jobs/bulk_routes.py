@@ -33,7 +33,8 @@ from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchSchema, BulkSchema, BulkSteeringBody
-from ojster.server.request import Answer, Handler, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, Route
 
 MAX_KEY_CHARS: Final = 256

@@ -15,7 +15,8 @@ from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.job_json import to_json
 from ojster.jobs.routes import job_page
 from ojster.jobs.wire import DEAD_LETTER_RETRY, DeadLetterRetryBody
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from ojster.jobs import record_wire
 from ojster.jobs.record_wire import HistoryAnswer, PurgedHistoryAnswer, show_entry
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 LARGEST_PAGE: Final = 1_000

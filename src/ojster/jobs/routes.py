@@ -13,7 +13,7 @@ import msgspec
 
 from ojster.agents.budgets import Account
 from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
-from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge, QueueFull
+from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge, QueueFull
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import format_timestamp
@@ -35,23 +35,26 @@ from ojster.jobs.failure import Failure, parse_failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.job_json import to_json
-from ojster.jobs.messages import Progress
+from ojster.jobs.messages import Holder, Progress
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.queries import Page
 from ojster.jobs.wire import (
     ADJUSTMENT,
     CHECKPOINT,
     PROGRESS,
+    WORKER_PROGRESS,
     AdjustmentBody,
     CheckpointBody,
     EnqueueBody,
     ProgressBody,
+    WorkerProgressBody,
 )
 from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of, pagination, wait_ms
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.answer_wire import NoteAnswer, NotesAnswer
 from ojster.workflows.notes import NewNote
@@ -169,16 +172,17 @@ async def read_resumption(exchange: HttpRequest) -> tuple[bytes | None, Failure 
 
 async def note_job(exchange: HttpRequest) -> Answer:
     """Add a note to a job: any JSON value."""
-    note = await read_note(exchange)
-    made = await exchange.engine.workflows.add_note(NewNote(note, job_id=exchange.path["id"]))
+    job_id, body = exchange.path["id"], await read_note(exchange)
+    holder = Holder(job_id, body.worker_id, body.attempt)
+    made = await exchange.engine.workflows.add_note(NewNote(bytes(body.note), job_id=job_id, holder=holder))
     return Answer(encode(NoteAnswer(made)), 201)
 
 
-async def read_note(exchange: HttpRequest) -> bytes:
-    """Return the note in the body, as JSON."""
+async def read_note(exchange: HttpRequest) -> NoteBody:
+    """Return the body with a note, which is valid JSON."""
     body = await exchange.read(NOTE)
     read_value(body.note, "note")
-    return bytes(body.note)
+    return body
 
 
 async def list_job_notes(exchange: HttpRequest) -> Answer:
@@ -187,12 +191,28 @@ async def list_job_notes(exchange: HttpRequest) -> Answer:
 
 
 async def report_progress(exchange: HttpRequest) -> Answer:
-    """Report the progress of an active job."""
-    body = await exchange.read(PROGRESS)
-    fraction = min(1.0, max(0.0, body.progress))
-    item = Progress(exchange.path["id"], fraction, body.message, body.worker_id, body.attempt)
-    job = await exchange.engine.jobs.report(item)
-    return _progress(job)
+    """Report the progress of a job, and extend its lease. For a job that is not active, nothing changes."""
+    return await _report(exchange, exchange.path["id"], await exchange.read(PROGRESS))
+
+
+async def report_worker_progress(exchange: HttpRequest) -> Answer:
+    """Report the progress of the job ``job_id``, as the official SDKs do."""
+    body = await exchange.read(WORKER_PROGRESS)
+    return await _report(exchange, body.job_id, body)
+
+
+async def _report(exchange: HttpRequest, job_id: str, body: ProgressBody) -> Answer:
+    fraction = body.progress if body.percentage is None else body.percentage / 100
+    if fraction is None and body.data is None:
+        raise InvalidRequest("The report has neither 'progress' nor 'data'. Send one of them.", field="progress")
+    clamped = None if fraction is None else min(1.0, max(0.0, fraction))
+    data = None if body.data is None else encode(body.data)
+    if body.checkpoint is not msgspec.UNSET:
+        checkpoint = NewCheckpoint(job_id, bytes(body.checkpoint), body.worker_id, body.attempt)
+        with contextlib.suppress(Conflict):  # as the report itself, a late checkpoint changes nothing
+            await exchange.engine.jobs.save_checkpoint(checkpoint)
+    item = Progress(job_id, clamped, body.message, body.worker_id, body.attempt, data)
+    return _progress(await exchange.engine.jobs.report(item))
 
 
 async def show_progress(exchange: HttpRequest) -> Answer:
@@ -202,7 +222,10 @@ async def show_progress(exchange: HttpRequest) -> Answer:
 
 def _progress(job: Job) -> Answer:
     shown = msgspec.json.decode(job.progress) if job.progress else {}
-    return Answer(encode(ProgressAnswer(job.id, job.state, **shown)))
+    headers = [(b"cache-control", b"no-cache")]
+    if shown.get("progress") is not None:
+        headers.append((b"x-ojs-progress", str(shown["progress"]).encode()))
+    return Answer(encode(ProgressAnswer(job.id, job.state, **shown)), headers=headers)
 
 
 async def account_agent(exchange: HttpRequest) -> Answer:
@@ -271,6 +294,7 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/jobs/{{id}}/info", note_job, "Jobs", NoteBody, NoteAnswer, status=201),
     Route("GET", f"{BASE}/jobs/{{id}}/info", list_job_notes, "Jobs", answer=NotesAnswer),
     Route("PUT", f"{BASE}/jobs/{{id}}/progress", report_progress, "Jobs", ProgressBody, ProgressAnswer),
+    Route("POST", f"{BASE}/workers/progress", report_worker_progress, "Workers", WorkerProgressBody, ProgressAnswer),
     Route("GET", f"{BASE}/jobs/{{id}}/progress", show_progress, "Jobs", answer=ProgressAnswer),
     Route(
         "PUT", f"{BASE}/jobs/{{id}}/checkpoint", save_checkpoint, "Jobs", CheckpointBody, CheckpointAnswer, large=True

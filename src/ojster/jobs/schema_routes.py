@@ -27,7 +27,8 @@ from ojster.jobs.record_wire import (
 )
 from ojster.jobs.schemas import Mode, Schema, no_schema
 from ojster.jobs.wire import SCHEMA, SchemaBody
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 

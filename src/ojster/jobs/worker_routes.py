@@ -65,7 +65,8 @@ from ojster.jobs.wire import (
     ReleaseJobBody,
 )
 from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.workflows.property_values import Changes
 from ojster.workflows.wire import ChangesBody, PropertiesBody

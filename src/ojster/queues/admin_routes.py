@@ -49,8 +49,9 @@ from ojster.queues.wire import (
     parse_limits,
 )
 from ojster.server.admin import ADMIN, TAG, moment
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import NUMBERED_PAGE, Route
 
 

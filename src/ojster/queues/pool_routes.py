@@ -23,7 +23,8 @@ from ojster.queues.answer_wire import (
 from ojster.queues.fairness import Sharing
 from ojster.queues.pool import Pool
 from ojster.queues.wire import POOL, PoolBody
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
 _MAX_NAME_CHARS: Final = 128

@@ -16,8 +16,9 @@ from ojster.queues.answer_wire import LimitAnswer, LimitPageAnswer, show_limit
 from ojster.queues.limits import Override
 from ojster.queues.rate_limit import Limits
 from ojster.queues.wire import RATE_LIMIT_OVERRIDE, RateLimitOverrideBody, check_key, parse_limits
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from ojster.jobs.names import check_queue_name
 from ojster.queues.answer_wire import QueueAnswer, QueuesAnswer, QueueStatisticsAnswer, show_queue, show_statistics
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import offset_pagination, page_of
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
 

@@ -23,8 +23,9 @@ from ojster.schedules.wire import (
     JobTemplateBody,
     show_cron,
 )
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import offset_pagination, page_of
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 
 

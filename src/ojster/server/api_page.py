@@ -7,7 +7,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Final
 
-from ojster.server.request import Answer
+from ojster.server.answer import Answer
 
 _PACKAGE: Final = "drf_spectacular_sidecar"
 _FOLDER: Final = "static/drf_spectacular_sidecar/swagger-ui-dist"

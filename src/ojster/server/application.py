@@ -28,9 +28,10 @@ from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender, WebhookWorker
 from ojster.events.websocket import serve_websocket
 from ojster.server import api_page, openapi
+from ojster.server.answer import Answer, encode
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
-from ojster.server.request import Answer, Endpoint, HttpRequest, Services, encode, refuse
+from ojster.server.request import Endpoint, HttpRequest, Services, refuse
 from ojster.server.route import BASE, Route
 from ojster.server.routes import routes_of
 from ojster.service import Service

@@ -55,6 +55,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /jobs/{id}/nack": _DEQUEUE,
     "POST /jobs/{id}/release": _DEQUEUE,
     "PUT /jobs/{id}/progress": _DEQUEUE,
+    "POST /workers/progress": _DEQUEUE,
     "PUT /jobs/{id}/checkpoint": _DEQUEUE,
     "POST /jobs/{id}/checkpoint": _DEQUEUE,
     "DELETE /jobs/{id}/checkpoint": _CANCEL_OR_DEQUEUE,

@@ -18,7 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import new_id
-from ojster.server.request import COMMON_HEADERS, Answer, Endpoint, Header, refuse
+from ojster.server.answer import Answer, Header
+from ojster.server.request import COMMON_HEADERS, Endpoint, refuse
 
 log = logging.getLogger(__name__)
 

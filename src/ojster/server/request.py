@@ -39,6 +39,7 @@ from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
+from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
 from ojster.server.authentication import Authenticator, audit
 from ojster.server.metrics import Metrics
 from ojster.service import Service
@@ -49,13 +50,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-Header = tuple[bytes, bytes]
+_ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, PLAIN_JSON, b""})
 
 
-MEDIA_TYPE: Final = b"application/openjobspec+json"
-
-
-_ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, b"application/json", b""})
+_ANYTHING: Final = frozenset({b"", b"*/*"})
 
 
 COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()),)
@@ -71,43 +69,6 @@ _REQUEST_PREFIX: Final = f"req_{new_id()}-"
 
 
 _request_numbers: Final = itertools.count(1)
-
-
-encode: Final = msgspec.json.Encoder().encode
-
-
-class Answer:
-    """The response of an endpoint: a body, which is JSON unless ``content_type`` says otherwise, or a stream."""
-
-    __slots__ = ("body", "content_type", "headers", "status", "stream")
-
-    def __init__(
-        self,
-        body: bytes = b"",
-        status: int = 200,
-        headers: Sequence[Header] = (),
-        content_type: bytes = MEDIA_TYPE,
-        stream: AsyncGenerator[bytes, None] | None = None,
-    ) -> None:
-        self.stream = stream
-        self.body = body
-        self.status = status
-        self.headers = headers
-        self.content_type = content_type
-
-    def all_headers(self, request_id: str) -> list[Header]:
-        """Return the headers of the response, including content type, request id and, if known, content length.
-
-        Spec: ojs-http-binding 6.5
-        """
-        has_none = self.stream is not None or self.status == 304
-        length = [] if has_none else [(b"content-length", b"%d" % len(self.body))]
-        return [
-            (b"content-type", self.content_type),
-            (b"x-request-id", request_id.encode("latin-1")),
-            *length,
-            *self.headers,
-        ]
 
 
 class Services(NamedTuple):
@@ -130,6 +91,9 @@ class HttpRequest:
         The path parameters.
     address:
         The client's address; empty if unknown.
+    prefers_plain_json:
+        Whether the answer must be ``application/json``: the client accepts that and not the media type of Open Job
+        Spec, or accepts anything and sends that.
     """
 
     __slots__ = (
@@ -143,6 +107,7 @@ class HttpRequest:
         "engine",
         "max_body_bytes",
         "path",
+        "prefers_plain_json",
         "request_id",
         "tenant",
         "version",
@@ -170,7 +135,7 @@ class HttpRequest:
         self.content_length = b""
         self.version = b""
         self.tenant: bytes | None = None
-        request_id = b""
+        request_id = accept = b""
         for name, value in headers:
             if name == b"content-type":
                 self.content_type = value
@@ -182,6 +147,13 @@ class HttpRequest:
                 self.version = value
             elif name == b"x-ojs-tenant":
                 self.tenant = value
+            elif name == b"accept":
+                accept = value
+        self.prefers_plain_json = (
+            PLAIN_JSON in accept and MEDIA_TYPE not in accept
+            if accept not in _ANYTHING
+            else self.content_type.startswith(PLAIN_JSON)
+        )
         usable = (
             0 < len(request_id) <= _MAX_REQUEST_ID_LENGTH and request_id.isascii() and request_id.decode().isprintable()
         )
@@ -427,6 +399,8 @@ class Endpoint:
         started = time.perf_counter()
         with tracing.serving(self._name, exchange.trace_headers()) if tracing.ENABLED else nullcontext():
             answer = await self._answer(exchange)
+        if exchange.prefers_plain_json and answer.content_type is MEDIA_TYPE:
+            answer.content_type = PLAIN_JSON
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
         return answer
 

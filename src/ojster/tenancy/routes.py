@@ -22,8 +22,9 @@ from ojster.jobs.job_json import to_json
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
 from ojster.queues.wire import MAX_LIMIT, parse_rate, show_rate
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
 from ojster.tenancy import tenants
 from ojster.tenancy.tenants import TenantChange, TenantOverview

@@ -10,7 +10,8 @@ from typing import Final
 from ojster.core.access import read_grant
 from ojster.core.durations import DAY, parse_duration
 from ojster.core.timestamps import parse_moment
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.answer import Answer, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.tenancy.wire import (
     TOKEN,

@@ -7,8 +7,9 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
 from ojster.core.wire import DeletedAnswer
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import offset_pagination, page_of
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, show_definition
 from ojster.workflows.definition import Definition

@@ -10,8 +10,9 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.jobs.routes import read_note, read_resumption
+from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of, pagination, wait_ms, whole
-from ojster.server.request import Answer, HttpRequest, encode
+from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.answer_wire import (
     NoteAnswer,
@@ -143,7 +144,7 @@ async def change_properties(exchange: HttpRequest) -> Answer:
 
 async def note_workflow(exchange: HttpRequest) -> Answer:
     """Add a note to a workflow: any JSON value."""
-    item = NewNote(await read_note(exchange), workflow_id=exchange.path["id"])
+    item = NewNote(bytes((await read_note(exchange)).note), workflow_id=exchange.path["id"])
     return Answer(encode(NoteAnswer(await exchange.engine.workflows.add_note(item))), 201)
 
 
