@@ -24,7 +24,7 @@ from ojster.files.open import open_store
 from ojster.files.records import list_pieces
 from ojster.files.store import FileStore
 from ojster.jobs.claim_policy import Claim
-from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.messages import Acknowledgement, Holder
 from ojster.jobs.scope import Caller
 from ojster.server.application import Application
 from ojster.service import Service
@@ -305,7 +305,7 @@ def shared(client: Any, where: Where, job_id: str | None = None) -> SharedCollec
     def no_thread(call: Any) -> Any:
         raise AssertionError("only asynchronous calls here")
 
-    return SharedCollection(lambda: client, where, no_thread, job_id)
+    return SharedCollection(lambda: client, where, no_thread, None if job_id is None else Holder(job_id))
 
 
 async def test_a_program_puts_files_into_collections_and_gets_them_back(

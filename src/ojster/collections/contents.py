@@ -32,6 +32,7 @@ from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import refer, renew_grace
+from ojster.jobs.leases import check_holder
 from ojster.storage.system import FORGOTTEN, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction
 
@@ -63,6 +64,7 @@ def add(tx: Transaction, additions: Sequence[Addition]) -> list[Item | OjsterErr
         try:
             key, tenant = find_place(tx, one.place, lock=True)
             _check_runs(tx, one.place)
+            check_holder(tx, one.place.holder)
             results.append(put(tx, key, tenant, one.item, by=one.by))
         except OjsterError as refusal:
             results.append(refusal)
@@ -83,6 +85,7 @@ def remove(tx: Transaction, takings: Sequence[ItemRemoval]) -> list[Item | Ojste
     for one in takings:
         try:
             key, _ = find_place(tx, one.place, lock=True)
+            check_holder(tx, one.place.holder)
         except OjsterError as refusal:
             results.append(refusal)
             continue

@@ -15,6 +15,7 @@ from ojster.core.errors import NotFound
 from ojster.core.values import to_json
 from ojster.files.file import FileRef
 from ojster.files.transfer import content_of, download, upload
+from ojster.jobs.messages import Holder
 
 
 def _name_of(source: Path | bytes) -> str | None:
@@ -33,12 +34,12 @@ class SharedCollection:
         client: Callable[[], Client],
         where: Where,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
-        job_id: str | None = None,
+        holder: Holder | None = None,
     ) -> None:
         self._client = client
         self._where = where
         self._wait = wait
-        self._job_id = job_id
+        self._holder = holder
 
     async def aadd(self, name: str, data: Any = None, *, category: str | None = None, replace: bool = False) -> Item:
         """Add an item to the collection, and return it.
@@ -94,7 +95,7 @@ class SharedCollection:
             An item of the same name exists, and is not to be replaced.
         """
         given = source if isinstance(source, bytes) else Path(source)
-        file = await upload(self._client(), given, filename=filename, content_type=content_type, job_id=self._job_id)
+        file = await upload(self._client(), given, filename=filename, content_type=content_type, holder=self._holder)
         is_of_job = self._where.job_id is not None and self._where.name is None
         replaces = is_of_job if replace is None else replace
         item = NewItem(name, to_json(data), category, replaces, file.id, filename or _name_of(given), content_type)

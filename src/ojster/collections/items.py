@@ -16,6 +16,7 @@ from ojster.core.parsing import read_value
 from ojster.core.references import lookups_in
 from ojster.core.tenant import qualify
 from ojster.files.file import OCTET_STREAM, FileRef, NewFile
+from ojster.jobs.messages import Holder
 
 INTERNAL: Final = "internal"
 """Name by which the jobs of a workflow refer to its own collection."""
@@ -268,12 +269,14 @@ def check_lookups(args: bytes | msgspec.Raw) -> bool:
 class Where(msgspec.Struct, frozen=True):
     """The address of a collection: a name, a workflow, or a job (for its artifacts).
 
-    With a job and a name, it is the collection with that name in the job's workspace.
+    With a job and a name, it is the collection with that name in the job's workspace. ``holder`` is the attempt in
+    which a worker changes it.
     """
 
     name: str | None = None
     workflow_id: str | None = None
     job_id: str | None = None
+    holder: Holder | None = None
 
 
 class NewItem(msgspec.Struct, frozen=True):

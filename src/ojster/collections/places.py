@@ -11,6 +11,7 @@ from ojster.collections.items import (
 from ojster.core.errors import NotFound
 from ojster.core.ids import is_job_id
 from ojster.core.tenant import called, qualify, split
+from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.transaction import Transaction
 
@@ -25,6 +26,7 @@ class Place(msgspec.Struct, frozen=True):
     workflow_id: str | None = None
     job_id: str | None = None
     tenant: str | None = None
+    holder: Holder | None = None
 
 
 def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[str, str]:

@@ -53,6 +53,8 @@ class RemoteCollections(RemoteCapability):
             item.file_id,
             item.filename,
             item.content_type,
+            None if where.holder is None else where.holder.worker_id,
+            None if where.holder is None else where.holder.attempt,
         )
         return (await self._connection.ask(ItemAnswer, "POST", _items_path(where), body)).item
 

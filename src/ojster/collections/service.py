@@ -88,4 +88,4 @@ class CollectionService(CapabilityService):
 
     def _place(self, where: Where) -> Place:
         name = None if where.name is None else self.scope.named(where.name)
-        return Place(name, where.workflow_id, where.job_id, self.scope.tenant)
+        return Place(name, where.workflow_id, where.job_id, self.scope.tenant, self.scope.holder(where.holder))

@@ -28,6 +28,8 @@ class ItemBody(Struct, forbid_unknown_fields=True):
     file: Annotated[str, Meta(description="Id of a file, which makes the item an artifact.")] | None = None
     filename: Annotated[str, Meta(description="Name of the file in the item.")] | None = None
     content_type: Annotated[str, Meta(description="Media type of the file.")] | None = None
+    worker_id: Annotated[str, Meta(description="Worker that must hold the lease of the job.")] | None = None
+    attempt: Annotated[int, Meta(description="Attempt that the job must be in.")] | None = None
 
 
 class CollectionAnswer(Struct):

@@ -166,6 +166,10 @@ class Access(msgspec.Struct, frozen=True):
             names = " or ".join(repr(operation.value) for operation in operations)
             raise Forbidden(f"The token {self.who!r} has no role that allows {names} here. Use a token that has one.")
 
+    def may(self, operation: Operation) -> bool:
+        """Return whether an operation is allowed."""
+        return operation in self.operations
+
     def need_admin(self) -> None:
         """Check that ``admin`` is allowed; raises as ``need``."""
         self.need(Operation.ADMIN)

@@ -66,6 +66,8 @@ class NewFile(msgspec.Struct, frozen=True):
         needed; otherwise the uploaded bytes must match.
     job_id:
         The job that the file belongs to; the file is then in that job's workspace.
+    worker_id, attempt:
+        The worker that uploads it for the job, which must hold its lease, and its attempt; ``None``: any.
     """
 
     size: int | None = None
@@ -73,6 +75,8 @@ class NewFile(msgspec.Struct, frozen=True):
     content_type: str = OCTET_STREAM
     filename: str | None = None
     job_id: str | None = None
+    worker_id: str | None = None
+    attempt: int | None = None
 
     def check(self) -> NewFile:
         """Return the file if its members are valid.

@@ -17,6 +17,8 @@ from ojster.core.ids import new_id
 from ojster.core.tenant import NOBODY
 from ojster.core.timestamps import format_timestamp
 from ojster.files.file import File, FileRef, NewFile
+from ojster.jobs.leases import check_holder
+from ojster.jobs.messages import Holder
 from ojster.jobs.queries import find_owners, no_job
 from ojster.storage.transaction import Row, Transaction
 
@@ -60,6 +62,11 @@ def create_files(tx: Transaction, creations: Sequence[Creation]) -> list[File | 
                 results.append(no_job(one.new.job_id))
                 continue
             tenant = owners[one.new.job_id]
+            try:
+                check_holder(tx, Holder(one.new.job_id, one.new.worker_id, one.new.attempt))
+            except OjsterError as refusal:
+                results.append(refusal)
+                continue
         results.append(_known_by_hash(tx, tenant, one.new) or _begin(tx, tenant, one))
     return results
 

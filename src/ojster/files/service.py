@@ -81,7 +81,7 @@ class FileService(CapabilityService):
             The job does not exist.
         """
         self._need_store()
-        creation = records.Creation(new.check(), self.scope.tenant, self.scope.who)
+        creation = records.Creation(self.scope.with_worker(new.check()), self.scope.tenant, self.scope.who)
         return await self.scope.do(records.create_files, creation)
 
     async def find(self, file_id: str, job_id: str | None = None) -> File:

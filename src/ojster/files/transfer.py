@@ -30,6 +30,7 @@ from ojster.files.file import (
     may_refer,
     referred_file,
 )
+from ojster.jobs.messages import Holder
 
 PATIENCE: Final = 8
 """Maximum number of consecutive retries without progress."""
@@ -49,7 +50,7 @@ async def upload(
     *,
     filename: str | None = None,
     content_type: str | None = None,
-    job_id: str | None = None,
+    holder: Holder | None = None,
 ) -> File:
     """Upload a file, unless the workspace has it already; return the complete file.
 
@@ -60,8 +61,8 @@ async def upload(
     filename, content_type:
         Name and media type. By default both are derived from the path; the last resort for the type is
         ``application/octet-stream``.
-    job_id:
-        The job that the file belongs to.
+    holder:
+        The job that the file belongs to, and the attempt in which its worker uploads it.
 
     Raises
     ------
@@ -75,7 +76,9 @@ async def upload(
     size, sha256 = await asyncio.to_thread(_measure, source)
     filename = filename or (source.name if isinstance(source, Path) else None)
     kind = content_type or mimetypes.guess_type(filename or "")[0] or OCTET_STREAM
-    new = NewFile(size, sha256, kind, filename, job_id)
+    new = NewFile(size, sha256, kind, filename)
+    if holder is not None:
+        new = msgspec.structs.replace(new, job_id=holder.job_id, worker_id=holder.worker_id, attempt=holder.attempt)
     file = await client.files.create(new)
     failures = 0
     while not file.complete:

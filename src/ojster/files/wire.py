@@ -18,6 +18,8 @@ class FileBody(Struct, forbid_unknown_fields=True):
     content_type: str = OCTET_STREAM
     filename: str | None = None
     job_id: Annotated[str, Meta(description="Id of the job that the file belongs to.")] | None = None
+    worker_id: Annotated[str, Meta(description="Worker that must hold the lease of the job.")] | None = None
+    attempt: Annotated[int, Meta(description="Attempt that the job must be in.")] | None = None
 
 
 class FileAnswer(Struct):

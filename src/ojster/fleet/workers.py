@@ -15,9 +15,9 @@ from ojster.core.job import Job
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.requirements import read_provided
-from ojster.jobs.claim import lease_end
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
+from ojster.jobs.leases import lease_end
 from ojster.jobs.transitions import fail_lost_attempt, make_available
 from ojster.jobs.versions import Handled
 from ojster.storage.transaction import JOB_COLUMNS, Transaction

@@ -132,8 +132,9 @@ class ProgressAnswer(Struct):
 
     job_id: str
     state: State
-    progress: float = 0
+    progress: float | None = None
     message: str | None = None
+    data: dict[str, Json] | None = None
     updated_at: Timestamp | UnsetType = UNSET
 
 

@@ -18,6 +18,8 @@ from ojster.jobs.available import next_plain
 from ojster.jobs.checkpoints import give_checkpoints
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Share
 from ojster.jobs.extension import life
+from ojster.jobs.leases import lease_end
+from ojster.jobs.progress import clear_progress
 from ojster.storage.transaction import Transaction
 
 P = TypeVar("P", bound=ClaimPolicy)
@@ -216,14 +218,7 @@ def _hand_out(tx: Transaction, started: list[Job]) -> None:
     """Write that jobs are active, and give them what their handlers need."""
     tx.start_jobs(started)
     give_checkpoints(tx, started)
+    if any(job.progress is not None for job in started):
+        clear_progress(tx, started)
     for give in life(tx).start:
         give(tx, started)
-
-
-def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> int:
-    """Return when the lease of an active job expires: the end of the lease or of the timeout, whichever is first."""
-    end = now + (job.lease or lease)
-    timeout = job.timeout or default_timeout
-    if timeout is not None and job.started_at is not None:
-        end = min(end, job.started_at + timeout)
-    return end

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError, PayloadTooLarge, Unsupported
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.leases import refusal_of
-from ojster.jobs.messages import Acknowledgement, EndOfAttempt, FailureReport, Progress, Release
+from ojster.jobs.messages import Acknowledgement, EndOfAttempt, FailureReport, Release
+from ojster.jobs.progress import complete_progress
 from ojster.jobs.transitions import (
     complete_job,
     fail_attempt,
@@ -65,6 +63,8 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         complete_job(tx, job, result, now - (job.started_at or now))
         completed.append(job)
         results.append(job)
+    if any(job.progress is not None for job in completed):
+        complete_progress(tx, completed)
     write_completed(tx, completed)
     settle(tx)
     return results
@@ -151,23 +151,3 @@ def _queue(tx: Transaction, job: Job, item: Release, *, reason: str = "released"
         free(tx, [job])
         write_states(tx, [job])
         tx.emit("job.scheduled", job, scheduled_at=due_at, reason=reason)
-
-
-def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError]:
-    """Record the progress of active jobs; return each job, or the reason why its report was refused."""
-    jobs = tx.lock_jobs([item.job_id for item in items])
-    results: list[Job | OjsterError] = []
-    rows = []
-    for item in items:
-        job = jobs.get(item.job_id)
-        if refusal := refusal_of(job, item):
-            results.append(refusal)
-            continue
-        assert job is not None
-        shown = {"progress": item.fraction, "message": item.message, "updated_at": format_timestamp(tx.now)}
-        job.progress = msgspec.json.encode(shown)
-        rows.append((job.progress, job.seq))
-        tx.emit("job.progress", job, progress=item.fraction, message=item.message)
-        results.append(job)
-    tx.execute_many("UPDATE jobs SET progress = ? WHERE seq = ?", rows)
-    return results

@@ -6,15 +6,20 @@ Spec: ojs-worker-protocol 5
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import called
 from ojster.jobs.failure import Failure
+from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import fail_attempt, fail_lost_attempt
 from ojster.storage.transaction import Transaction
+
+W = TypeVar("W", bound="LeaseReport")
 
 
 class LeaseReport(Protocol):
@@ -51,11 +56,29 @@ def refusal_of(job: Job | None, word: LeaseReport) -> OjsterError | None:
             current_attempt=job.attempt,
         )
     if word.worker_id is not None and job.worker_id is not None and word.worker_id != job.worker_id:
-        return Conflict(
-            f"The job {job.id} is leased to the worker {called(job.worker_id)}, not to {called(word.worker_id)}.",
-            job_id=job.id,
-        )
+        holder = f"The job {job.id} is leased to the worker {called(job.worker_id)}"
+        if not word.worker_id:
+            return Conflict(f"{holder}. Send its 'worker_id'.", job_id=job.id)
+        return Conflict(f"{holder}, not to {called(word.worker_id)}.", job_id=job.id)
     return None
+
+
+def unnamed(report: W) -> W:
+    """Return a report that names no worker, so that it is refused for a job that is leased to one with a name."""
+    changed: Any = report
+    strict: W = msgspec.structs.replace(changed, worker_id="")
+    return strict
+
+
+def check_holder(tx: Transaction, holder: Holder | None) -> None:
+    """Raise the refusal if a worker does not hold the lease of a job for which it does something; lock the job.
+
+    Nothing is checked if ``holder`` is ``None``, or names neither a worker nor an attempt.
+    """
+    if holder is None or (holder.worker_id is None and holder.attempt is None):
+        return
+    if refusal := refusal_of(tx.lock_jobs([holder.job_id]).get(holder.job_id), holder):
+        raise refusal
 
 
 def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
@@ -69,3 +92,12 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
             failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
             fail_lost_attempt(tx, job, failure)
+
+
+def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> int:
+    """Return when the lease of an active job expires: the end of the lease or of the timeout, whichever is first."""
+    end = now + (job.lease or lease)
+    timeout = job.timeout or default_timeout
+    if timeout is not None and job.started_at is not None:
+        end = min(end, job.started_at + timeout)
+    return end

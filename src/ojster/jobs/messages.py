@@ -10,6 +10,14 @@ from ojster.jobs.failure import Failure
 from ojster.workflows.property_values import Changes
 
 
+class Holder(msgspec.Struct, frozen=True):
+    """The attempt in which a worker does something for a job, whose lease it must hold. ``None`` stands for any."""
+
+    job_id: str
+    worker_id: str | None = None
+    attempt: int | None = None
+
+
 class Acknowledgement(msgspec.Struct, frozen=True):
     """A worker's report that a job is complete. Worker and attempt are checked if they are given.
 
@@ -90,16 +98,26 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Progress of a job: a fraction from 0 to 1, and a message for people.
+    """Progress of a job.
+
+    Parameters
+    ----------
+    fraction:
+        Work done, from 0 to 1; ``None``: as before.
+    message:
+        Text for people.
+    data:
+        Details, a JSON object; ``None``: none.
 
     Spec: ojs-progress
     """
 
     job_id: str
-    fraction: float
+    fraction: float | None
     message: str | None = None
     worker_id: str | None = None
     attempt: int | None = None
+    data: bytes | None = None
 
 
 EndOfAttempt = FailureReport | Release

@@ -180,7 +180,8 @@ class RemoteJobs(RemoteCapability):
 
     async def report(self, item: Progress) -> None:
         """Report a job's progress."""
-        body = ProgressBody(item.fraction, item.message, item.worker_id, item.attempt)
+        data = None if item.data is None else msgspec.json.decode(item.data)
+        body = ProgressBody(item.fraction, item.message, item.worker_id, item.attempt, data)
         await self._connection.call("PUT", f"/jobs/{quote(item.job_id, safe='')}/progress", body)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> None:

@@ -11,6 +11,7 @@ from ojster.core.access import Access
 from ojster.core.errors import Forbidden, OjsterError, TenantMissing
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
+from ojster.jobs.messages import Holder
 from ojster.storage.call import Operation
 from ojster.storage.database import Database
 
@@ -103,6 +104,10 @@ class Scope:
         changed: Any = message
         named: M = msgspec.structs.replace(changed, worker_id=self.named(worker_id))
         return named
+
+    def holder(self, holder: Holder | None) -> Holder | None:
+        """Return the holder of a lease with the worker's stored name."""
+        return None if holder is None else self.with_worker(holder)
 
     async def check_jobs(self, ids: Sequence[str]) -> list[OjsterError | None]:
         """Return for each id ``None``, or ``NotFound`` if the caller's tenant has no such job."""

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ojster.core import access
 from ojster.core.errors import (
     BackendUnavailable,
     Forbidden,
@@ -21,7 +22,7 @@ from ojster.core.json_objects import Members
 from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
-from ojster.jobs import checkpoints, completion, interventions, queries, schemas
+from ojster.jobs import checkpoints, completion, interventions, progress, queries, schemas
 from ojster.jobs.admission import Pushed
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
@@ -29,7 +30,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.extension import life
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
-from ojster.jobs.leases import LeaseReport
+from ojster.jobs.leases import LeaseReport, unnamed
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.new_job import NewJob, read_job
@@ -235,7 +236,12 @@ class JobService(CapabilityService):
         return await self._word(completion.release, items)
 
     async def _word(self, operation: Operation[W, Job | OjsterError], items: Sequence[W]) -> list[Job | OjsterError]:
-        """Apply workers' reports on jobs of the caller's tenant; refuse reports on other jobs."""
+        """Apply workers' reports on jobs of the caller's tenant; refuse reports on other jobs.
+
+        Whoever does not administer must name the worker of a job that is leased to one.
+        """
+        if self.scope.access is not None and not self.scope.access.may(access.Operation.ADMIN):
+            items = [item if item.worker_id is not None else unnamed(item) for item in items]
         if self.scope.tenant is None:
             return list(await self.database.run_many(operation, items))
         refusals = await self.scope.check_jobs([item.job_id for item in items])
@@ -253,7 +259,7 @@ class JobService(CapabilityService):
         NotFound, Conflict
             The job does not exist, or the caller does not hold its lease.
         """
-        (found,) = await self._word(completion.report, (item,))
+        (found,) = await self._word(progress.report, (item,))
         return accepted(found)
 
     async def save_checkpoint(self, item: NewCheckpoint) -> Checkpoint:

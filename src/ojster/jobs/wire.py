@@ -188,10 +188,19 @@ class ProgressBody(Struct):
     Spec: ojs-progress
     """
 
-    progress: Annotated[float, Meta(description="From 0 to 1; other values are clamped.")]
+    progress: Annotated[float, Meta(description="From 0 to 1; other values are clamped.")] | None = None
     message: Annotated[str, Meta(max_length=1000)] | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
+    data: dict[str, Json] | None = None
+    checkpoint: Annotated[Raw, Meta(description="Saved for the next attempt.")] | UnsetType = UNSET
+    percentage: Annotated[float, Meta(description="From 0 to 100, instead of progress.")] | None = None
+
+
+class WorkerProgressBody(ProgressBody, kw_only=True):
+    """The progress of the job ``job_id``, as the official SDKs send it."""
+
+    job_id: str
 
 
 class CheckpointBody(Struct):
@@ -280,6 +289,9 @@ CHECKPOINT: Final = msgspec.json.Decoder(CheckpointBody)
 
 
 PROGRESS: Final = msgspec.json.Decoder(ProgressBody)
+
+
+WORKER_PROGRESS: Final = msgspec.json.Decoder(WorkerProgressBody)
 
 
 DEAD_LETTER_RETRY: Final = msgspec.json.Decoder(DeadLetterRetryBody)

@@ -106,7 +106,7 @@ class CodeRunner:
 
         async def note(note: bytes) -> None:
             try:
-                await self._client.workflows.add_note(NewNote(note, job_id=context.id))
+                await self._client.workflows.add_note(NewNote(note, job_id=context.id, holder=context.holder))
             except OjsterError as error:
                 log.warning("a note of job %s was rejected: %s", context.id, error)
 

@@ -11,6 +11,8 @@ from ojster.core.errors import Conflict, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs.leases import check_holder
+from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import find_workflow
@@ -29,6 +31,8 @@ class NewNote(msgspec.Struct, frozen=True):
     note: bytes
     job_id: str | None = None
     workflow_id: str | None = None
+    holder: Holder | None = None
+    """The attempt in which a worker adds the note to its job."""
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -74,6 +78,7 @@ def _subject(tx: Transaction, item: NewNote) -> tuple[int | None, int | None]:
         job = tx.lock_jobs([item.job_id]).get(item.job_id)
         if job is None:
             raise no_job(item.job_id)
+        check_holder(tx, item.holder)
         tx.emit("job.noted", job)
         return None if job.node is None else job.node >> NODE_BITS, job.seq
     workflow = find_workflow(tx, item.workflow_id or "", lock=True)

@@ -50,7 +50,10 @@ class RemoteWorkflows(RemoteCapability):
     async def add_note(self, item: NewNote) -> Note:
         """Add a note to a job or a workflow."""
         of = f"/jobs/{item.job_id}" if item.job_id is not None else f"/workflows/{item.workflow_id}"
+        holder = item.holder
         body = NoteBody(msgspec.Raw(item.note))
+        if holder is not None:
+            body.worker_id, body.attempt = holder.worker_id, holder.attempt
         return (await self._connection.ask(NoteAnswer, "POST", quote(of) + "/info", body)).note
 
     async def notes_of_job(self, job_id: str) -> list[Note]:

@@ -287,6 +287,7 @@ class WorkflowService(CapabilityService):
         """
         if item.job_id is not None:
             await self.scope.check_job(item.job_id)
+            item = msgspec.structs.replace(item, holder=self.scope.holder(item.holder))
         else:
             await self._check_workflow(item.workflow_id or "")
         return accepted(await self.database.run(notes.add, item))

@@ -53,9 +53,11 @@ class ResumeBody(Struct):
 
 
 class NoteBody(Struct):
-    """A note: any JSON value."""
+    """A note: any JSON value. A worker can name itself and its attempt; it must then hold the lease of the job."""
 
     note: Raw
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
 
 
 class WorkflowBody(Struct):
