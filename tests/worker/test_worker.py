@@ -248,14 +248,14 @@ async def test_a_worker_without_handlers_refuses_to_start(shared_url: str) -> No
 
 @pytest.mark.parametrize("type", ["sleep", "sleep.thread"])
 async def test_a_cancelled_job_is_stopped(app: App, type: str) -> None:
-    async with working(app, lease=1.2) as worker:
+    async with working(app) as worker:  # its heartbeats are ten seconds apart: it must be told
         handle = await push(app, type, 30.0)
         while worker.active == 0:
             await asyncio.sleep(0.01)
         await handle.acancel()
         with pytest.raises(JobCancelled):
             await handle.aresult(15)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             while worker.active:
                 await asyncio.sleep(0.02)
 

@@ -202,8 +202,8 @@ class QueueCalls(Protocol):
 class FleetCalls(Protocol):
     """Calls about workers."""
 
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
-        """Report that a worker is alive."""
+    async def beat(self, heartbeat: Heartbeat, wait: float = 0.0) -> HeartbeatResponse:
+        """Report that a worker is alive; if there is nothing to tell it, wait up to ``wait`` seconds until there is."""
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:
         """Deregister a stopped worker; its remaining jobs go to other workers."""

@@ -15,12 +15,16 @@ from ojster.fleet.workers import Worker
 
 
 class HeartbeatAnswer(Struct):
-    """The answer to a heartbeat: the directive, and the jobs whose leases were extended, cancelled or lost."""
+    """The answer to a heartbeat: the directive, and the jobs whose leases were extended, cancelled or lost.
+
+    ``woken``: there is news, of which the next heartbeat tells; send it at once.
+    """
 
     state: str
     jobs_extended: list[str] = []
     jobs_cancelled: list[str] = []
     jobs_lost: list[str] = []
+    woken: bool = False
     server_time: Timestamp = ""
     acknowledged: Literal[True] = True
 

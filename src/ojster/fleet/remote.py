@@ -30,7 +30,7 @@ from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Worker
 class RemoteFleet(RemoteCapability):
     """Calls about workers."""
 
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+    async def beat(self, heartbeat: Heartbeat, wait: float = 0.0) -> HeartbeatResponse:
         """Send a worker's heartbeat. Not retried, because the next heartbeat follows."""
         body = {name: value for name, value in msgspec.structs.asdict(heartbeat).items() if value is not None}
         body.pop("tenant", None)
@@ -38,8 +38,12 @@ class RemoteFleet(RemoteCapability):
         lease = body.pop("lease", None)
         if lease is not None:
             body["visibility_timeout_ms"] = lease // 1000
-        answer = await self._connection.ask(HeartbeatAnswer, "POST", "/workers/heartbeat", body, patience=0.0)
-        return HeartbeatResponse(answer.state, answer.jobs_extended, answer.jobs_cancelled, answer.jobs_lost)
+        body["wait_ms"] = int(wait * 1000)
+        path = "/workers/heartbeat"
+        answer = await self._connection.ask(HeartbeatAnswer, "POST", path, body, wait=wait, patience=0.0)
+        return HeartbeatResponse(
+            answer.state, answer.jobs_extended, answer.jobs_cancelled, answer.jobs_lost, answer.woken
+        )
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:
         """Sign off a stopped worker."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,9 +16,18 @@ from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, Leave, Worker
 from ojster.jobs.scope import CapabilityService, Scope, accepted
+from ojster.storage.wakeups import worker_topic
 
 Directive = Callable[[Heartbeat, HeartbeatResponse], Awaitable[str | None]]
 """Chooses a worker's directive at a heartbeat: ``running``, ``quiet`` or ``terminate``; ``None``: no choice."""
+
+
+MAX_WAIT_SECONDS: Final = 60.0
+"""Maximum time that a heartbeat waits for something to tell the worker, in seconds."""
+
+
+_RANK: Final = {"running": 0, "quiet": 1, "terminate": 2}
+"""Directives and states of workers: a higher one is news for a worker in a lower one."""
 
 
 class FleetService(CapabilityService):
@@ -34,16 +43,27 @@ class FleetService(CapabilityService):
         super().__init__(scope)
         self._directives = directives
 
-    async def beat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
-        """Record a worker's heartbeat, extend its leases, and return its directive (BEAT)."""
+    async def beat(self, heartbeat: Heartbeat, wait: float = 0.0) -> HeartbeatResponse:
+        """Record a worker's heartbeat, extend its leases, and return its directive (BEAT).
+
+        Parameters
+        ----------
+        wait:
+            If there is nothing to tell the worker: wait until there is, at most so many seconds; 0 by default.
+        """
         if self.scope.tenant is not None:
             worker_id = self.scope.named(heartbeat.worker_id)
             heartbeat = msgspec.structs.replace(heartbeat, worker_id=worker_id, tenant=self.scope.tenant)
-        pulse = await self.database.run(workers.beat, heartbeat)
-        for directive in self._directives:
-            if (answer := await directive(heartbeat, pulse)) is not None:
-                pulse.directive = answer
-                break
+        with self.database.wakeups.waiter(worker_topic(heartbeat.worker_id)) as waiter:
+            waiter.arm()
+            pulse = await self.database.run(workers.beat, heartbeat)
+            for directive in self._directives:
+                if (answer := await directive(heartbeat, pulse)) is not None:
+                    pulse.directive = answer
+                    break
+            is_news = pulse.cancelled or pulse.lost or _RANK.get(pulse.directive, 0) > _RANK.get(heartbeat.state, 0)
+            if wait > 0 and not is_news and not self.database.draining:
+                pulse.woken = await waiter.wait(min(wait, MAX_WAIT_SECONDS))
         return pulse
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:

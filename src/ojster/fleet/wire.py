@@ -44,6 +44,7 @@ class HeartbeatBody(Struct):
     pool: Identifier | None = None
     handlers: list[HandlerBody] = []
     job_types: JobTypes | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Wait for something to tell the worker.")] = 0
     capabilities: dict[str, Json] = {}
 
 

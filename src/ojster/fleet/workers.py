@@ -63,12 +63,15 @@ class HeartbeatResponse(msgspec.Struct):
         Ids of cancelled jobs. The worker must stop them.
     lost:
         Ids of jobs that the worker does not hold. The worker must stop them.
+    woken:
+        Whether there is something that the worker does not know yet: it should send another heartbeat at once.
     """
 
     directive: str
     extended: list[str]
     cancelled: list[str]
     lost: list[str]
+    woken: bool = False
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -174,6 +177,7 @@ def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[Worker | 
             f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
             {"id": worker_id, "directive": directive},
         )
+        tx.effects.told_workers[worker_id] = None
         results.append(_worker(tx, rows[0]) if rows else _no_worker(worker_id))
     return results
 

@@ -174,12 +174,12 @@ def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 
 def cancel_job(tx: Transaction, job: Job) -> None:
-    """Cancel an unfinished job. The response to its worker's next heartbeat reports the cancellation."""
+    """Cancel an unfinished job. Its worker is told at once, by the answer to its waiting heartbeat."""
     cancel_jobs(tx, [job])
 
 
 def cancel_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Cancel unfinished jobs. The responses to their workers' next heartbeats report the cancellation."""
+    """Cancel unfinished jobs. Their workers are told at once, by the answers to their waiting heartbeats."""
     for job in jobs:
         before = job.state
         end(tx, job, JobState.CANCELLED)
@@ -196,6 +196,8 @@ def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) ->
 def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
     """Do the same as ``finish`` without writing the row: the caller writes several at once with ``write_states``."""
     assert state in FINISHED
+    if job.state == JobState.ACTIVE and state == JobState.CANCELLED and job.worker_id is not None:
+        tx.effects.told_workers[job.worker_id] = None
     free(tx, [job])
     tx.move(job, state.value)
     job.finished_at = tx.now

@@ -296,10 +296,12 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
             handlers=_handled(body.handlers),
             job_types=None if body.job_types is None else types_of(body.job_types),
             capabilities=body.capabilities,
-        )
+        ),
+        body.wait_ms / 1000,
     )
     now = format_timestamp(engine.database.clock())
-    return Answer(encode(HeartbeatAnswer(pulse.directive, pulse.extended, pulse.cancelled, pulse.lost, now)))
+    shown = HeartbeatAnswer(pulse.directive, pulse.extended, pulse.cancelled, pulse.lost, pulse.woken, now)
+    return Answer(encode(shown))
 
 
 def types_of(given: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ojster.core.timestamps import system_clock
 from ojster.storage.call import LongPoll, Operation
 from ojster.storage.memory import Memory
 from ojster.storage.transaction import Effects
-from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, workflow_topic
+from ojster.storage.wakeups import DUE, EVENTS, FINISHED, WORKFLOWS, Wakeups, job_topic, worker_topic, workflow_topic
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -127,6 +127,8 @@ class Database(ABC):
         if effects.workflows and wakeups.waits_for("workflow:"):
             for workflow_id in effects.workflows:
                 wakeups.wake(workflow_topic(workflow_id))
+        for worker_id in effects.told_workers:
+            wakeups.wake(worker_topic(worker_id))
         if effects.events:
             if wakeups.waits_for(EVENTS):
                 wakeups.wake(EVENTS)
@@ -168,6 +170,7 @@ def topics_of(effects: Effects) -> list[str]:
         topics.append(WORKFLOWS)
     else:
         topics += map(workflow_topic, effects.workflows)
+    topics += map(worker_topic, effects.told_workers)
     if effects.due is not None:
         topics.append(f"{_DUE}{effects.due}")
     if effects.configured:

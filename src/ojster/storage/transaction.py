@@ -169,6 +169,8 @@ class Effects:
         """Number of events that were handed to webhook subscribers."""
         self.workflows: dict[str, None] = {}
         """Ids of workflows that changed."""
+        self.told_workers: dict[str, None] = {}
+        """Ids of workers that must learn something at once: a job that they run was cancelled, or they got an order."""
         self.configured = False
         """Whether the operators' settings changed."""
         self.due: int | None = None
@@ -218,7 +220,7 @@ class Effects:
 _LISTS: Final = ("finished", "ended", "reactions", "events", "history")
 """Effects that are only appended to, or replaced as a whole."""
 
-_COPIED: Final = ("opened", "collected", "workflows", "counts")
+_COPIED: Final = ("opened", "collected", "workflows", "told_workers", "counts")
 """Effects that ``mark`` copies."""
 
 

@@ -27,6 +27,11 @@ def workflow_topic(workflow_id: str) -> str:
     return "workflow:" + workflow_id
 
 
+def worker_topic(worker_id: str) -> str:
+    """Return the topic of what a worker must learn at once."""
+    return "worker:" + worker_id
+
+
 def job_topic(job_id: str) -> str:
     """Return the topic of the end of one job."""
     return "job:" + job_id

@@ -8,7 +8,6 @@ Spec: ojs-worker-protocol
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
@@ -356,7 +355,7 @@ class Worker:
             self.id,
             client,
             lambda item: self._send_progress(client, item),
-            lambda: self._beat(client),
+            lambda: self._extend(client),
             loop,
         )
         task = loop.create_task(self._run(client, context))
@@ -414,23 +413,41 @@ class Worker:
     # Heartbeats
 
     async def _beat_for_ever(self, client: Client) -> None:
+        """Send heartbeats. Each waits at the server until there is news for the worker, or the next one is due."""
         interval = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE)
+        loop = asyncio.get_running_loop()
         while True:
-            try:
-                await self._beat(client)
-            except OjsterError as error:
-                log.warning("heartbeat failed, trying again: %s", error)
-            except Exception:
-                log.exception("heartbeat failed unexpectedly, trying again")
             leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
             pause = min(interval, max(0.2, min(leases, default=self.lease) / 3))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
+            next_at = loop.time() + pause
             self._news.clear()
+            beat = asyncio.create_task(self._try_to_beat(client, pause if self._is_known else 0.0))
+            news = asyncio.create_task(self._news.wait())
+            try:
+                await asyncio.wait((beat, news), return_when=asyncio.FIRST_COMPLETED)
+                if beat.done() and not beat.result() and not self._news.is_set():  # the next one is not due yet
+                    await asyncio.wait((news,), timeout=max(0.0, next_at - loop.time()))
+            finally:
+                beat.cancel()
+                news.cancel()
+                await asyncio.gather(beat, news, return_exceptions=True)
 
-    async def _beat(self, client: Client) -> None:
-        running = {job_id: entry for (job_id, _), entry in self._active.items()}
+    async def _extend(self, client: Client) -> None:
+        await self._beat(client)
+
+    async def _try_to_beat(self, client: Client, wait: float) -> bool:
+        """Send a heartbeat; return whether another should follow at once."""
+        try:
+            return await self._beat(client, wait)
+        except OjsterError as error:
+            log.warning("heartbeat failed, trying again: %s", error)
+        except Exception:
+            log.exception("heartbeat failed unexpectedly, trying again")
+        return False
+
+    async def _beat(self, client: Client, wait: float = 0.0) -> bool:
+        """Send a heartbeat, and do what the server says; return whether there is more to learn."""
+        running = {job_id: entry for (job_id, _), entry in self._active.items() if not entry[1].cancelled}
         pulse = await client.fleet.beat(
             Heartbeat(
                 worker_id=self.id,
@@ -446,7 +463,8 @@ class Worker:
                 handlers=self.app.handled,
                 job_types=self.job_types,
                 capabilities=self.capabilities,
-            )
+            ),
+            wait,
         )
         if not self._is_known:
             self._is_known = True
@@ -463,6 +481,7 @@ class Worker:
                 self.stop()
             case "running" if self.state == "quiet" and not self._quiet_by_signal:
                 self._become("running")
+        return pulse.woken or bool(pulse.cancelled or pulse.lost) or not wait
 
     # Shutdown
 

@@ -1,0 +1,117 @@
+"""Workers learn at once of cancellations and orders: their heartbeats wait at the server for news."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ojster.fleet.workers import Heartbeat, HeartbeatResponse
+from ojster.service import Service
+from ojster.storage.open import open_database
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+
+def beat(engine: Service, *jobs: str, wait: float = 30.0, state: str = "running") -> asyncio.Task[HeartbeatResponse]:
+    """Send a heartbeat that waits for news."""
+    return asyncio.create_task(engine.fleet.beat(Heartbeat("w", jobs, state=state), wait))
+
+
+async def waits(bench: Bench) -> None:
+    """Wait until the worker's heartbeat is recorded: its waiter was armed before that, so no news can be lost."""
+    seen = len(await bench.engine.fleet.all())
+    while not seen:
+        await asyncio.sleep(0)
+        seen = len(await bench.engine.fleet.all())
+    for _ in range(3):
+        await bench.engine.fleet.all()
+
+
+async def test_a_cancellation_ends_the_wait(bench: Bench) -> None:
+    job = await bench.push()
+    await bench.fetch_one(worker_id="w")
+    waiting = beat(bench.engine, job.id)
+    await waits(bench)
+    assert not waiting.done()
+    await bench.engine.jobs.cancel(job.id)
+    async with asyncio.timeout(5):
+        assert (await waiting).woken
+        assert (await beat(bench.engine, job.id)).cancelled == [job.id]
+
+
+async def test_a_job_that_began_after_the_heartbeat_ends_the_wait_too(bench: Bench) -> None:
+    waiting = beat(bench.engine)
+    await waits(bench)
+    await bench.push()
+    claimed = await bench.fetch_one(worker_id="w")
+    await bench.engine.jobs.cancel(claimed.id)
+    async with asyncio.timeout(5):
+        assert (await waiting).woken
+
+
+async def test_completions_and_the_cancellation_of_others_jobs_do_not_end_the_wait(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.push()
+    mine, theirs = await bench.fetch_one(worker_id="w"), await bench.fetch_one(worker_id="x")
+    waiting = beat(bench.engine, mine.id)
+    await waits(bench)
+    await bench.ack(mine)
+    await bench.engine.jobs.cancel(theirs.id)
+    await waits(bench)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_an_order_ends_the_wait(bench: Bench) -> None:
+    await beat(bench.engine, wait=0)
+    waiting = beat(bench.engine)
+    await waits(bench)
+    await bench.engine.fleet.direct("w", "quiet")
+    async with asyncio.timeout(5):
+        assert (await waiting).woken or (await waiting).directive == "quiet"
+        assert (await beat(bench.engine)).directive == "quiet"
+
+
+async def test_a_worker_that_obeys_already_waits(bench: Bench) -> None:
+    await beat(bench.engine, wait=0)
+    await bench.engine.fleet.direct("w", "quiet")
+    waiting = beat(bench.engine, state="quiet")
+    await waits(bench)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_the_wait_ends_with_its_time(bench: Bench) -> None:
+    await bench.engine.fleet.beat(Heartbeat("alone"), 0.2)  # whoever begins to listen is woken once
+    assert not (await bench.engine.fleet.beat(Heartbeat("alone"), 0.01)).woken
+
+
+async def test_another_process_can_cancel(bench: Bench, url: str) -> None:
+    if ":memory:" in url:
+        pytest.skip("a database in memory has one process")
+    job = await bench.push()
+    await bench.fetch_one(worker_id="w")
+    waiting = beat(bench.engine, job.id)
+    await waits(bench)
+    other = Service(open_database(url))
+    try:
+        await other.jobs.cancel(job.id)
+        async with asyncio.timeout(5):
+            assert (await waiting).woken
+    finally:
+        await other.close()
+
+
+async def test_heartbeats_wait_over_http(bench: Bench, http: Http) -> None:
+    job = await bench.push()
+    await bench.fetch_one(worker_id="w")
+    body = {"worker_id": "w", "active_jobs": [job.id], "wait_ms": 30_000}
+    waiting = asyncio.create_task(http("POST", "/ojs/v1/workers/heartbeat", body))
+    await waits(bench)
+    await bench.engine.jobs.cancel(job.id)
+    async with asyncio.timeout(5):
+        assert (await waiting).json()["woken"] is True
+    refused = await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "wait_ms": 60_001})
+    assert refused.status_code == 400
