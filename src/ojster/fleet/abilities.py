@@ -119,6 +119,8 @@ def kind_of(memory: Memory, request: Claim) -> str | None:
     """
     known = abilities_by_worker.known(memory)
     worker_id = request.worker_id or ""
+    if known is not None and worker_id not in known and request.provided is None and request.types is None:
+        return None
     if request.provided is not None or (known is None and request.worker_id is not None):
         return worker_id
     abilities = PLAIN if known is None else known.get(worker_id, PLAIN)

@@ -218,7 +218,7 @@ def _hand_out(tx: Transaction, started: list[Job]) -> None:
     """Write that jobs are active, and give them what their handlers need."""
     tx.start_jobs(started)
     give_checkpoints(tx, started)
-    if any(job.progress is not None for job in started):
-        clear_progress(tx, started)
+    if again := [job for job in started if job.progress is not None]:
+        clear_progress(tx, again)
     for give in life(tx).start:
         give(tx, started)

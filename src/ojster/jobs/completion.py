@@ -63,8 +63,8 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
         complete_job(tx, job, result, now - (job.started_at or now))
         completed.append(job)
         results.append(job)
-    if any(job.progress is not None for job in completed):
-        complete_progress(tx, completed)
+    if reporting := [job for job in completed if job.progress is not None]:
+        complete_progress(tx, reporting)
     write_completed(tx, completed)
     settle(tx)
     return results

@@ -72,10 +72,11 @@ def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError
 
 def clear_progress(tx: Transaction, jobs: Iterable[Job]) -> None:
     """Clear the progress of the previous attempt of jobs that start."""
-    begun = [job for job in jobs if job.progress is not None]
-    for job in begun:
+    rows = []
+    for job in jobs:
         job.progress = None
-    tx.execute_many("UPDATE jobs SET progress = NULL WHERE seq = ?", [(job.seq,) for job in begun])
+        rows.append((job.seq,))
+    tx.execute_many("UPDATE jobs SET progress = NULL WHERE seq = ?", rows)
 
 
 def complete_progress(tx: Transaction, jobs: Iterable[Job]) -> None:
