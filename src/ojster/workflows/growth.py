@@ -59,6 +59,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         graph.specs[container.id].inherited,
         known={one.name: _by_number(one) for one in siblings if one.name is not None},
         last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
+        level=_level_of(graph, container),
     )
     added = graph.plant(planner.plan, workflow)
     promise(tx, workflow.seq, planner.plan.promises)
@@ -86,6 +87,15 @@ def _growing_container(graph: Graph, node: Node, job: Job) -> Node:
             "Append steps in a chain, a group or a graph that is not a compensation."
         )
     return container
+
+
+def _level_of(graph: Graph, container: Node) -> int:
+    """Return the number of levels of containers down to a container; both nodes of a batch or a saga are one level."""
+    level, node = 0, container
+    while node.parent is not None:
+        level += node.kind not in TWO_PART
+        node = graph.container_of(node)
+    return level
 
 
 def _by_number(node: Node) -> Node:

@@ -137,6 +137,7 @@ class Planner:
         *,
         known: Mapping[str, Node] | None = None,
         last: Node | None = None,
+        level: int = 1,
     ) -> None:
         """Plan more children of an existing container.
 
@@ -148,6 +149,8 @@ class Planner:
             The container's named children.
         last:
             The last child, if the container is a chain.
+        level:
+            Number of levels of containers down to this one.
 
         Raises
         ------
@@ -159,7 +162,7 @@ class Planner:
         self._order.names[container.id] = dict(known or {})
         self._order.children[container.id] = []
         try:
-            self._list_children(container, steps, path, inherited, 1, last)
+            self._list_children(container, steps, path, inherited, level, last)
             self._order.link(container)
             self._order.find_names(container, 0)
             self._order.finish()
