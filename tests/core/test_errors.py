@@ -19,6 +19,7 @@ TABLE = [
     (errors.Forbidden, "forbidden", 403, False),
     (errors.NotFound, "not_found", 404, False),
     (errors.MethodNotAllowed, "method_not_allowed", 405, False),
+    (errors.WaitTimedOut, "timeout", 408, True),
     (errors.Conflict, "conflict", 409, False),
     (errors.Duplicate, "duplicate", 409, False),
     (errors.BatchTooLarge, "batch_size_exceeded", 413, False),

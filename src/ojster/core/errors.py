@@ -227,6 +227,16 @@ class MethodNotAllowed(OjsterError):
     retryable = False
 
 
+class WaitTimedOut(OjsterError):
+    """What the caller waited for has not happened in time. Nothing is lost: wait again.
+
+    Spec: ojs-results 8.2
+    """
+
+    code = "timeout"
+    status = 408
+
+
 class Conflict(OjsterError):
     """The state of the resource does not allow the operation, or the caller does not hold the job's lease.
 

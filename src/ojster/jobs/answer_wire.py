@@ -12,6 +12,7 @@ from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.jobs.checkpoints import Checkpoint
+from ojster.jobs.job_json import to_json
 from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.transitions import ChangedJob
 
@@ -136,6 +137,35 @@ class ProgressAnswer(Struct):
     message: str | None = None
     data: dict[str, Json] | None = None
     updated_at: Timestamp | UnsetType = UNSET
+
+
+class ResultBody(Struct):
+    """The result of a job, or why it has none; ``result_ref`` names a file with it.
+
+    Spec: ojs-results 8
+    """
+
+    state: State
+    result: Raw = msgspec.field(default_factory=lambda: Raw(b"null"))
+    result_ref: Json | UnsetType = UNSET
+    error: dict[str, Json] | UnsetType = UNSET
+
+
+def show_result(job: Job) -> ResultBody:
+    """Return the JSON form of the result of a job."""
+    return msgspec.json.decode(to_json(job), type=ResultBody)
+
+
+class ResultAnswer(ResultBody, kw_only=True):
+    """The result of a job."""
+
+    job_id: str
+
+
+class JobResultsAnswer(Struct):
+    """The results of jobs, by id. Jobs that do not exist are missing."""
+
+    results: dict[str, ResultBody]
 
 
 class CheckpointInfo(Struct):

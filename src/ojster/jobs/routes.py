@@ -13,10 +13,12 @@ import msgspec
 
 from ojster.agents.budgets import Account
 from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
-from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge, QueueFull
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
+from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs import answer_wire
 from ojster.jobs.admission import Pushed
 from ojster.jobs.answer_wire import (
     AdjustedAnswer,
@@ -26,7 +28,9 @@ from ojster.jobs.answer_wire import (
     EnqueuedAnswer,
     JobAnswer,
     JobPageAnswer,
+    JobResultsAnswer,
     ProgressAnswer,
+    ResultAnswer,
     show_changed,
     show_checkpoint,
 )
@@ -42,18 +46,20 @@ from ojster.jobs.wire import (
     ADJUSTMENT,
     CHECKPOINT,
     PROGRESS,
+    RESULTS,
     WORKER_PROGRESS,
     AdjustmentBody,
     CheckpointBody,
     EnqueueBody,
     ProgressBody,
+    ResultsBody,
     WorkerProgressBody,
 )
 from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import page_of, pagination, wait_ms
+from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route
 from ojster.workflows.answer_wire import NoteAnswer, NotesAnswer
@@ -117,6 +123,36 @@ async def show_job(exchange: HttpRequest) -> Answer:
     engine, job_id = exchange.engine, exchange.path["id"]
     job = await engine.jobs.wait_for(job_id, wait) if wait else await engine.jobs.find(job_id)
     return Answer(b'{"job":%b}' % to_json(job))
+
+
+async def show_result(exchange: HttpRequest) -> Answer:
+    """Show the result of a job. With ``wait=true``, wait ``timeout`` seconds (30) for it; answers 408 if there is none.
+
+    Spec: ojs-results 8
+    """
+    query, engine, job_id = exchange.query, exchange.engine, exchange.path["id"]
+    seconds = whole(query, "timeout", 30, 0)
+    waits = query.get("wait") == "true"
+    job = await engine.jobs.wait_for(job_id, seconds) if waits else await engine.jobs.find(job_id)
+    is_finished = job.state in FINISHED
+    if waits and not is_finished:
+        raise WaitTimedOut(f"Job {job_id} is still {job.state} after {seconds} s. Wait again.", current_state=job.state)
+    shown = answer_wire.show_result(job)
+    headers = () if is_finished else ((b"retry-after", b"1"),)
+    return Answer(encode(ResultAnswer(job_id=job_id, **msgspec.structs.asdict(shown))), headers=headers)
+
+
+async def show_results(exchange: HttpRequest) -> Answer:
+    """Show the results of several jobs."""
+    body = await exchange.read(RESULTS)
+    found = await asyncio.gather(*map(exchange.engine.jobs.find, body.ids), return_exceptions=True)
+    shown = {}
+    for job_id, job in zip(body.ids, found, strict=True):
+        if isinstance(job, Job):
+            shown[job_id] = answer_wire.show_result(job)
+        elif not isinstance(job, NotFound):
+            raise job
+    return Answer(encode(JobResultsAnswer(shown)))
 
 
 async def cancel_job(exchange: HttpRequest) -> Answer:
@@ -287,6 +323,8 @@ ROUTES: Final = (
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201),
     Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=("state", "queue", "type", *PAGE)),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
+    Route("GET", f"{BASE}/jobs/{{id}}/result", show_result, "Jobs", answer=ResultAnswer, query=("wait", "timeout")),
+    Route("POST", f"{BASE}/jobs/results", show_results, "Jobs", ResultsBody, JobResultsAnswer),
     Route("PATCH", f"{BASE}/jobs/{{id}}", adjust_job, "Jobs", AdjustmentBody, AdjustedAnswer),
     Route("DELETE", f"{BASE}/jobs/{{id}}", cancel_job, "Jobs", answer=ChangedJobAnswer),
     Route("POST", f"{BASE}/jobs/{{id}}/cancel", cancel_job, "Jobs", answer=ChangedJobAnswer),

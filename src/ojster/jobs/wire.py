@@ -226,6 +226,12 @@ class DeadLetterRetryBody(Struct):
     override: DeadLetterOverrideBody | None = None
 
 
+class ResultsBody(Struct):
+    """The jobs whose results are wanted."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=1000)]
+
+
 class AdjustmentBody(Struct, forbid_unknown_fields=True):
     """Difference between the priority of a job and the one with which it was enqueued."""
 
@@ -307,6 +313,9 @@ BULK_STEERING: Final = msgspec.json.Decoder(BulkSteeringBody)
 
 
 SCHEMA: Final = msgspec.json.Decoder(SchemaBody)
+
+
+RESULTS: Final = msgspec.json.Decoder(ResultsBody)
 
 
 ADJUSTMENT: Final = msgspec.json.Decoder(AdjustmentBody)

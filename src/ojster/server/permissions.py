@@ -37,6 +37,7 @@ _MAKE: Final = (Operation.ENQUEUE, Operation.DEQUEUE, Operation.CANCEL)
 OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "GET /ping": tuple(Operation),
     "POST /jobs": _ENQUEUE,
+    "POST /jobs/results": (Operation.INSPECT,),
     "POST /jobs/batch": _ENQUEUE,
     "POST /jobs/bulk": _ENQUEUE,
     "POST /workflows": _ENQUEUE,
@@ -84,6 +85,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /dead-letter/{id}/retry": _CANCEL,
     "POST /dead-letter/retry": _CANCEL,
     "DELETE /workflows/{id}": _CANCEL,
+    "POST /workflows/{id}/cancel": _CANCEL,
     "POST /workflows/{id}/retry": _CANCEL,
     "POST /workflows/{id}/hold": _CANCEL,
     "POST /workflows/{id}/release": _CANCEL,

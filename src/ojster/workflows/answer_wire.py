@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.core.wire import PaginationBody, Timestamp
+from ojster.core.wire import Json, PaginationBody, Timestamp
 from ojster.workflows.definition import Definition
-from ojster.workflows.info import WorkflowInfo
+from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import Properties
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
@@ -25,6 +29,57 @@ class WorkflowsAnswer(Struct):
 
     workflows: list[WorkflowInfo]
     pagination: PaginationBody
+
+
+class StepProgressBody(Struct):
+    """The progress of a job of a workflow, from 0 to 1; ``null`` if it has reported none."""
+
+    type: str
+    state: str
+    progress: float | None
+    job_id: str | None = None
+    data: Json = None
+
+
+class WorkflowProgressAnswer(Struct):
+    """The progress of a workflow, from 0 to 1, and of its jobs.
+
+    Spec: ojs-progress 9
+    """
+
+    workflow_id: str
+    type: str
+    progress: float
+    steps: list[StepProgressBody]
+
+
+def show_progress(info: WorkflowInfo) -> WorkflowProgressAnswer:
+    """Return the JSON form of the progress of a workflow: the mean of its steps, and of theirs."""
+    main = [*(info.steps or []), *(info.jobs or [])]
+    steps = [_show_step(step) for child in main for step in child.walk() if not step.children]
+    return WorkflowProgressAnswer(info.id, info.type, round(_mean(main), 4), steps)
+
+
+def _mean(steps: Sequence[StepInfo]) -> float:
+    return sum(map(_fraction, steps)) / len(steps) if steps else 0.0
+
+
+def _fraction(step: StepInfo) -> float:
+    if step.state in _DONE:
+        return 1.0
+    if inner := [*step.steps, *step.jobs]:
+        return _mean(inner)
+    return _show_step(step).progress or 0.0
+
+
+def _show_step(step: StepInfo) -> StepProgressBody:
+    known = msgspec.json.decode(step.progress) if isinstance(step.progress, Raw) else {}
+    fraction = 1.0 if step.state in _DONE else known.get("progress")
+    return StepProgressBody(step.type, step.state, fraction, step.job_id or None, known.get("data"))
+
+
+_DONE: Final = frozenset({"completed", "skipped"})
+"""States of steps that count as done."""
 
 
 class WorkflowStatusAnswer(Struct):

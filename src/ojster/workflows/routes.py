@@ -19,9 +19,11 @@ from ojster.workflows.answer_wire import (
     NotesAnswer,
     PropertiesAnswer,
     WorkflowAnswer,
+    WorkflowProgressAnswer,
     WorkflowsAnswer,
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
+    show_progress,
 )
 from ojster.workflows.graph import WORKFLOW_STATES
 from ojster.workflows.info import WorkflowInfo
@@ -121,6 +123,12 @@ async def show_status(exchange: HttpRequest) -> Answer:
     """Show the results of ended steps, by branch and in the order in which they ended, and the current steps."""
     status = await exchange.engine.workflows.status(exchange.path["id"])
     return Answer(encode(WorkflowStatusAnswer(status)))
+
+
+async def show_workflow_progress(exchange: HttpRequest) -> Answer:
+    """Show the progress of a workflow, from 0 to 1, and of its jobs."""
+    info = await exchange.engine.workflows.show(exchange.path["id"])
+    return Answer(encode(show_progress(info)), headers=((b"cache-control", b"no-cache"),))
 
 
 async def show_statistics(exchange: HttpRequest) -> Answer:
@@ -234,6 +242,10 @@ ROUTES: Final = (
         query=("wait_ms", "version", "steps"),
     ),
     Route("DELETE", f"{BASE}/workflows/{{id}}", cancel_workflow, "Workflows", None, WorkflowAnswer),
+    Route("POST", f"{BASE}/workflows/{{id}}/cancel", cancel_workflow, "Workflows", None, WorkflowAnswer),
+    Route(
+        "GET", f"{BASE}/workflows/{{id}}/progress", show_workflow_progress, "Workflows", answer=WorkflowProgressAnswer
+    ),
     Route("POST", f"{BASE}/workflows/{{id}}/retry", retry_workflow, "Workflows", None, WorkflowAnswer),
     Route("POST", f"{BASE}/workflows/{{id}}/hold", hold_workflow, "Workflows", None, WorkflowAnswer),
     Route("POST", f"{BASE}/workflows/{{id}}/release", release_workflow, "Workflows", None, WorkflowAnswer),

@@ -1,0 +1,71 @@
+"""Results of jobs over HTTP: one, several, and with a wait.
+
+Spec: ojs-results 8
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_result_of_a_completed_job_is_shown(bench: Bench, http: Http) -> None:
+    job = await bench.push()
+    path = f"/ojs/v1/jobs/{job.id}/result"
+    early = await http("GET", path)
+    assert (early.json(), early.headers["retry-after"]) == (
+        {"job_id": job.id, "state": "available", "result": None},
+        "1",
+    )
+    await bench.ack(await bench.fetch_one(), b'{"rows":3}')
+    answer = await http("GET", path)
+    assert answer.json() == {"job_id": job.id, "state": "completed", "result": {"rows": 3}}
+    assert "retry-after" not in answer.headers
+
+
+async def test_the_error_of_a_failed_job_is_shown(bench: Bench, http: Http) -> None:
+    job = await bench.push(retry={"max_attempts": 1})
+    await bench.fail(await bench.fetch_one(), type="TooBad")
+    shown = (await http("GET", f"/ojs/v1/jobs/{job.id}/result?wait=true")).json()
+    assert (shown["state"], shown["result"], shown["error"]["type"]) == ("discarded", None, "TooBad")
+
+
+async def test_a_wait_ends_with_the_result(bench: Bench, http: Http) -> None:
+    job = await bench.push()
+    waiting = asyncio.create_task(http("GET", f"/ojs/v1/jobs/{job.id}/result?wait=true&timeout=30"))
+    await bench.ack(await bench.fetch_one(), b"7")
+    async with asyncio.timeout(10):
+        assert (await waiting).json()["result"] == 7
+
+
+async def test_a_wait_that_is_too_short_ends_with_408(bench: Bench, http: Http) -> None:
+    job = await bench.push()
+    answer = await http("GET", f"/ojs/v1/jobs/{job.id}/result?wait=true&timeout=0")
+    assert (answer.status_code, answer.json()["error"]["retryable"]) == (408, True)
+
+
+async def test_several_results_are_shown_at_once(bench: Bench, http: Http) -> None:
+    done, open_ = await bench.push(), await bench.push()
+    await bench.ack(await bench.fetch_one(), b'"ok"')
+    missing = "01a20510-6568-7048-8263-0e7df0a02a34"
+    answer = await http("POST", "/ojs/v1/jobs/results", {"ids": [done.id, open_.id, missing]})
+    assert answer.json()["results"] == {
+        done.id: {"state": "completed", "result": "ok"},
+        open_.id: {"state": "available", "result": None},
+    }
+
+
+@pytest.mark.parametrize("ids", [[], ["x"] * 1_001, "x", [1]])
+async def test_malformed_lists_of_jobs_are_refused(http: Http, ids: object) -> None:
+    assert (await http("POST", "/ojs/v1/jobs/results", {"ids": ids})).status_code == 400
+
+
+async def test_the_result_of_no_job_is_not_found(http: Http) -> None:
+    path = "/ojs/v1/jobs/01a20510-6568-7048-8263-0e7df0a02a34/result"
+    assert (await http("GET", path)).status_code == 404
+    assert (await http("GET", path + "?wait=true&timeout=1")).status_code == 404
