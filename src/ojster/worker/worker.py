@@ -39,6 +39,7 @@ from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.crons import register_crons
 from ojster.worker.execution import Ending, Executor, failure_of
+from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
 from ojster.worker.reporting import LONGEST_PAUSE, Reporter
 from ojster.workflows.orchestrator_request import queue_of
@@ -275,7 +276,8 @@ class Worker:
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
         if self._identity is not None:
             await self._hand_back_former_jobs(client)
-        beating = asyncio.create_task(self._beat_for_ever(client), name="ojster-heartbeat")
+        beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
+        beating = asyncio.create_task(beats, name="ojster-heartbeat")
         registering = asyncio.create_task(register_crons(client, self.app.crons), name="ojster-cron")
         try:
             await self._work(client, until_empty)
@@ -412,41 +414,17 @@ class Worker:
 
     # Heartbeats
 
-    async def _beat_for_ever(self, client: Client) -> None:
-        """Send heartbeats. Each waits at the server until there is news for the worker, or the next one is due."""
-        interval = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE)
-        loop = asyncio.get_running_loop()
-        while True:
-            leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
-            pause = min(interval, max(0.2, min(leases, default=self.lease) / 3))
-            next_at = loop.time() + pause
-            self._news.clear()
-            beat = asyncio.create_task(self._try_to_beat(client, pause if self._is_known else 0.0))
-            news = asyncio.create_task(self._news.wait())
-            try:
-                await asyncio.wait((beat, news), return_when=asyncio.FIRST_COMPLETED)
-                if beat.done() and not beat.result() and not self._news.is_set():  # the next one is not due yet
-                    await asyncio.wait((news,), timeout=max(0.0, next_at - loop.time()))
-            finally:
-                beat.cancel()
-                news.cancel()
-                await asyncio.gather(beat, news, return_exceptions=True)
+    def _heartbeat_interval(self) -> float:
+        leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
+        longest = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE)
+        return min(longest, max(0.2, min(leases, default=self.lease) / 3))
 
     async def _extend(self, client: Client) -> None:
         await self._beat(client)
 
-    async def _try_to_beat(self, client: Client, wait: float) -> bool:
-        """Send a heartbeat; return whether another should follow at once."""
-        try:
-            return await self._beat(client, wait)
-        except OjsterError as error:
-            log.warning("heartbeat failed, trying again: %s", error)
-        except Exception:
-            log.exception("heartbeat failed unexpectedly, trying again")
-        return False
-
     async def _beat(self, client: Client, wait: float = 0.0) -> bool:
         """Send a heartbeat, and do what the server says; return whether there is more to learn."""
+        wait = wait if self._is_known else 0.0  # until then it gets no jobs
         running = {job_id: entry for (job_id, _), entry in self._active.items() if not entry[1].cancelled}
         pulse = await client.fleet.beat(
             Heartbeat(
