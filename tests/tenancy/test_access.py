@@ -384,3 +384,32 @@ def test_a_hash_is_of_one_token_and_one_secret() -> None:
     rotated = msgspec.structs.replace(token, hash=hash_secret("a", "t"), former_hash=token.hash, former_until=DAY)
     assert rotated.valid_until("s", DAY - 1) == DAY
     assert rotated.valid_until("s", DAY) is None
+
+
+@pytest.mark.parametrize("report", [{}, {"error": {"type": "E", "message": "m"}}, {"then": "queue"}])
+async def test_a_worker_names_itself_when_it_reports_on_a_leased_job(
+    door: GuardedServer, report: dict[str, Any]
+) -> None:
+    what = "nack" if "error" in report else "release" if "then" in report else "ack"
+    worker = await door.token(Grant(Role.WORKER))
+    owner = await door.token(Grant(Role.WORKER), Grant(Role.OWNER))
+    cases: list[tuple[dict[str, str], dict[str, str], int]] = [
+        (worker, {}, 409),
+        (worker, {"worker_id": "w"}, 200),
+        (owner, {}, 200),
+    ]
+    for number, (headers, named, status) in enumerate(cases):
+        job = await door.bench.push(queue=f"leased{number}")
+        await door.bench.fetch_one(f"leased{number}", worker_id="w")
+        path = f"/ojs/v1/jobs/{job.id}/{what}"
+        answer = await door.http("POST", path, report | named, headers=headers)
+        assert answer.status_code == status, answer.text
+        if status == 409:
+            assert "Send its 'worker_id'" in answer.text
+
+
+async def test_a_worker_without_a_name_reports_without_one(door: GuardedServer) -> None:
+    job = await door.bench.push(queue="nameless")
+    await door.bench.fetch_one("nameless")
+    answer = await door.http("POST", f"/ojs/v1/jobs/{job.id}/ack", {}, headers=await door.token(Grant(Role.WORKER)))
+    assert answer.status_code == 200, answer.text
