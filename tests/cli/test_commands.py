@@ -238,6 +238,13 @@ def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     ojster("worker", "no_such_module:app", expect=1)
 
 
+def test_a_worker_without_handlers_refuses_to_start_and_names_its_application(ojster: Ojster) -> None:
+    (ojster.folder / "nothing_here.py").write_text("from ojster import App\napp = App()\n")
+    said = ojster("worker", "nothing_here:app", "--until-empty", expect=1)
+    assert "nothing_here:app declares no job handlers" in said
+    assert "import the modules that declare them" in said
+
+
 def test_a_worker_takes_queue_weights_and_a_strategy(ojster: Ojster) -> None:
     (ojster.folder / "jobs_of_mine.py").write_text(
         "from ojster import App\napp = App()\n@app.job('say')\ndef say(queue): open('said.txt', 'a').write(queue)\n"
