@@ -82,7 +82,7 @@ def list_unrunnable(url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def tell_worker(worker_id: str, directive: str, url: str, as_json: bool) -> None:
-    """Send a directive to a worker, with its next heartbeat."""
+    """Send a directive to a worker. It is told at once."""
     ask(url, lambda client: client.fleet.direct(worker_id, directive))
     done(f"{worker_id} will get the directive {directive}.", as_json, {"id": worker_id, "directive": directive})
 

@@ -276,7 +276,7 @@ def _key(exchange: HttpRequest, action: Action, in_body: str | None, raw: bytes,
 _BATCH: Final = _BatchFormat()
 _BULK: Final = _BulkFormat()
 
-_CANCEL: Final = "Cancel unfinished jobs by ``job_ids`` or ``filter``. Workers learn it with their next heartbeat."
+_CANCEL: Final = "Cancel unfinished jobs by ``job_ids`` or ``filter``. Their workers are told at once."
 _RETRY: Final = "Run discarded jobs and jobs that wait for a retry again, by ``job_ids`` or ``filter``."
 _DELETE: Final = "Delete finished jobs permanently, by ``job_ids`` or ``filter``."
 
