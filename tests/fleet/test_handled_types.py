@@ -11,7 +11,8 @@ from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import FailureReport
-from tests.conftest import Bench, Http
+from ojster.jobs.scope import Caller
+from tests.conftest import Bench, Http, request
 
 pytestmark = pytest.mark.anyio
 
@@ -115,8 +116,56 @@ async def test_types_are_named_over_http(bench: Bench, http: Http) -> None:
     assert other["type"] == "report.build"
 
 
-@pytest.mark.parametrize("types", [["No Type"], "email.send", [1], ["a"] * 10_001])
+@pytest.mark.parametrize("types", [["No Type"], "email.send", [1], ["a"] * 1_001])
 async def test_what_is_no_list_of_types_is_refused(http: Http, types: object) -> None:
     refused = await http("POST", "/ojs/v1/workers/fetch", {"queues": ["default"], "job_types": types})
     assert refused.status_code == 400
     assert (await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "job_types": types})).status_code == 400
+
+
+async def test_a_worker_of_a_tenant_with_resources_of_its_own_is_woken(bench: Bench) -> None:
+    acme = bench.engine.as_(Caller("acme"))
+    said = Heartbeat("host/1", queues=("default",), job_types=("email.send",), capabilities={"memory_gb": 4})
+    await acme.fleet.beat(said)
+    waiting = asyncio.create_task(acme.jobs.fetch(Claim(("default",), 1, worker_id="host/1"), 30.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        (pushed,) = await acme.jobs.enqueue([request("email.send")])
+        assert [one.id for one in await waiting] == [pushed.job.id]
+
+
+async def test_a_worker_with_an_empty_list_gets_nothing_and_disturbs_nobody(bench: Bench) -> None:
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="idle"), 30.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await appear(bench, "idle")
+    job = await bench.push("email.send")
+    assert [one.id for one in await bench.fetch(worker_id="other")] == [job.id]
+    assert await bench.fetch(worker_id="idle") == []
+    waiting.cancel()
+
+
+async def test_a_fetch_that_began_before_its_worker_was_known_does_not_hold_up_others(bench: Bench) -> None:
+    early = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="early"), 30.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await appear(bench, "early", "report.build")
+    other = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="foreign"), 30.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        job = await bench.push("email.send")
+        assert [one.id for one in await other] == [job.id]
+    early.cancel()
+
+
+async def test_a_waiting_worker_that_gains_a_type_gets_the_jobs_that_wait_for_it(bench: Bench) -> None:
+    await appear(bench, "w", "email.send")
+    job = await bench.push("report.build")
+    waiting = asyncio.create_task(bench.engine.jobs.fetch(Claim(("default",), 1, worker_id="w"), 30.0))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await appear(bench, "w", "email.send", "report.build")
+    async with asyncio.timeout(10):
+        assert [one.id for one in await waiting] == [job.id]

@@ -119,3 +119,24 @@ async def test_a_checkpoint_in_a_report_is_given_to_the_next_attempt(bench: Benc
     await bench.run_due(after=400)
     checkpoint = msgspec.json.decode((await bench.fetch_one()).checkpoint or b"null")
     assert checkpoint["state"] == {"row": 14}
+
+
+async def test_a_checkpoint_of_a_report_that_is_refused_or_late_is_not_saved(bench: Bench, http: Http) -> None:
+    job = await http.push()
+    claimed = await bench.fetch_one(worker_id="w")
+    path = f"/ojs/v1/jobs/{job['id']}/progress"
+    refused = await http("PUT", path, {"progress": 0.5, "checkpoint": 1, "worker_id": "other"})
+    assert refused.status_code == 409
+    await bench.fail(claimed)
+    await report(http, job["id"], progress=0.5, checkpoint=2)
+    assert (await http("GET", f"/ojs/v1/jobs/{job['id']}/checkpoint")).status_code == 404
+
+
+async def test_a_checkpoint_that_nobody_could_read_is_refused(bench: Bench, http: Http) -> None:
+    job = await http.push()
+    await bench.fetch_one()
+    for method, path, body in (
+        ("PUT", "progress", b'{"progress":0.5,"checkpoint":1e999}'),
+        ("PUT", "checkpoint", b'{"state":1e999}'),
+    ):
+        assert (await http(method, f"/ojs/v1/jobs/{job['id']}/{path}", body)).status_code == 400

@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Worker
+from ojster.core.errors import OjsterError
 from ojster.files.service import FileService
 from ojster.job_handle import JobHandle
 from ojster.job_options import request_of
@@ -21,6 +22,7 @@ from ojster.queues.pool import Pool
 from ojster.queues.pools import put_pools
 from ojster.server.application import Application
 from ojster.service import Service
+from ojster.storage.open import open_database
 from ojster.worker.worker import NoHandlers
 from tests.worker import handlers
 
@@ -419,3 +421,25 @@ async def test_a_worker_of_a_pool_gets_what_the_pool_allows(app: App) -> None:
     async with working(app, queues=("default", "mine"), pool="p", sharing=Sharing("round-robin")):
         assert await inside.aresult(15) == [2]
     assert (await client.jobs.find(outside.id)).state == "available"
+
+
+async def test_a_worker_that_the_server_refuses_ends_with_the_reason(shared_url: str) -> None:
+    engine = Service(open_database(shared_url))
+    guarded = Application(engine, guarded=True)
+    server = uvicorn.Server(uvicorn.Config(guarded, port=0, log_level="error"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    app = App(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+
+    @app.job("note")
+    def note() -> None: ...
+
+    async with asyncio.timeout(15):
+        with pytest.raises(OjsterError, match="token"):
+            await Worker(app).run()
+    await app.aclose()
+    engine.drain()
+    server.should_exit = True
+    await serving
+    await engine.close()

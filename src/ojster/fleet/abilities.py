@@ -69,17 +69,17 @@ class _Values(tuple[str | int, ...]):
     __hash__ = object.__hash__
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _condition(
     handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None
 ) -> tuple[str, tuple[str | int, ...]]:
     bounds: list[str | int] = [value for one in handled for value in (one.type, one.low, one.high)]
     types, patterns = allowed.condition("j.type")
-    own = "" if runs is None else f" AND j.type IN ({', '.join('?' * len(runs))})"
+    own = "" if runs is None else f" AND j.type IN ({', '.join('?' * len(runs))})" if runs else " AND 1 = 0"
     return own + _NOT_HANDLED * len(handled) + types, _Values((*(runs or ()), *bounds, *patterns))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _kind(handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None) -> str:
     said = msgspec.json.encode((handled, allowed, runs))
     return hashlib.sha256(said).hexdigest()[:16]
@@ -114,18 +114,23 @@ abilities_by_worker: Final = Remembered[Mapping[str, Abilities]](_read_abilities
 def kind_of(memory: Memory, request: Claim) -> str | None:
     """Return a name for the jobs that the worker of a claim can take; ``None`` if it can take every job.
 
-    Workers with the same name can take the same jobs. It is the id of a worker that nothing is known of yet, or whose
-    resources are its own.
+    Workers with the same name can take the same jobs. A worker that nothing is known of yet, or whose resources are its
+    own, has a name of its own.
     """
     known = abilities_by_worker.known(memory)
     worker_id = request.worker_id or ""
     if known is not None and worker_id not in known and request.provided is None and request.types is None:
         return None
     if request.provided is not None or (known is None and request.worker_id is not None):
-        return worker_id
+        return _alone(worker_id)
     abilities = PLAIN if known is None else known.get(worker_id, PLAIN)
     if request.types is not None:
         abilities = msgspec.structs.replace(abilities, runs=request.types)
     if abilities.takes_all and not abilities.provided.facts:
         return None
-    return abilities.kind or worker_id
+    return abilities.kind or _alone(worker_id)
+
+
+def _alone(worker_id: str) -> str:
+    """Return a name for what one worker can take. A digest, because ids may contain anything."""
+    return hashlib.sha256(worker_id.encode()).hexdigest()[:16]

@@ -13,7 +13,7 @@ from ojster.core.wire import (
     Milliseconds,
 )
 
-MAX_JOB_TYPES: Final = 10_000
+MAX_JOB_TYPES: Final = 1_000
 """Maximum number of job types that a worker can name."""
 
 JobTypes = Annotated[

@@ -133,6 +133,9 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     )
     if started_at == now:
         tx.emit_about("worker.started", one.worker_id, worker_id=one.worker_id)
+        if abilities != PLAIN:  # other processes may not remember it, although this one does
+            tx.effects.configured = True
+            tx.effects.opened.update(one.queues)
     tx.expect(now + tx.settings.heartbeat_timeout)
     jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
     rule = worker_rules_by_id(tx).get(one.worker_id)

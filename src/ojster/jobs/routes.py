@@ -16,7 +16,7 @@ from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
-from ojster.core.states import FINISHED
+from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import answer_wire
 from ojster.jobs.admission import Pushed
@@ -131,7 +131,7 @@ async def show_result(exchange: HttpRequest) -> Answer:
     Spec: ojs-results 8
     """
     query, engine, job_id = exchange.query, exchange.engine, exchange.path["id"]
-    seconds = whole(query, "timeout", 30, 0)
+    seconds = min(whole(query, "timeout", 30, 0), 60)
     waits = query.get("wait") == "true"
     job = await engine.jobs.wait_for(job_id, seconds) if waits else await engine.jobs.find(job_id)
     is_finished = job.state in FINISHED
@@ -243,12 +243,14 @@ async def _report(exchange: HttpRequest, job_id: str, body: ProgressBody) -> Ans
         raise InvalidRequest("The report has neither 'progress' nor 'data'. Send one of them.", field="progress")
     clamped = None if fraction is None else min(1.0, max(0.0, fraction))
     data = None if body.data is None else encode(body.data)
-    if body.checkpoint is not msgspec.UNSET:
-        checkpoint = NewCheckpoint(job_id, bytes(body.checkpoint), body.worker_id, body.attempt)
-        with contextlib.suppress(Conflict):  # as the report itself, a late checkpoint changes nothing
-            await exchange.engine.jobs.save_checkpoint(checkpoint)
     item = Progress(job_id, clamped, body.message, body.worker_id, body.attempt, data)
-    return _progress(await exchange.engine.jobs.report(item))
+    job = await exchange.engine.jobs.report(item)
+    if job.state == JobState.ACTIVE and body.checkpoint is not msgspec.UNSET and bytes(body.checkpoint) != b"null":
+        read_value(body.checkpoint, "checkpoint")
+        checkpoint = NewCheckpoint(job_id, bytes(body.checkpoint), job.worker_id, job.attempt)
+        with contextlib.suppress(Conflict):  # the job has ended meanwhile
+            await exchange.engine.jobs.save_checkpoint(checkpoint)
+    return _progress(job)
 
 
 async def show_progress(exchange: HttpRequest) -> Answer:
@@ -284,6 +286,7 @@ async def account_agent(exchange: HttpRequest) -> Answer:
 async def save_checkpoint(exchange: HttpRequest) -> Answer:
     """Save a checkpoint for the job's next attempt, at most 1 MiB, in place of the previous one."""
     body = await exchange.read(CHECKPOINT)
+    read_value(body.state, "state")
     item = NewCheckpoint(exchange.path["id"], bytes(body.state), body.worker_id, body.attempt)
     return Answer(encode(show_checkpoint(await exchange.engine.jobs.save_checkpoint(item))))
 

@@ -141,15 +141,15 @@ class Database(ABC):
 
     def heed(self, topics: Sequence[str]) -> None:
         """Handle the topics of another process's notification: see ``topics_of``."""
+        if _CONFIGURED in topics:  # before parked fetches run again
+            self.memory.forget()
         if queues := [topic.removeprefix(_QUEUE) for topic in topics if topic.startswith(_QUEUE)]:
             self.wake_parked_fetches(queues)
         for topic in topics:
             if topic.startswith(_DUE):
                 with contextlib.suppress(ValueError):  # any database client may notify the channel
                     self.expect(int(topic.removeprefix(_DUE)))
-            elif topic == _CONFIGURED:
-                self.memory.forget()
-            elif not topic.startswith(_QUEUE):
+            elif topic != _CONFIGURED and not topic.startswith(_QUEUE):
                 self.wakeups.wake(topic)
 
     def expect(self, moment: int) -> None:

@@ -211,13 +211,20 @@ class Dispatcher:
                 with transaction() as tx:
                     self._apply(tx, woken + calls)
                     _finish(tx)
-                    if fetchable := tx.effects.fetchable:
+                    # With new settings, parked calls run after the commit: until then they would meet the old ones.
+                    if (fetchable := tx.effects.fetchable) and not tx.effects.configured:
                         looked = woken + calls
                         waiting = self._room.take(fetchable)
                         woken += waiting
                         # Calls that looked before the jobs were available run again, after the parked calls.
                         self._apply(tx, waiting + [call for call in looked if call.found_nothing])
                         _finish(tx)
+                        # A call may be parked under the name of jobs that it can no longer take: try the others, too.
+                        left = dict.fromkeys(tx.effects.fetchable, UNKNOWN_COUNT) if waiting else {}
+                        if left and (others := self._room.take(left)):
+                            woken += others
+                            self._apply(tx, others)
+                            _finish(tx)
                     effects = tx.effects
             except Exception as error:
                 for call in woken:
@@ -241,7 +248,7 @@ class Dispatcher:
         self._keep(found_nothing, since)
         # Other threads may have parked calls for jobs committed now, unless a call here found the queue empty.
         exhausted = {queue for call in found_nothing for queue in _queues_of(call)}
-        self.ring([queue for queue in effects.fetchable if queue not in exhausted])
+        self.ring([queue for queue in effects.fetchable if effects.configured or queue not in exhausted])
         _deliver(done)
 
     def _keep(self, calls: list[Call], since: int) -> None:

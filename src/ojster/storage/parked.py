@@ -113,11 +113,12 @@ class ParkedCalls:
 
     def announce(self, queues: Iterable[str]) -> list[str]:
         """Record committed news of queues; return the queues with parked calls."""
+        names = list(dict.fromkeys(map(_queue_of, queues)))
         with self._lock:
             self._moment += 1
-            for queue in queues:
+            for queue in names:
                 self._news[queue] = self._moment
-            return [queue for queue in queues if self._concerned(queue)]
+            return [queue for queue in names if self._concerned(queue)]
 
     def _has_news(self, queue: str, since: int) -> bool:
         queue = _queue_of(queue)

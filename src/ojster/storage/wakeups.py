@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections.abc import Iterable
 from types import TracebackType
@@ -29,7 +30,7 @@ def workflow_topic(workflow_id: str) -> str:
 
 def worker_topic(worker_id: str) -> str:
     """Return the topic of what a worker must learn at once."""
-    return "worker:" + worker_id
+    return "worker:" + hashlib.sha256(worker_id.encode()).hexdigest()[:16]  # ids may contain anything
 
 
 def job_topic(job_id: str) -> str:

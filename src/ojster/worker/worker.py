@@ -179,6 +179,8 @@ class Worker:
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._is_known = False
         """Whether the server has received a heartbeat, and thus knows the job types, pool and capabilities."""
+        self._refusal: OjsterError | None = None
+        """Why the server refused the first heartbeat, if it did; trying again would not help."""
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         """Set to send the next heartbeat now."""
@@ -254,10 +256,8 @@ class Worker:
             The worker is configured to run code that jobs carry, and this platform cannot confine it.
         """
         if not self.job_types:
-            raise NoHandlers(
-                "The application has no job handlers, so that the worker would get no job. Declare functions with "
-                "@app.job(...), and import the modules that declare them before the worker starts."
-            )
+            what = "Declare functions with @app.job(...), and import the modules that declare them before it starts."
+            raise NoHandlers(f"The application has no job handlers, so that the worker would get no job. {what}")
         if self.code is not None:
             log.info("jobs that carry code are confined by %s", ", ".join(await self.code.check()) or "nothing")
         try:
@@ -313,6 +313,8 @@ class Worker:
         while not self._is_known and self.state == "running":  # it would get jobs that it has no handlers for
             self._changed.clear()
             await self._changed.wait()
+            if self._refusal is not None:
+                raise self._refusal
         pause = 0.1
         while self.state != "terminate":
             room = self.concurrency - len(self._active) - self._executor.abandoned
@@ -426,7 +428,7 @@ class Worker:
         """Send a heartbeat, and do what the server says; return whether there is more to learn."""
         wait = wait if self._is_known else 0.0  # until then it gets no jobs
         running = {job_id: entry for (job_id, _), entry in self._active.items() if not entry[1].cancelled}
-        pulse = await client.fleet.beat(
+        beat = client.fleet.beat(
             Heartbeat(
                 worker_id=self.id,
                 active_jobs=tuple(running),
@@ -444,11 +446,20 @@ class Worker:
             ),
             wait,
         )
+        try:
+            pulse = await beat
+        except OjsterError as error:
+            if not self._is_known and not isinstance(error, BackendUnavailable | BackendError):
+                self._refusal = error
+                self._changed.set()
+            raise
         if not self._is_known:
             self._is_known = True
             self._changed.set()
         for job_id in (*pulse.cancelled, *pulse.lost):
             task, context = running[job_id]
+            if context.cancelled:
+                continue
             log.info("stopping job %s: it was cancelled, or its lease was lost", job_id)
             context.stop()
             task.cancel()
