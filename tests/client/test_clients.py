@@ -14,7 +14,15 @@ from ojster.client.interface import Client
 from ojster.collections.items import Lookup, NewItem, Where
 from ojster.core.access import Grant, Role
 from ojster.core.durations import HOUR
-from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import (
+    BackendError,
+    BackendUnavailable,
+    Conflict,
+    Duplicate,
+    InvalidRequest,
+    NotFound,
+    OjsterError,
+)
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
@@ -323,5 +331,16 @@ async def test_a_response_without_json_is_reported() -> None:
     transport = httpx.MockTransport(lambda sent: httpx.Response(200, text="<html>hello</html>"))
     client._connection.http = httpx.AsyncClient(transport=transport, base_url="http://test")
     with pytest.raises(OjsterError, match="without JSON"):
+        await client.queues.all()
+    await client.close()
+
+
+@pytest.mark.parametrize("content", [b'{"queues":[', b"<html>", b'{"queues":7}', b""])
+async def test_an_answer_that_is_not_what_was_asked_for_is_an_error_of_the_server(content: bytes) -> None:
+    client = HttpClient("http://test")
+    await client._connection.http.aclose()
+    transport = httpx.MockTransport(lambda sent: httpx.Response(200, content=content))
+    client._connection.http = httpx.AsyncClient(transport=transport, base_url="http://test")
+    with pytest.raises(BackendError):
         await client.queues.all()
     await client.close()

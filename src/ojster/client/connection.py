@@ -15,7 +15,6 @@ from ojster.core import errors
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_members
-from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.job_json import from_json
 from ojster.jobs.queries import Page
 from ojster.workflows.views import WorkflowFilter
@@ -70,7 +69,8 @@ class Connection:
         also: int | None = None,
     ) -> Members:
         """Make a request; return the members of its answer. See ``request``."""
-        return read_members(await self.request(method, path, body, wait=wait, patience=patience, also=also))
+        raw = await self.request(method, path, body, wait=wait, patience=patience, also=also)
+        return _read_object(raw, f"{self.url} answered {method} {path}")
 
     async def ask(
         self,
@@ -83,11 +83,7 @@ class Connection:
         patience: float | None = None,
     ) -> T:
         """Make a request; return its answer, of the type ``kind`` in a ``wire`` module. See ``request``."""
-        raw = await self.request(method, path, body, wait=wait, patience=patience)
-        try:
-            return msgspec.json.decode(raw, type=kind)
-        except msgspec.ValidationError as error:
-            raise BackendError(f"The answer of {self.url} to {method} {path} is not as expected: {error}.") from None
+        return read_answer(kind, await self.request(method, path, body, wait=wait, patience=patience))
 
     async def request(
         self,
@@ -152,22 +148,29 @@ class RemoteCapability:
         self._connection = connection
 
 
-def members_of(response: httpx.Response, also: int | None = None) -> Members:
-    """Return the members of an answer, or raise the error that it describes. ``also``: a status that is no error."""
-    return read_members(content_of(response, also))
-
-
 def content_of(response: httpx.Response, also: int | None = None) -> bytes:
-    """Return the JSON object of an answer, or raise the error in it. ``also``: a status that is no error."""
-    if response.is_success and response.content[:1] == b"{":
-        return response.content
-    try:
-        members = read_members(response.content, "The answer")
-    except OjsterError as error:
-        raise BackendError(f"{response.request.url} answered {response.status_code} without JSON: {error}") from None
+    """Return the content of an answer, or raise the error in it. ``also``: a status that is no error."""
     if response.is_success or response.status_code == also:
         return response.content
+    members = _read_object(response.content, f"{response.request.url} answered {response.status_code}")
     raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status_code)
+
+
+def _read_object(raw: bytes, what: str) -> Members:
+    try:
+        return read_members(raw, "The answer")
+    except OjsterError as error:
+        raise BackendError(f"{what} without JSON: {error}") from None
+
+
+def read_answer(kind: type[T], raw: bytes) -> T:
+    """Return an answer as the type that its route declares, or raise ``BackendError`` if it is none."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        raise BackendError(f"The server's answer is no {kind.__name__}: {error}.") from None
+    except msgspec.DecodeError as error:
+        raise BackendError(f"The server answered without JSON: {error}.") from None
 
 
 def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
@@ -198,8 +201,3 @@ def list_of(raw: msgspec.Raw) -> list[msgspec.Raw]:
 def paging(page: Page | WorkflowFilter) -> dict[str, Any]:
     """Return the query parameters of a page."""
     return {"limit": page.limit, "offset": page.offset, "cursor": page.before}
-
-
-def read_timestamp(text: str | None) -> int | None:
-    """Return a time stamp in microseconds since the epoch; ``None`` for ``None``."""
-    return None if text is None else parse_timestamp(text)

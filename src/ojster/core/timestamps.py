@@ -66,3 +66,13 @@ def format_timestamp(micros: int) -> str:
 @lru_cache(maxsize=256)
 def _whole_seconds(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def format_optional(at: int | None) -> str | None:
+    """Return a time stamp; ``None`` for ``None``."""
+    return None if at is None else format_timestamp(at)
+
+
+def parse_optional(text: str | None) -> int | None:
+    """Return a time stamp in microseconds since the epoch; ``None`` for ``None``."""
+    return None if text is None else parse_timestamp(text)

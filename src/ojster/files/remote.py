@@ -7,12 +7,11 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 import httpx
-import msgspec
 
 from ojster.client.connection import (
     RemoteCapability,
     content_of,
-    members_of,
+    read_answer,
 )
 from ojster.files.file import OCTET_STREAM, File, NewFile
 from ojster.files.wire import FileAnswer, FilesAnswer
@@ -53,7 +52,7 @@ class RemoteFiles(RemoteCapability):
             )
         except httpx.TransportError as error:
             raise self._connection.unreachable(error) from None
-        return msgspec.json.decode(content_of(response), type=FileAnswer).file
+        return read_answer(FileAnswer, content_of(response)).file
 
     async def read(self, file_id: str, start: int = 0) -> AsyncIterator[bytes]:
         """Return the bytes of a file, from ``start``, as a stream. Not retried."""
@@ -68,7 +67,7 @@ class RemoteFiles(RemoteCapability):
             ) as response:
                 if not response.is_success:
                     await response.aread()
-                    members_of(response)
+                    content_of(response)
                 async for some in response.aiter_raw():
                     yield some
         except httpx.TransportError as error:

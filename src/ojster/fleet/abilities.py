@@ -81,8 +81,7 @@ def _condition(
 
 @lru_cache(maxsize=128)
 def _kind(handled: tuple[Handled, ...], allowed: Types, runs: tuple[str, ...] | None) -> str:
-    said = msgspec.json.encode((handled, allowed, runs))
-    return hashlib.sha256(said).hexdigest()[:16]
+    return _digest(msgspec.json.encode((handled, allowed, runs)))
 
 
 PLAIN: Final = Abilities()
@@ -122,15 +121,15 @@ def kind_of(memory: Memory, request: Claim) -> str | None:
     if known is not None and worker_id not in known and request.provided is None and request.types is None:
         return None
     if request.provided is not None or (known is None and request.worker_id is not None):
-        return _alone(worker_id)
+        return _digest(worker_id.encode())
     abilities = PLAIN if known is None else known.get(worker_id, PLAIN)
     if request.types is not None:
         abilities = msgspec.structs.replace(abilities, runs=request.types)
     if abilities.takes_all and not abilities.provided.facts:
         return None
-    return abilities.kind or _alone(worker_id)
+    return abilities.kind or _digest(worker_id.encode())
 
 
-def _alone(worker_id: str) -> str:
-    """Return a name for what one worker can take. A digest, because ids may contain anything."""
-    return hashlib.sha256(worker_id.encode()).hexdigest()[:16]
+def _digest(said: bytes) -> str:
+    """Return a short name for what was said, which may contain anything."""
+    return hashlib.sha256(said).hexdigest()[:16]

@@ -16,7 +16,7 @@ import msgspec
 from ojster.core.durations import HOUR, MINUTE, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.states import JobState
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp, parse_timestamp
 from ojster.core.wire import JobCountsBody
 from ojster.insight import overview, statistics
 from ojster.insight.overview import throughput
@@ -32,7 +32,7 @@ from ojster.insight.wire import (
 )
 from ojster.jobs.names import check_queue_name
 from ojster.schedules.wire import MAINTENANCE, PRUNE, MaintenanceBody, PruneBody
-from ojster.server.admin import ADMIN, TAG, moment
+from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
 from ojster.server.route import Route
@@ -114,7 +114,7 @@ def _maintenance(found: Maintenance | None) -> Answer:
     shown = MaintenanceAnswer(found is not None)
     if found is not None:
         shown.reason = found.reason
-        shown.enabled_at, shown.estimated_end = moment(found.enabled_at), moment(found.estimated_end)
+        shown.enabled_at, shown.estimated_end = format_optional(found.enabled_at), format_optional(found.estimated_end)
     return Answer(encode(shown))
 
 

@@ -14,6 +14,7 @@ from ojster.core.durations import format_duration
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.states import JobState
+from ojster.core.timestamps import format_optional
 from ojster.core.wire import Json
 from ojster.insight import overview
 from ojster.jobs import interventions
@@ -40,7 +41,7 @@ from ojster.jobs.wire import (
     DeadLetterRetryBody,
     DeadLettersBody,
 )
-from ojster.server.admin import ADMIN, TAG, moment
+from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import Handler, HttpRequest
@@ -159,8 +160,8 @@ async def count_dead_letters(exchange: HttpRequest) -> Answer:
         found.total,
         found.by_queue,
         found.by_error_type,
-        moment(found.oldest_at),
-        moment(found.newest_at),
+        format_optional(found.oldest_at),
+        format_optional(found.newest_at),
         DeadLetterLimitsInfo(age, retention.most_dead_letters),
     )
     return Answer(encode(shown))

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.jobs.checkpoints import Checkpoint
 from ojster.jobs.job_json import to_json
@@ -17,10 +17,6 @@ from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.transitions import ChangedJob
 
 State = Annotated[str, Meta(extra_json_schema={"enum": [state.value for state in JobState]})]
-
-
-def _moment(at: int | None) -> str | None:
-    return None if at is None else format_timestamp(at)
 
 
 class JobBody(Struct):
@@ -315,15 +311,16 @@ class JobTimesBody(Struct):
 def show_times(job: Job) -> JobTimesBody:
     """Return the JSON form of all times of a job."""
     completed, cancelled, discarded = (
-        _moment(job.finished_at if job.state == state else None) for state in ("completed", "cancelled", "discarded")
+        format_optional(job.finished_at if job.state == state else None)
+        for state in ("completed", "cancelled", "discarded")
     )
-    scheduled_at = _moment(job.due_at if job.state == JobState.SCHEDULED else None)
+    scheduled_at = format_optional(job.due_at if job.state == JobState.SCHEDULED else None)
     return JobTimesBody(
-        created_at=_moment(job.created_at),
-        enqueued_at=_moment(job.enqueued_at),
-        started_at=_moment(job.started_at),
+        created_at=format_optional(job.created_at),
+        enqueued_at=format_optional(job.enqueued_at),
+        started_at=format_optional(job.started_at),
         scheduled_at=scheduled_at,
-        expires_at=_moment(job.expires_at),
+        expires_at=format_optional(job.expires_at),
         completed_at=completed,
         cancelled_at=cancelled,
         discarded_at=discarded,

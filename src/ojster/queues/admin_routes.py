@@ -13,7 +13,7 @@ from msgspec import UNSET
 from ojster.core.durations import parse_duration
 from ojster.core.errors import InvalidRequest, NotFound, Unsupported
 from ojster.core.states import JobState
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import JobCountsBody
 from ojster.fleet.ml_resources import ResourceLimits, check_defaults
 from ojster.insight import overview
@@ -48,7 +48,7 @@ from ojster.queues.wire import (
     QueueLimitBody,
     parse_limits,
 )
-from ojster.server.admin import ADMIN, TAG, moment
+from ojster.server.admin import ADMIN, TAG
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import HttpRequest
@@ -72,7 +72,7 @@ async def show_admin_queue(exchange: HttpRequest) -> Answer:
     shown = QueueDetailAnswer(
         **_members(found.overview),
         configuration=show_configuration(found.overview.queue.limits, found.config),
-        oldest_available_at=moment(found.oldest_at),
+        oldest_available_at=format_optional(found.oldest_at),
     )
     return Answer(encode(shown))
 
@@ -86,7 +86,7 @@ def _members(one: QueueOverview) -> dict[str, Any]:
         "throughput": throughput(one.recent),
         "latency_ms": LatencyBody(hour.percentile(0.5), hour.percentile(0.95), hour.percentile(0.99)),
         "paused": queue.paused_at is not None,
-        "paused_at": moment(queue.paused_at),
+        "paused_at": format_optional(queue.paused_at),
         "created_at": format_timestamp(queue.created_at),
     }
 
@@ -94,7 +94,7 @@ def _members(one: QueueOverview) -> dict[str, Any]:
 async def pause_admin_queue(exchange: HttpRequest) -> Answer:
     """Pause a queue: workers cannot claim its jobs, but clients can still enqueue."""
     queue = await exchange.engine.queues.pause(exchange.path["name"])
-    return Answer(encode(QueuePausedAnswer(queue.name, True, moment(queue.paused_at))))
+    return Answer(encode(QueuePausedAnswer(queue.name, True, format_optional(queue.paused_at))))
 
 
 async def resume_admin_queue(exchange: HttpRequest) -> Answer:

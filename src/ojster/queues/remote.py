@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from ojster.client.connection import RemoteCapability, read_timestamp
+from ojster.client.connection import RemoteCapability
 from ojster.core.states import JobState
-from ojster.core.timestamps import parse_timestamp
+from ojster.core.timestamps import parse_optional, parse_timestamp
 from ojster.queues.answer_wire import QueueAnswer, QueueBody, QueuesAnswer, QueueStatisticsAnswer
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.rate_limit import Limits
@@ -65,6 +65,6 @@ def _queue(shown: QueueBody) -> Queue:
     return Queue(
         name=shown.name,
         created_at=parse_timestamp(shown.created_at),
-        paused_at=read_timestamp(shown.paused_at or None),
+        paused_at=parse_optional(shown.paused_at or None),
         limits=limits,
     )

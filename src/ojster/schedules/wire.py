@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, shown_tenant, split
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import Count, PaginationBody, Timestamp
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
@@ -139,9 +139,7 @@ class CronRequestBody(Struct):
 def show_cron(cron: Cron) -> CronInfo:
     """Return the JSON form of a cron job."""
     template = read_members(cron.template, "The template")
-    last_run_at, next_run_at = (
-        None if at is None else format_timestamp(at) for at in (cron.last_run_at, cron.next_run_at)
-    )
+    last_run_at, next_run_at = (format_optional(at) for at in (cron.last_run_at, cron.next_run_at))
     return CronInfo(
         name=called(cron.name),
         tenant_id=shown_tenant(split(cron.name)[0]),
@@ -166,9 +164,7 @@ def show_cron(cron: Cron) -> CronInfo:
 
 def read_cron(shown: CronInfo) -> Cron:
     """Return the cron job with this JSON form."""
-    last_run_at, next_run_at = (
-        None if text is None else parse_timestamp(text) for text in (shown.last_run_at, shown.next_run_at)
-    )
+    last_run_at, next_run_at = (parse_optional(text) for text in (shown.last_run_at, shown.next_run_at))
     return Cron(
         name=shown.name,
         expression=shown.expression,

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.access import EVERYWHERE, Grant, Role, Token, read_grant
 from ojster.core.tenant import shown_tenant
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp, parse_optional, parse_timestamp
 from ojster.core.wire import (
     Count,
     Identifier,
@@ -122,17 +122,15 @@ def show_token(token: Token, secret: str | UnsetType = UNSET) -> TokenInfo:
         grants=show_grants(token.grants),
         queues=token.queues,
         created_at=format_timestamp(token.created_at),
-        expires_at=None if token.expires_at is None else format_timestamp(token.expires_at),
-        last_used_at=None if token.last_used_at is None else format_timestamp(token.last_used_at),
+        expires_at=format_optional(token.expires_at),
+        last_used_at=format_optional(token.last_used_at),
         secret=secret,
     )
 
 
 def read_token(shown: TokenInfo) -> Token:
     """Return the token with this JSON form. Its hash is unknown and left empty."""
-    expires_at, last_used_at = (
-        None if text is None else parse_timestamp(text) for text in (shown.expires_at, shown.last_used_at)
-    )
+    expires_at, last_used_at = (parse_optional(text) for text in (shown.expires_at, shown.last_used_at))
     grants = tuple(read_grant(grant.role, grant.tenant) for grant in shown.grants)
     created_at = parse_timestamp(shown.created_at)
     return Token(shown.id, shown.name, b"", grants, created_at, shown.queues, expires_at, last_used_at)
