@@ -80,7 +80,7 @@ async def test_parameters_must_look_as_the_definition_says(bench: Bench) -> None
 @pytest.mark.parametrize(
     ("name", "body", "refusal"),
     [
-        ("No Name", BODY, InvalidRequest),
+        ("No/Name", BODY, InvalidRequest),
         ("x" * 129, BODY, InvalidRequest),
         ("gist", BODY | {"params": {}}, InvalidRequest),
         ("gist", BODY | {"target": "x"}, InvalidRequest),

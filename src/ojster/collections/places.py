@@ -9,7 +9,7 @@ from ojster.collections.items import (
     key_of_workflow,
 )
 from ojster.core.errors import NotFound
-from ojster.core.ids import is_job_id
+from ojster.core.ids import is_workflow_id
 from ojster.core.tenant import called, qualify, split
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job, no_workflow
@@ -55,7 +55,7 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
 
 def _find_workflow(tx: Transaction, id: str, *, lock: bool) -> tuple[int, str]:
     """Return the ``seq`` and the tenant of a workflow, or raise ``NotFound``."""
-    if not is_job_id(id):
+    if not is_workflow_id(id):
         raise no_workflow(id)
     rows = tx.execute(
         "SELECT seq, tenant FROM workflows WHERE id = :id AND state <> 'forgotten'" + (tx.for_update if lock else ""),

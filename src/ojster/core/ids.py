@@ -1,6 +1,6 @@
-"""Job ids: UUIDv7 in lower case with hyphens.
+"""Ids: of jobs, UUIDv7 in lower case with hyphens; of workflows, any short text.
 
-Spec: ojs-core 5.1
+Spec: ojs-core 5.1, ojs-workflows 3
 """
 
 from __future__ import annotations
@@ -21,3 +21,20 @@ def new_id() -> str:
 def is_job_id(text: str) -> bool:
     """Tell whether ``text`` is a UUIDv7 in its canonical form."""
     return JOB_ID.fullmatch(text) is not None
+
+
+LONGEST_WORKFLOW_ID: Final = 128
+
+
+def is_workflow_id(text: str) -> bool:
+    """Tell whether ``text`` can be the id of a workflow: short, printable, and a segment of a URL's path."""
+    return 0 < len(text) <= LONGEST_WORKFLOW_ID and is_segment(text) and text not in _RESERVED_WORKFLOW_IDS
+
+
+_RESERVED_WORKFLOW_IDS: Final = {"statistics"}
+"""Names that the paths of the API use in place of an id."""
+
+
+def is_segment(text: str) -> bool:
+    """Tell whether ``text`` can stand in a URL's path: it is printable, has no slash, and no spaces at its ends."""
+    return text.isprintable() and "/" not in text and text == text.strip() and text not in ("", ".", "..")

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.ids import is_segment
+
 STEP_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*|\d+")
 ITEM: Final = "item"
 INDEX: Final = "index"
@@ -24,6 +26,11 @@ _ASPECTS: Final = ("result", "error", "state")
 _encode: Final = msgspec.json.Encoder().encode
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def can_be_step_id(text: str) -> bool:
+    """Tell whether ``text`` can be the id of a step: a name in references and paths, not a position."""
+    return is_segment(text) and "." not in text and not text.isdigit()
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -77,7 +84,7 @@ def parse_reference(text: str) -> Reference:
         raise Unresolvable(f"The reference {text!r:.100} must be like 'steps.NAME.result' or 'params.NAME'.")
     if root != "steps":
         return Reference(text, root, None, None, tuple(rest))
-    if len(rest) < 2 or not STEP_NAME.fullmatch(rest[0]) or rest[1] not in _ASPECTS:
+    if len(rest) < 2 or not is_segment(rest[0]) or rest[1] not in _ASPECTS:
         raise Unresolvable(
             f"The reference {text!r:.100} must be 'steps.NAME.result', 'steps.NAME.error' or 'steps.NAME.state', "
             "and a path may follow."

@@ -18,7 +18,7 @@ from ojster.files.wire import FILE, DeletedFileAnswer, FileAnswer, FileBody, Fil
 from ojster.server.answer import Answer, Header, encode
 from ojster.server.pages import whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, Route, location
 
 
 class RangeNotSatisfiable(InvalidRequest):
@@ -132,7 +132,7 @@ async def _closing(content: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]
 def _answer(file: File, status: int = 200) -> Answer:
     headers = [(b"upload-offset", b"%d" % file.offset)]
     if status == 201:
-        headers.append((b"location", f"{BASE}/files/{file.id}".encode()))
+        headers.append(location("files", file.id))
     if file.size is not None:
         headers.append((b"upload-length", b"%d" % file.size))
     return Answer(encode(FileAnswer(file)), status, headers)

@@ -61,7 +61,7 @@ from ojster.queues.rules import may_be_bounded
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import NoteAnswer, NotesAnswer
 from ojster.workflows.notes import NewNote
 from ojster.workflows.wire import NOTE, RESUME, NoteBody, ResumeBody
@@ -83,7 +83,7 @@ async def enqueue(exchange: HttpRequest) -> Answer:
             pressure = await engine.scope.look(pressures, job.queue)
             told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
-    headers.append((b"location", b"/ojs/v1/jobs/" + job.id.encode()))
+    headers.append(location("jobs", job.id))
     warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
     return Answer(b'{"job":%b%b}' % (to_json(pushed.job), warnings), 201, headers)
 

@@ -26,7 +26,7 @@ from ojster.schedules.wire import (
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import offset_pagination, page_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, PAGE, Route, location
 
 
 async def list_crons(exchange: HttpRequest) -> Answer:
@@ -58,8 +58,7 @@ async def register_cron(exchange: HttpRequest) -> Answer:
             template=_template(body, read_members(raw)),
         )
     )
-    location = (b"location", f"/ojs/v1/cron/{called(cron.name)}".encode())
-    return Answer(_cron_answer(cron), 201 if is_new else 200, (location,))
+    return Answer(_cron_answer(cron), 201 if is_new else 200, (location("cron", called(cron.name)),))
 
 
 def _template(body: CronBody, members: Members) -> bytes:

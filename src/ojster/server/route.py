@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
 from ojster.core.access import Operation
+from ojster.server.answer import Header
 from ojster.server.permissions import operations_for
 from ojster.server.request import Handler
 
@@ -21,6 +23,11 @@ NUMBERED_PAGE: Final = ("page", "per_page")
 
 FOR_ALL: Final = (f"{BASE}/admin/", "/metrics")
 """Path prefixes of endpoints that concern all tenants."""
+
+
+def location(resources: str, name: str) -> Header:
+    """Return the header that says where the resource ``name`` is found."""
+    return b"location", f"{BASE}/{resources}/{quote(name, safe='')}".encode()
 
 
 class Route(msgspec.Struct, frozen=True):

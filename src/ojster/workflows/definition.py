@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest, SchemaViolation
+from ojster.core.ids import is_segment
 from ojster.core.json_objects import Members
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
@@ -26,7 +27,7 @@ LONGEST_TARGET: Final = 1_024
 LARGEST_DEFINITION: Final = 1_048_576
 """Maximum size of a definition as JSON, in bytes."""
 
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._\-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9].*")
 
 SINGLE_WORKFLOW_MEMBERS: Final = frozenset(
     {
@@ -174,10 +175,10 @@ def check_name(name: str) -> str:
     InvalidRequest
         The name is invalid.
     """
-    if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
+    if len(name) > LONGEST_NAME or not is_segment(name) or not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"The name {name[:80]!r} is invalid: it must contain only lower-case letters, digits, '.', '_' and '-', "
-            f"begin with a letter or a digit, and be at most {LONGEST_NAME} characters long.",
+            f"The name {name[:80]!r} is invalid: it must begin with a letter from a to z or a digit, and be at most "
+            f"{LONGEST_NAME} printable characters, without a slash and without a space at its end.",
             field="name",
         )
     return name

@@ -10,7 +10,7 @@ from ojster.core.wire import DeletedAnswer
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import offset_pagination, page_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, show_definition
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
@@ -27,7 +27,7 @@ async def create_definition(exchange: HttpRequest) -> Answer:
     except msgspec.ValidationError:
         raise InvalidRequest("The 'name' of a definition must be a string.", field="name") from None
     made = await exchange.engine.definitions.create(name, members)
-    return _answer(made, 201, ((b"location", f"{BASE}/definitions/{called(made.name)}".encode()),))
+    return _answer(made, 201, (location("definitions", called(made.name)),))
 
 
 async def list_definitions(exchange: HttpRequest) -> Answer:

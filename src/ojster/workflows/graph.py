@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.ids import is_job_id
+from ojster.core.ids import is_workflow_id
 from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
 from ojster.jobs.new_job import NewJob
@@ -114,7 +114,7 @@ _CHANGING: Final[dict[str, ColumnType]] = {
     "error": "bytea",
     "target_key": "text",
     "locks": "text",
-    "next_attempt": "uuid",
+    "next_attempt": "text",
     "kept_until": "bigint",
 }
 """Columns that change in an existing workflow."""
@@ -408,7 +408,7 @@ FORGOTTEN: Final = "forgotten"
 
 def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:
     """Return the workflow with an id, if it exists; ``lock``: lock it until the transaction ends."""
-    if not is_job_id(id):
+    if not is_workflow_id(id):
         return None
     rows = tx.execute(
         f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"

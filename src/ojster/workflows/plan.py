@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import OjsterError
-from ojster.core.ids import is_job_id, new_id
+from ojster.core.ids import LONGEST_WORKFLOW_ID, is_workflow_id, new_id
 from ojster.core.json_objects import Members
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.expiration import read_expiration_delay
@@ -119,8 +119,8 @@ def _read_workflow(
     type = _type_of_workflow(members)
     refuse_unknown(members, _WORKFLOW_MEMBERS | OWN_MEMBERS[type], "$", f"A workflow of type {type!r}")
     given_id = text(members, "id", "$")
-    if given_id is not None and not is_job_id(given_id):
-        raise Problem("$.id", "The id must be a UUIDv7 in lower case with hyphens; leave it out to have one generated.")
+    if given_id is not None and not is_workflow_id(given_id):
+        raise Problem("$.id", _INVALID_ID)
     id = given_id or new_id()
     params = json_object(members, "params")
     if len(params) > MAX_PARAMS_BYTES:
@@ -186,6 +186,12 @@ def _read_times(members: Members) -> tuple[int | None, Moment | None, Moment | N
         place = str(error.details.get("field", "options")).replace("options", "$", 1)
         raise Problem(place, error.message) from None
     return timeout, scheduled_at, expires_at
+
+
+_INVALID_ID: Final = (
+    f"The id must be at most {LONGEST_WORKFLOW_ID} printable characters, without a slash and without spaces at its "
+    "ends; leave it out to have one generated."
+)
 
 
 LOST_WORKER: Final = ("retry", "cancel")

@@ -10,6 +10,7 @@ import msgspec
 from ojster.core.json_objects import Members
 from ojster.core.references import (
     STEP_NAME,
+    can_be_step_id,
 )
 from ojster.workflows.conditions import InvalidCondition, check_condition
 from ojster.workflows.node import Kind, Node
@@ -117,10 +118,10 @@ def name_of(order: PlanOrder, members: Members, here: Here) -> str | None:
     taken = order.names[here.parent.id]
     id = text(members, "id", here.path)
     if id is not None:
-        if not STEP_NAME.fullmatch(id) or id.isdigit() or len(id) > LONGEST_NAME:
+        if not can_be_step_id(id) or len(id) > LONGEST_NAME:
             raise Problem(
                 f"{here.path}.id",
-                f"The id {id!r:.60} must begin with a letter and have only letters, digits, '_' and '-'.",
+                f"The id {id!r:.60} must be printable characters, not only digits, without '.' and '/'.",
             )
         if id in taken and taken[id].id not in order.with_id and taken[id].id >= order.first:
             taken.pop(id).name = None  # an ``id`` takes precedence over a ``name``

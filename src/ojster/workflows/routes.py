@@ -13,7 +13,7 @@ from ojster.jobs.routes import read_note, read_resumption
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
     NoteAnswer,
     NotesAnswer,
@@ -48,7 +48,7 @@ from ojster.workflows.workflows import Review
 async def create_workflow(exchange: HttpRequest) -> Answer:
     """Create a workflow: a chain, a group, a batch, a saga, a graph or a map, with arbitrary nesting."""
     info = await exchange.engine.workflows.create(await exchange.members())
-    return _workflow(info, 201, ((b"location", f"{BASE}/workflows/{info.id}".encode()),))
+    return _workflow(info, 201, (location("workflows", info.id),))
 
 
 async def show_workflow(exchange: HttpRequest) -> Answer:

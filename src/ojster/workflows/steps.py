@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError
-from ojster.core.ids import is_job_id
+from ojster.core.ids import is_workflow_id
 from ojster.jobs.queries import no_workflow
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
@@ -29,7 +29,7 @@ class StepAddress(msgspec.Struct, frozen=True):
 def steer(tx: Transaction, id: str, change: Any) -> str | OjsterError:
     """Lock a workflow and apply a change to it; return its id or an error."""
     query = f"SELECT seq FROM workflows WHERE id = :id AND state <> '{FORGOTTEN}'"
-    rows = tx.execute(query, {"id": id}) if is_job_id(id) else []
+    rows = tx.execute(query, {"id": id}) if is_workflow_id(id) else []
     if not rows:
         return no_workflow(id)
     graph = Graph(tx)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.durations import HOUR
-from ojster.core.ids import is_job_id
+from ojster.core.ids import is_workflow_id
 from ojster.core.job import NODE_BITS
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
 from ojster.core.tenant import called
@@ -87,7 +87,7 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
     """Return each workflow, or ``None`` if it does not exist or belongs to another tenant."""
     found: list[WorkflowInfo | None] = []
     for request in requests:
-        rows = _rows(tx, "id = :id", {"id": request.id}) if is_job_id(request.id) else []
+        rows = _rows(tx, "id = :id", {"id": request.id}) if is_workflow_id(request.id) else []
         if not rows or request.tenant not in (None, Workflow(*rows[0]).tenant):
             found.append(None)
             continue
