@@ -40,7 +40,7 @@ def test_unknown_attributes_are_kept() -> None:
 
 
 def test_unknown_options_are_kept() -> None:
-    assert kept({"type": "a", "args": [], "options": {"metadata": {"k": 1}}})["options"] == {"metadata": {"k": 1}}
+    assert kept({"type": "a", "args": [], "options": {"colour": {"k": 1}}})["options"] == {"colour": {"k": 1}}
 
 
 def test_what_the_server_sets_cannot_be_forged() -> None:

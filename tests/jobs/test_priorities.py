@@ -10,7 +10,7 @@ from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.core.ids import new_id
 from ojster.jobs.scope import Caller
 from ojster.server.application import Application
-from tests.conftest import Bench
+from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,12 @@ async def test_s107_only_who_administers_raises_a_priority(bench: Bench) -> None
             (Role.CONTRIBUTOR, {"priority_adjustment": 5}, 403),
             (Role.VIEWER, {"priority_adjustment": -5}, 403),
             (Role.OWNER, {"priority_adjustment": 5}, 200),
-            (Role.OWNER, {"priority": 5}, 400),
+            (Role.CONTRIBUTOR, {"priority": 6}, 403),
+            (Role.CONTRIBUTOR, {"priority": -6}, 200),
+            (Role.OWNER, {"priority": 101}, 400),
+            (Role.OWNER, {}, 400),
+            (Role.OWNER, {"priority": 5, "priority_adjustment": 5}, 400),
+            (Role.OWNER, {"priority": 5}, 200),
             (Role.OWNER, {"priority_adjustment": 5, "queue": "x"}, 400),
         ):
             _, token = await bench.engine.tokens.create("a", [Grant(role)])
@@ -71,3 +76,15 @@ async def test_s107_only_who_administers_raises_a_priority(bench: Bench) -> None
             assert response.status_code == status, response.text
     assert (await bench.find(job)).priority == 5
     await guarded.deliverer.stop()
+
+
+async def test_a_waiting_job_gets_a_given_priority(http: Http, bench: Bench) -> None:
+    first, second = await bench.push(priority=3), await bench.push(priority=3)
+    answer = await http("PATCH", f"/ojs/v1/jobs/{second.id}", {"priority": 9})
+    assert answer.json() | {"id": second.id, "priority": 9, "previous_priority": 3} == answer.json()
+    assert answer.json()["job"]["priority"] == 9
+    job = await bench.fetch_one()
+    assert job.id == second.id
+    refused = await http("PATCH", f"/ojs/v1/jobs/{second.id}", {"priority": 1})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+    assert (await bench.find(first)).priority == 3

@@ -132,7 +132,7 @@ def test_intervals_may_be_given_in_milliseconds() -> None:
         ({"backoff_coefficient": "2"}, "backoff_coefficient"),
         ({"backoff_coefficient": 1e300}, "backoff_coefficient"),
         ({"jitter": 1}, "jitter"),
-        ({"initial_interval": "1s"}, "initial_interval"),
+        ({"initial_interval": "1 s"}, "initial_interval"),
         ({"initial_interval": "PT0S"}, "initial_interval"),
         ({"initial_interval": 1}, "initial_interval"),
         ({"max_interval": "P"}, "max_interval"),

@@ -119,7 +119,7 @@ def test_the_default_states_are_those_that_are_not_finished() -> None:
         {"states": ["done"]},
         {"on_conflict": "explode"},
         {"on_conflict": []},
-        {"period": "1h"},
+        {"period": "1 h"},
         {"period": 5},
         {"period_s": 5},
         [],

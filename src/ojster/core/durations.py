@@ -69,6 +69,17 @@ def parse_go_duration(text: str) -> int:
     return _bounded(micros, text)
 
 
+def parse_any_duration(text: str) -> int:
+    """Return the microseconds of an ISO 8601 duration (``PT90S``) or a Go duration (``90s``).
+
+    Raises
+    ------
+    InvalidRequest
+        The text is neither, or the duration is longer than 100 years.
+    """
+    return parse_go_duration(text) if text[:1].isdigit() else parse_duration(text)
+
+
 def format_duration(micros: int) -> str:
     """Return the ISO 8601 form of a duration in microseconds, in days, hours, minutes and seconds."""
     days, rest = divmod(micros, DAY)

@@ -62,10 +62,16 @@ class EnqueuedAnswer(Struct):
 
 
 class AdjustedAnswer(Struct):
-    """A job with a new priority."""
+    """A job with a new priority.
 
-    job: JobBody
+    Spec: ojs-priority 10.2
+    """
+
+    id: str
+    priority: int
+    previous_priority: int
     priority_adjustment: int
+    job: Raw
 
 
 class RevivedAnswer(Struct):

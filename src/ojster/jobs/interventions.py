@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.states import FINISHED, JobState
@@ -39,15 +39,28 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError
 
 
 class Adjustment(msgspec.Struct, frozen=True):
-    """Difference of a job's priority from the priority at its push."""
+    """A new priority of a job: its difference from the priority at its push (``by``), or the priority itself (``to``).
+
+    Spec: ojs-priority 8.1
+    """
 
     job_id: str
+    by: int = 0
+    to: int | None = None
+    may_raise: bool = True
+
+
+class Adjusted(msgspec.Struct, frozen=True):
+    """A job with a new priority, and what it was before."""
+
+    job: Job
     by: int
+    previous_priority: int
 
 
-def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Job | OjsterError]:
+def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Adjusted | OjsterError]:
     """Set the priority adjustments of unfinished jobs, in place of earlier ones; return each job, or its refusal."""
-    results: list[Job | OjsterError] = []
+    results: list[Adjusted | OjsterError] = []
     jobs = tx.lock_jobs([one.job_id for one in adjustments])
     for one in adjustments:
         job = jobs.get(one.job_id)
@@ -55,22 +68,36 @@ def adjust(tx: Transaction, adjustments: Sequence[Adjustment]) -> list[Job | Ojs
             results.append(no_job(one.job_id))
         elif job.state in FINISHED:
             results.append(_wrong_state(job, "adjusted", "it is finished"))
+        elif one.to is not None and job.state not in _REORDERED:
+            results.append(_wrong_state(job, "adjusted", "it does not wait in a queue"))
         else:
-            ((before,),) = tx.execute("SELECT priority_adjustment FROM jobs WHERE seq = :seq", {"seq": job.seq})
-            base = job.priority - before
-            if base + one.by not in PRIORITIES:
-                message = f"The priority would be {base + one.by}; it must be from {PRIORITIES[0]} to {PRIORITIES[-1]}."
-                results.append(InvalidRequest(message, field="priority_adjustment"))
-                continue
-            job.priority = base + one.by
-            tx.execute(
-                "UPDATE jobs SET priority = :priority, priority_adjustment = :by WHERE seq = :seq",
-                {"priority": job.priority, "by": one.by, "seq": job.seq},
-            )
-            tx.envelopes([job])
-            tx.emit("job.adjusted", job, priority=job.priority, priority_adjustment=one.by)
-            results.append(job)
+            try:
+                results.append(_adjust(tx, job, one))
+            except OjsterError as refusal:
+                results.append(refusal)
     return results
+
+
+_REORDERED: Final = (JobState.AVAILABLE, JobState.SCHEDULED, JobState.PENDING)
+
+
+def _adjust(tx: Transaction, job: Job, change: Adjustment) -> Adjusted:
+    ((before,),) = tx.execute("SELECT priority_adjustment FROM jobs WHERE seq = :seq", {"seq": job.seq})
+    previous, base = job.priority, job.priority - before
+    wanted = base + change.by if change.to is None else change.to
+    if wanted not in PRIORITIES:
+        message = f"The priority would be {wanted}; it must be from {PRIORITIES[0]} to {PRIORITIES[-1]}."
+        raise InvalidRequest(message, field="priority_adjustment" if change.to is None else "priority")
+    if wanted > base and not change.may_raise:
+        raise Forbidden("Only a caller that administers may raise the priority of a job.")
+    job.priority, by = wanted, wanted - base
+    tx.execute(
+        "UPDATE jobs SET priority = :priority, priority_adjustment = :by WHERE seq = :seq",
+        {"priority": wanted, "by": by, "seq": job.seq},
+    )
+    tx.envelopes([job])
+    tx.emit("job.adjusted", job, priority=wanted, previous_priority=previous, priority_adjustment=by)
+    return Adjusted(job, by, previous)
 
 
 class DeadLetterRetry(msgspec.Struct, frozen=True):

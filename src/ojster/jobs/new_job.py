@@ -141,10 +141,10 @@ def read_job(
     type, args = _read_type_and_args(members)
     given_id = members.pop("id", None)
     id = new_id() if given_id is None else _read_id(bytes(given_id))
+    options_raw = _take_options(members)
     owner, meta = read_owner(_read_meta(members), tenant, otherwise)
     if (version := members.pop("specversion", None)) is not None:
         _check_version(bytes(version))
-    options_raw = members.pop("options", None)
     if options is None:
         options = options_of(options_raw, members)
     scheduled_at = None if options.scheduled_at is None else options.scheduled_at.at(now)
@@ -206,6 +206,23 @@ def _read_type_and_args(members: Members) -> tuple[str, bytes]:
             received=kind(args_json),
         )
     return name, args_json
+
+
+def _take_options(members: Members) -> msgspec.Raw | None:
+    """Take the options out of a request; add ``metadata`` in them, which some clients send, to its ``meta``."""
+    options = members.pop("options", None)
+    if options is None or b'"metadata"' not in bytes(options):
+        return options
+    found = bytes(read_members(options, "options").get("metadata", b"null"))
+    if found == b"null":
+        return options
+    if found[:1] != b"{":
+        raise InvalidRequest(
+            f"The 'metadata' option must be a JSON object, not {kind(found)}.", field="options.metadata"
+        )
+    meta = _read_meta(members)
+    members["meta"] = msgspec.Raw(_encode(read_members(found, "metadata") | read_members(meta, "meta")))
+    return options
 
 
 def _read_meta(members: Members) -> bytes:

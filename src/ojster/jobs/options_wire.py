@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from ojster.core.durations import MILLISECOND, SECOND, parse_duration
+from ojster.core.durations import MILLISECOND, SECOND, parse_any_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members, check_names, read_members
 from ojster.core.parsing import read_value
 from ojster.core.timestamps import parse_timestamp
-from ojster.core.wire import Milliseconds
+from ojster.core.wire import Count, Json, Milliseconds
 from ojster.jobs.names import DEFAULT_QUEUE, MAX_QUEUE_NAME_LENGTH, QUEUE_PATTERN, check_queue_name, kind
 from ojster.jobs.options import DEFAULT_OPTIONS, MAX_DURATION_MS, PRIORITIES, JobOptions, Moment
 from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody, parse_retry_policy, parse_unique_policy
@@ -31,7 +31,9 @@ class OptionsBody(Struct, omit_defaults=True):
     priority: Annotated[int, Meta(ge=PRIORITIES[0], le=PRIORITIES[-1])] | None = None
     timeout: Annotated[int, Meta(ge=0, description="In seconds.")] | None = None
     timeout_ms: Milliseconds | None = None
-    visibility_timeout: Annotated[int, Meta(ge=0, description="In seconds.")] | None = None
+    visibility_timeout: (
+        Annotated[int | str, Meta(description="In seconds, or an ISO 8601 duration such as PT30S.")] | None
+    ) = None
     visibility_timeout_ms: Milliseconds | None = None
     scheduled_at: (
         Annotated[str, Meta(description="RFC 3339 with a zone, or a duration from now such as '+PT5S'")] | None
@@ -43,9 +45,19 @@ class OptionsBody(Struct, omit_defaults=True):
     tags: Sequence[str] | None = None
     pending: bool | None = None
     rate_limit: RateLimitBody | None = None
+    retry_policy: Annotated[RetryPolicyBody | None, Meta(description="The same as retry.")] = None
+    max_attempts: Annotated[Count | None, Meta(description="The same as max_attempts in retry.")] = None
+    metadata: Annotated[dict[str, Json] | None, Meta(description="Added to meta.")] = None
 
 
 _OPTION_NAMES: Final = frozenset(OptionsBody.__struct_fields__)
+
+
+_OPTIONS_ONLY: Final = frozenset({"max_attempts", "metadata"})
+"""Options that are no options at the top level of a request, where they mean something else or nothing."""
+
+
+_TOP_NAMES: Final = _OPTION_NAMES - _OPTIONS_ONLY
 
 
 def queue_of(members: Members) -> str:
@@ -61,7 +73,7 @@ def queue_of(members: Members) -> str:
 
 def options_of(raw: msgspec.Raw | None, members: Members) -> JobOptions:
     """Return the options of a request: those under ``options``, and those at its top, which are removed from it."""
-    at_top = [(name, members.pop(name)) for name in _OPTION_NAMES & members.keys()]
+    at_top = [(name, members.pop(name)) for name in _TOP_NAMES & members.keys()]
     options = b"" if raw is None else bytes(raw)
     if not at_top:
         if options in (b"", b"{}", b"null"):
@@ -85,7 +97,7 @@ def _read_options(raw: bytes) -> JobOptions:
     """
     if raw[:1] != b"{":
         raise InvalidRequest(f"The 'options' attribute must be a JSON object, not {kind(raw)}.", field="options")
-    members = read_members(raw, "options")
+    members = _without_aliases(read_members(raw, "options"))
     given = {name: read_value(members[name], name) for name in _OPTION_NAMES & members.keys()}
     given = {name: value for name, value in given.items() if value is not None}
     for name in ("retry", "unique", "rate_limit"):
@@ -133,6 +145,28 @@ def _read_options(raw: bytes) -> JobOptions:
         limit=parse_policy(given.get("rate_limit")),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
+
+
+def _without_aliases(members: Members) -> Members:
+    """Give options under their aliases their own names."""
+    alias = members.pop("retry_policy", None)
+    if alias is not None and bytes(alias) != b"null":
+        members.setdefault("retry", alias)
+    attempts = members.pop("max_attempts", None)
+    retry = bytes(members.get("retry", b"null"))
+    if attempts is not None and bytes(attempts) != b"null" and (retry == b"null" or retry[:1] == b"{"):
+        policy = {} if retry == b"null" else read_members(retry, "The 'retry' option")
+        members["retry"] = msgspec.Raw(_encode({"max_attempts": attempts} | policy))
+    lease = bytes(members.get("visibility_timeout", b""))
+    if lease[:1] == b'"':
+        text = str(read_value(lease, "visibility_timeout"))
+        try:
+            millis = parse_any_duration(text) // MILLISECOND
+        except InvalidRequest as error:
+            raise InvalidRequest(f"visibility_timeout: {error.message}", field="options.visibility_timeout") from None
+        del members["visibility_timeout"]
+        members.setdefault("visibility_timeout_ms", msgspec.Raw(_encode(millis)))
+    return members
 
 
 read_options = lru_cache(maxsize=4096)(_read_options)

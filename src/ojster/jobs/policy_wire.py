@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from ojster.core.durations import MILLISECOND, format_duration, parse_duration
+from ojster.core.durations import MILLISECOND, format_duration, parse_any_duration
 from ojster.core.errors import InvalidPolicy, InvalidRequest
 from ojster.core.states import STATE_NAMES, UNFINISHED, JobState
-from ojster.core.wire import Count
+from ojster.core.wire import Count, Milliseconds
 from ojster.jobs.retry import DEFAULT_RETRY, Backoff, Exhaustion, RetryPolicy
 from ojster.jobs.uniqueness import Conflict, UniquePolicy
 
@@ -48,8 +48,9 @@ class RetryPolicyBody(Struct):
 def parse_retry_policy(given: Any) -> RetryPolicy:
     """Return the policy in a job's ``retry`` object, completed with the defaults.
 
-    Intervals may also be given in milliseconds as ``initial_interval_ms`` and ``max_interval_ms``, and the backoff as
-    ``backoff_strategy``, ``strategy`` or ``backoff``. Unknown attributes are ignored.
+    Intervals are durations of ISO 8601 (``PT1S``) or Go (``1s``), or in milliseconds as ``initial_interval_ms`` and
+    ``max_interval_ms``; the backoff is ``backoff_strategy``, ``strategy`` or ``backoff``. Unknown attributes are
+    ignored.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def _interval(given: dict[str, Any], name: str) -> int | None:
         if not isinstance(text, str):
             raise _broken(name, "must be an ISO 8601 duration such as 'PT30S'", text)
         try:
-            return parse_duration(text)
+            return parse_any_duration(text)
         except InvalidRequest as error:
             raise InvalidPolicy(f"retry.{name}: {error.message}", field=f"retry.{name}") from None
     if millis is not None:
@@ -154,8 +155,13 @@ class UniquePolicyBody(Struct, omit_defaults=True):
     args_keys: Sequence[str] | None = None
     meta_keys: Sequence[str] | None = None
     period: str | None = None
+    period_ms: Milliseconds | None = None
     states: Sequence[str] | None = None
     on_conflict: Conflict = "reject"
+    key: Annotated[Sequence[str] | None, Meta(description="Members of `keys`, or of `args_keys`, as SDKs send it.")] = (
+        None
+    )
+    within: Annotated[str | None, Meta(description="The same as period.")] = None
 
 
 _UNIQUE_MEMBERS: Final = frozenset(UniquePolicyBody.__struct_fields__)
@@ -177,7 +183,11 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
         raise InvalidRequest(
             f"unique has no attribute {unknown[0]!r}; it can have {', '.join(sorted(_UNIQUE_MEMBERS))}.", field="unique"
         )
-    keys = _strings(given, "keys") or ("type",)
+    named = _strings(given, "key") or ()
+    arguments = tuple(name for name in named if name not in _DIMENSIONS)
+    keys = _strings(given, "keys") or tuple(name for name in named if name in _DIMENSIONS) or ("type",)
+    if arguments and "args" not in keys:
+        keys = (*keys, "args")
     for key in keys:
         if key not in _DIMENSIONS:
             raise InvalidRequest(f"unique.keys: {key!r} is not one of {', '.join(_DIMENSIONS)}.", field="unique.keys")
@@ -196,24 +206,30 @@ def parse_unique_policy(given: Any) -> UniquePolicy:
             f"unique.on_conflict must be one of {', '.join(_CONFLICTS)}, not {on_conflict!r:.80}.",
             field="unique.on_conflict",
         )
-    period = given.get("period")
     return UniquePolicy(
         keys=keys,
-        args_keys=_strings(given, "args_keys"),
+        args_keys=_strings(given, "args_keys") or arguments or None,
         meta_keys=meta_keys,
-        period=None if period is None else _period(period),
+        period=_period(given),
         states=UNFINISHED if states is None else frozenset(JobState(state) for state in states),
         on_conflict=_CONFLICTS[on_conflict],
     )
 
 
-def _period(given: Any) -> int:
-    try:
-        return parse_duration(given if isinstance(given, str) else "")
-    except InvalidRequest:
-        raise InvalidRequest(
-            f"unique.period must be an ISO 8601 duration such as 'PT1H', not {given!r:.40}.", field="unique.period"
-        ) from None
+def _period(given: dict[str, Any]) -> int | None:
+    millis = given.get("period_ms")
+    if millis is not None and (type(millis) is not int or not 0 <= millis <= 10**12):
+        raise InvalidRequest("unique.period_ms must be a number of milliseconds.", field="unique.period_ms")
+    for name in ("period", "within"):
+        if (text := given.get(name)) is not None:
+            try:
+                return parse_any_duration(text if isinstance(text, str) else "")
+            except InvalidRequest:
+                raise InvalidRequest(
+                    f"unique.{name} must be an ISO 8601 duration such as 'PT1H', not {text!r:.40}.",
+                    field=f"unique.{name}",
+                ) from None
+    return millis * MILLISECOND if millis else None
 
 
 def _strings(given: dict[str, Any], name: str) -> tuple[str, ...] | None:

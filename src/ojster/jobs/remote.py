@@ -87,7 +87,9 @@ class RemoteJobs(RemoteCapability):
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:
         """Set the priority of an unfinished job to the priority of its push plus ``by``."""
-        answer = await self._connection.call("PATCH", f"/jobs/{quote(job_id, safe='')}", AdjustmentBody(by))
+        answer = await self._connection.call(
+            "PATCH", f"/jobs/{quote(job_id, safe='')}", AdjustmentBody(priority_adjustment=by)
+        )
         return job_of(answer["job"])
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)

@@ -38,6 +38,7 @@ from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.failure import Failure, parse_failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
+from ojster.jobs.interventions import Adjustment
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Holder, Progress
 from ojster.jobs.new_job import NewJob
@@ -164,11 +165,19 @@ async def cancel_job(exchange: HttpRequest) -> Answer:
 
 
 async def adjust_job(exchange: HttpRequest) -> Answer:
-    """Raise or lower the priority of an unfinished job. Only administrators may raise it."""
+    """Set the ``priority`` of a waiting job, or raise or lower it by ``priority_adjustment``.
+
+    Only administrators may raise it.
+    """
     body = await exchange.read(ADJUSTMENT)
-    job = await exchange.engine.jobs.adjust_priority(exchange.path["id"], body.priority_adjustment)
-    shown = encode({"priority_adjustment": body.priority_adjustment})[1:]
-    return Answer(b'{"job":%b,%b' % (to_json(job), shown))
+    if (body.priority is None) == (body.priority_adjustment is None):
+        raise InvalidRequest("Exactly one of 'priority' and 'priority_adjustment' is required.", field="priority")
+    change = Adjustment(exchange.path["id"], body.priority_adjustment or 0, body.priority)
+    done = await exchange.engine.jobs.adjust(change)
+    job = done.job
+    return Answer(
+        encode(AdjustedAnswer(job.id, job.priority, done.previous_priority, done.by, msgspec.Raw(to_json(job))))
+    )
 
 
 async def activate_job(exchange: HttpRequest) -> Answer:

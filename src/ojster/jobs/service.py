@@ -385,10 +385,20 @@ class JobService(CapabilityService):
         Forbidden
             ``by`` is positive, and the caller is not an administrator.
         """
-        if by > 0 and self.scope.access is not None:
-            self.scope.access.need_admin()
-        await self.scope.check_job(job_id)
-        return accepted(await self.database.run(interventions.adjust, interventions.Adjustment(job_id, by)))
+        return (await self.adjust(interventions.Adjustment(job_id, by))).job
+
+    async def adjust(self, change: interventions.Adjustment) -> interventions.Adjusted:
+        """Change the priority of an unfinished job, as ``adjust_priority`` does, or to a given one.
+
+        Raises
+        ------
+        Conflict
+            The job is finished, or is to get a given priority and does not wait in a queue.
+        """
+        if self.scope.access is not None and not self.scope.access.may(access.Operation.ADMIN):
+            change = msgspec.structs.replace(change, may_raise=False)
+        await self.scope.check_job(change.job_id)
+        return accepted(await self.database.run(interventions.adjust, change))
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
         """Return a page of the jobs that match, newest first unless the page says otherwise."""

@@ -233,9 +233,10 @@ class ResultsBody(Struct):
 
 
 class AdjustmentBody(Struct, forbid_unknown_fields=True):
-    """Difference between the priority of a job and the one with which it was enqueued."""
+    """The new priority of a job, or its difference from the one with which the job was enqueued."""
 
-    priority_adjustment: Annotated[int, Meta(ge=-200, le=200)]
+    priority: int | None = None
+    priority_adjustment: Annotated[int, Meta(ge=-200, le=200)] | None = None
 
 
 class PurgeBody(Struct):

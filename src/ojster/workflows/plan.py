@@ -31,10 +31,11 @@ from ojster.workflows.plan_members import (
     refuse_unknown,
     text,
 )
-from ojster.workflows.plan_rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit, is_graph
+from ojster.workflows.plan_rules import CONTAINERS, OWN_MEMBERS, adjusted, inherit
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.planner import Planner
 from ojster.workflows.property_values import read_properties
+from ojster.workflows.typeless import is_graph, read_callbacks
 
 MAX_PARAMS_BYTES: Final = 262_144
 
@@ -116,6 +117,8 @@ def read_workflow(
 def _read_workflow(
     members: Members, now: int, largest: int, tenant: str | None, otherwise: str, problems: list[Problem]
 ) -> NewWorkflow:
+    if "type" not in members:
+        members = read_callbacks(members)
     type = _type_of_workflow(members)
     refuse_unknown(members, _WORKFLOW_MEMBERS | OWN_MEMBERS[type], "$", f"A workflow of type {type!r}")
     given_id = text(members, "id", "$")

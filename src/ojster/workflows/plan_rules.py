@@ -104,14 +104,6 @@ _ALIASES: Final = {
 _JOB_MEMBERS: Final = frozenset({"type", "args", "meta", "options", "workflow_id", "workflow_step"})
 
 
-def is_graph(members: Members) -> bool:
-    """Whether a request without a type is a graph: at least one step has ``depends_on``."""
-    steps = bytes(members.get("steps", b""))
-    if "type" in members or "job_type" in members or b'"depends_on"' not in steps or steps[:1] != b"[":
-        return False
-    return any("depends_on" in read_members(step) for step in _raw_list(steps) if bytes(step)[:1] == b"{")
-
-
 def is_job(members: Members) -> bool:
     """Whether a step is certainly neither a container nor a gate."""
     type = bytes(members.get("type", b'""'))

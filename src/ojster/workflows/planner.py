@@ -42,7 +42,6 @@ from ojster.workflows.plan_rules import (
     carry_code,
     compensation_of,
     inherit,
-    is_graph,
     is_job,
     promise,
     refuse_misspelt,
@@ -51,6 +50,7 @@ from ojster.workflows.plan_rules import (
     wait,
 )
 from ojster.workflows.plan_values import Plan, Spec
+from ojster.workflows.typeless import is_graph
 
 _encode: Final = msgspec.json.Encoder().encode
 
