@@ -59,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Maximum size of a job as JSON; 1 MiB by default.
     largest_batch:
         Maximum number of jobs in one request; 1,000 by default.
+    most_generations:
+        Maximum number of jobs and workflows that create each other by reactions, one after the other; 100 by default.
     tenants:
         Whether jobs must name their tenant: ``required``, or ``optional``, the default.
     default_tenant:
@@ -83,6 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout: Seconds = timedelta(seconds=30)
     largest_job: int = 1_048_576
     largest_batch: int = 1_000
+    most_generations: int = 100
     tenants: Literal["optional", "required"] = "optional"
     default_tenant: str = ""
     schema_mode: Literal["strict", "warn", "off"] = "warn"

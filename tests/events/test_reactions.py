@@ -62,7 +62,7 @@ async def test_references_lead_to_the_job(bench: Bench) -> None:
     one = await push(bench, {"on_success": [follow], "on_failure": [job("tell", ref("job.error.message"))]}, "ada")
     await bench.ack(await bench.fetch_one(), b'{"total":7}')
     bill = await bench.fetch_one()
-    assert (bill.type, bill.args, bill.meta) == ("bill", [7, "ada", [one.id]], {"of": "t"})
+    assert (bill.type, bill.args, bill.meta["of"]) == ("bill", [7, "ada", [one.id]], "t")
     await push(bench, {"on_failure": [job("tell", ref("job.error.message"))]}, retry={"max_attempts": 1})
     await bench.fail(await bench.fetch_one())
     assert (await bench.fetch_one()).args == ["it failed"]

@@ -68,6 +68,13 @@ from ojster.settings import Retention, Settings
     help="Maximum number of jobs in one request.",
 )
 @click.option(
+    "--max-generations",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Maximum number of reactions in a row that create jobs or workflows, against loops.",
+)
+@click.option(
     "--synchronous",
     type=click.Choice(["FULL", "NORMAL"]),
     default="FULL",
@@ -135,6 +142,7 @@ def serve(
     heartbeat_timeout: int | None,
     retention: Retention,
     max_batch: int,
+    max_generations: int,
     tenants: Literal["optional", "required"],
     default_tenant: str,
     tenant_file: Path | None,
@@ -169,6 +177,7 @@ def serve(
             heartbeat_timeout=timedelta(microseconds=heartbeat_timeout),
             largest_job=max_job_bytes,
             largest_batch=max_batch,
+            most_generations=max_generations,
             tenants=tenants,
             default_tenant=check_tenant(default_tenant),
             retention=retention,

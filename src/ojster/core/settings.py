@@ -28,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout: int = 30 * SECOND
     largest_job: int = 1_048_576
     largest_batch: int = 1_000
+    most_generations: int = 100
     tenants: Literal["optional", "required"] = "optional"
     default_tenant: str = ""
     schema_mode: Literal["strict", "warn", "off"] = "warn"

@@ -23,7 +23,8 @@ from ojster.collections.outputs import (
 )
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import Members, read_members
+from ojster.core.origins import next_generation, origin_of
 from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.reacts import JobEvent as Event
 from ojster.core.references import Unresolvable, resolve
@@ -48,6 +49,8 @@ _OF_JOB: Final = ("args", "meta")
 _OF_WORKFLOW: Final = ("params", "properties", "target")
 """Members in which references to the job are resolved; those in other members belong to the new workflow."""
 
+
+_encode: Final = msgspec.json.Encoder().encode
 
 log = logging.getLogger("ojster")
 
@@ -79,10 +82,23 @@ def _actions(tx: Transaction, fired: Sequence[tuple[Job, Event]]) -> Iterator[tu
     tx.envelopes([job for job, _ in fired if job.seq and job.envelope == b"{}"])
     for known, event in fired:
         job = fresh.get(known.id, known)
-        for action in reactions_of(job.envelope).get(event, ()):
+        actions = reactions_of(job.envelope).get(event, ())
+        if actions and origin_of(job.envelope).generation >= tx.settings.most_generations:
+            actions = _stopped(tx, job, event, actions)
+        for action in actions:
             was_collected = event == "on_success" and job.id in tx.effects.collected
             if not (was_collected and isinstance(action, Collect)):
                 yield job, event, action
+
+
+def _stopped(tx: Transaction, job: Job, event: Event, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """Note that a job is too far down a line of reactions to create others; return its other actions."""
+    others = tuple(action for action in actions if not isinstance(action, Enqueue | StartWorkflow))
+    if len(others) < len(actions):
+        limit = tx.settings.most_generations
+        error = f"The job is the result of {limit} reactions in a row, the limit. They may be a loop."
+        note_failure(tx, job, event, error)
+    return others
 
 
 def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) -> None:
@@ -90,7 +106,7 @@ def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) 
     ready: list[tuple[Job, Event, NewJob]] = []
     for job, event, action in wanted:
         try:
-            members = _resolved(tx, action.job, _OF_JOB, job)
+            members = _descended(job, _resolved(tx, action.job, _OF_JOB, job), "meta")
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
             new = msgspec.structs.replace(new, reacts=new.reacts & ~LOOKUP_BIT)  # lookups are already resolved
             ready.append((job, event, new))
@@ -138,6 +154,7 @@ def _start(tx: Transaction, job: Job, members: Members) -> None:
             raise NotFound(f"There is no definition {start.definition!r}.", resource_type="definition")
         check_params(found, bytes(members.get("params", b"{}")))
         members = found.members | {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+    members = _descended(job, members, "metadata" if "metadata" in members or "meta" not in members else "meta")
     new = read_workflow(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
     if found is not None and start is not None:
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
@@ -152,6 +169,15 @@ def _accept(result: Any) -> None:
         raise TryAgain(result.message)
     if isinstance(result, OjsterError):
         raise result
+
+
+def _descended(job: Job, members: Members, name: str) -> Members:
+    """Return a request with the job that led to it, in its member ``name``."""
+    given = bytes(members.get(name, b"{}"))
+    if given[:1] != b"{":
+        return members  # which is refused
+    descent = next_generation(origin_of(job.envelope), job.id)
+    return members | {name: msgspec.Raw(_encode(read_members(given, name) | descent))}
 
 
 def _resolved(tx: Transaction, template: Members, names: tuple[str, ...], job: Job) -> Members:

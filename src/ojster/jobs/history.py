@@ -17,6 +17,7 @@ import msgspec
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.origins import origin_of
 from ojster.core.outcome import SKIPPED
 from ojster.core.states import JobState
 from ojster.core.tenant import called
@@ -214,8 +215,9 @@ def trace_lineage(tx: Transaction, ids: Sequence[str]) -> list[Lineage | OjsterE
             continue
         given = _names_of(job.envelope)
         before, after, root = _relatives(tx, job)
-        parent = given.parent_id if given.parent_id is not None else (before[0] if before else None)
-        root_id = given.root_id if given.root_id is not None else root
+        origin = origin_of(job.envelope)
+        parent = given.parent_id or (before[0] if before else origin.parent_id)
+        root_id = given.root_id or origin.root_id or root
         results.append(Lineage(id, parent, root_id, given.workflow_id, job.superseded_by, before, after))
     return results
 

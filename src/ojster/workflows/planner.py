@@ -11,6 +11,7 @@ from msgspec import UNSET
 from ojster.collections.items import read_provided
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, read_members
+from ojster.core.origins import origin_members
 from ojster.core.references import (
     INDEX,
     ITEM,
@@ -107,6 +108,7 @@ class Planner:
         self._largest = largest
         self._tenant = tenant
         self._carried = trace_members(metadata)
+        self._origin = origin_members(metadata)
         self._workflow_id = msgspec.Raw(_encode(workflow_id))
         self._order = PlanOrder(self.plan, self.problems, first, outer, bindings or {})
         self._places: dict[int, str] = {}
@@ -261,9 +263,9 @@ class Planner:
         provided = read_provided(members["provides"]) if "provides" in members else []
         if provided:
             promise(request, provided, here.path)
-        if self._carried:
+        if self._carried or self._origin:
             own = read_members(request["meta"], f"{here.path}.meta") if "meta" in request else {}
-            request["meta"] = msgspec.Raw(_encode(self._carried | own))
+            request["meta"] = msgspec.Raw(_encode(self._carried | own | self._origin))
         request["workflow_id"] = self._workflow_id
         request["workflow_step"] = msgspec.Raw(_encode(here.place))
         spec.request = msgspec.Raw(_encode(request))
