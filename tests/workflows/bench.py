@@ -83,6 +83,9 @@ class WorkflowBench(Bench):
     ) -> WorkflowInfo:
         return await self.engine.workflows.review_step(Review(self.id, step, action, notes, author))
 
+    async def retry_step(self, step: str) -> WorkflowInfo:
+        return await self.engine.workflows.retry_step(StepAddress(self.id, step))
+
     async def cancel_step(self, step: str) -> WorkflowInfo:
         return await self.engine.workflows.cancel_step(StepAddress(self.id, step))
 

@@ -163,6 +163,9 @@ class WorkflowCalls(Protocol):
     async def cancel_step(self, address: StepAddress) -> WorkflowInfo:
         """Cancel a step and its nested steps."""
 
+    async def retry_step(self, address: StepAddress) -> WorkflowInfo:
+        """Run a failed or cancelled step again, with what was cancelled because of it."""
+
 
 class DefinitionCalls(Protocol):
     """Calls about workflow definitions."""

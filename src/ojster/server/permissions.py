@@ -91,6 +91,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /workflows/{id}/release": _CANCEL,
     "POST /workflows/{id}/resume": _CANCEL,
     "POST /workflows/{id}/steps/{step}/cancel": _CANCEL,
+    "POST /workflows/{id}/steps/{step}/retry": _CANCEL,
     "GET /webhooks/subscriptions": _ADMIN,
     "GET /webhooks/subscriptions/{id}": _ADMIN,
     "GET /webhooks/deliveries": _ADMIN,

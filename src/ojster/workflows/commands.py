@@ -236,14 +236,27 @@ def _add_workflow_command(
 
 
 _add_workflow_command(
-    "retry", lambda client, one: client.workflows.retry(one), "runs again", "Retry the steps that did not succeed."
-)
-_add_workflow_command(
     "hold", lambda client, one: client.workflows.hold(one), "is held", "Start no further steps until released."
 )
 _add_workflow_command(
     "release", lambda client, one: client.workflows.release(one), "is released", "Release a held workflow."
 )
+
+
+@workflows.command(
+    epilog=examples(f"ojster workflows retry {ID}", f"ojster workflows retry {ID} --step build.2   # while others run")
+)
+@click.argument("workflow_id")
+@with_url
+@click.option("--step", help="Retry only the step with this path, and what was cancelled because of it.")
+@with_json
+def retry(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
+    """Retry the steps that did not succeed."""
+    if step is None:
+        info = ask(url, lambda client: client.workflows.retry(workflow_id))
+    else:
+        info = ask(url, lambda client: client.workflows.retry_step(StepAddress(workflow_id, step)))
+    done(f"{workflow_id if step is None else f'The step {step}'} runs again.", as_json, info)
 
 
 @workflows.command(

@@ -195,15 +195,16 @@ class AsyncRun:
         """
         self._info = await self._app.client().workflows.cancel(self.id)
 
-    async def retry(self) -> None:
-        """Run the steps that did not succeed again.
+    async def retry(self, step: str | None = None) -> None:
+        """Run the steps that did not succeed again, or only ``step``, which may be done while others still run.
 
         Raises
         ------
         Conflict
-            The workflow has not finished, or it is completed.
+            The workflow has not finished, or it is completed; or the step has not ended, or it has succeeded.
         """
-        self._info = await self._app.client().workflows.retry(self.id)
+        calls = self._app.client().workflows
+        self._info = await (calls.retry(self.id) if step is None else calls.retry_step(StepAddress(self.id, step)))
 
     async def hold(self) -> None:
         """Hold the workflow: no step starts until ``release``; active jobs may finish."""
@@ -416,9 +417,9 @@ class Run:
         """Cancel the workflow. See ``AsyncRun.cancel``."""
         self._app._event_loop_thread.call(self._run.cancel())
 
-    def retry(self) -> None:
-        """Run the steps that did not succeed again. See ``AsyncRun.retry``."""
-        self._app._event_loop_thread.call(self._run.retry())
+    def retry(self, step: str | None = None) -> None:
+        """Run the steps that did not succeed again, or only ``step``. See ``AsyncRun.retry``."""
+        self._app._event_loop_thread.call(self._run.retry(step))
 
     def hold(self) -> None:
         """Hold the workflow. See ``AsyncRun.hold``."""

@@ -148,6 +148,10 @@ class RemoteWorkflows(RemoteCapability):
         """Cancel a step and all steps inside it."""
         return await self._post_to_workflow(address.workflow_id, f"steps/{quote(address.step, safe='')}/cancel")
 
+    async def retry_step(self, address: StepAddress) -> WorkflowInfo:
+        """Run a failed or cancelled step again, with what was cancelled because of it."""
+        return await self._post_to_workflow(address.workflow_id, f"steps/{quote(address.step, safe='')}/retry")
+
     async def _post_to_workflow(self, workflow_id: str, what: str, body: Any = None) -> WorkflowInfo:
         return _workflow(await self._connection.call("POST", f"/workflows/{quote(workflow_id, safe='')}/{what}", body))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from ojster.core.errors import OjsterError
 from ojster.storage.transaction import Later, Transaction, TryAgain
@@ -15,9 +16,9 @@ from ojster.workflows.graph import (
     Workflow,
     WorkflowState,
 )
-from ojster.workflows.node import Kind, Node, NodeState, count_ended_child, count_ended_predecessor
-from ojster.workflows.states import change_node
-from ojster.workflows.steps import steer, wrong_state
+from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, count_ended_child, count_ended_predecessor
+from ojster.workflows.states import change_node, change_workflow
+from ojster.workflows.steps import StepAddress, find_step, steer, wrong_state
 from ojster.workflows.targets import refuse_target
 
 
@@ -29,10 +30,79 @@ def retry_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterErr
     return [steer(tx, id, _retry) for id in ids]
 
 
+def retry_steps(tx: Transaction, addresses: Sequence[StepAddress]) -> list[str | OjsterError]:
+    """Run failed or cancelled steps again, with what was cancelled because of them; the others go on.
+
+    For each, return the id of its workflow or an error.
+    """
+    return [steer(tx, one.workflow_id, partial(_retry_step, path=one.step)) for one in addresses]
+
+
 def _retry(run: Advance, workflow: Workflow) -> None:
     if workflow.finished_at is None:
         waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
         raise wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
+    _check_retry(run, workflow)
+    nodes = run.graph.load_whole(workflow)
+    reset = _Reset(nodes)
+    reset.root()
+    _recount(run.graph, workflow, run.graph.drop(reset.dropped, nodes))
+    _reopen(workflow)
+    emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
+    launch(run, workflow)
+
+
+def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
+    graph = run.graph
+    is_finished = workflow.finished_at is not None
+    if is_finished:
+        _check_retry(run, workflow)
+    elif workflow.state != WorkflowState.RUNNING:
+        raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}. Retry it after it has finished.")
+    step = find_step(graph, workflow, path)
+    nodes = graph.load_whole(workflow)
+    step = graph.nodes[step.id]
+    if not step.has_ended or (step.succeeded and step.state != NodeState.CANCELLED):
+        state = "has not ended" if not step.has_ended else f"is {step.state}"
+        raise wrong_state(workflow, f"The step {path!r:.200} {state}. Only failed and cancelled steps can be retried.")
+    reset = _Reset(nodes)
+    opened = reset.step(step, _followers(graph, workflow))
+    if _is_handled(graph, step, opened):
+        message = f"What follows the failure of the step {path!r:.200} has begun. Retry the workflow when it ends."
+        raise wrong_state(workflow, message)
+    nodes = graph.drop(reset.dropped, nodes)
+    _recount(graph, workflow, nodes)
+    emit(run.tx, "workflow.step_retried", workflow, step_id=step.name or str(step.position))
+    if is_finished:
+        _reopen(workflow)
+        change_workflow(workflow, WorkflowState.RUNNING)
+        workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
+    graph.change(workflow)
+    started = {node.id for node in nodes if node.state == NodeState.STARTED}
+    run.decide([node for node in nodes if node.state == NodeState.WAITING and node.parent in started])
+
+
+def _is_handled(graph: Graph, step: Node, opened: Sequence[Node]) -> bool:
+    """Whether a compensation, a fallback, a callback or a branch follows the end of a step or its containers."""
+    ids = {node.id for node in opened}
+    outer = [container for node in (step, *opened) if (container := graph.parent_of(node)) is not None]
+    return any(node.kind == Kind.SAGA for node in opened) or any(
+        node.kind in TWO_PART and node.id not in ids for node in outer
+    )
+
+
+def _followers(graph: Graph, workflow: Workflow) -> Mapping[int, Sequence[Node]]:
+    """Return the nodes that follow each node directly."""
+    found: dict[int, list[Node]] = defaultdict(list)
+    for source, target in graph.tx.execute(
+        "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ? ORDER BY source, target", workflow.numbers
+    ):
+        found[source].append(graph.nodes[target])
+    return found
+
+
+def _check_retry(run: Advance, workflow: Workflow) -> None:
+    """Raise the refusal if a finished workflow cannot run again."""
     if workflow.state == WorkflowState.COMPLETED:
         raise wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
     if workflow.state == WorkflowState.RETRIED:
@@ -42,24 +112,12 @@ def _retry(run: Advance, workflow: Workflow) -> None:
         raise TryAgain(refusal.message)
     if refusal is not None:
         raise type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
-    graph = run.graph
-    nodes = graph.load_whole(workflow)
-    reset = _Reset(nodes)
-    reset.root()
-    nodes = graph.drop(reset.dropped, nodes)
-    _recount(graph, workflow, nodes)
-    for node in nodes:
-        graph.touch(node)
-    graph.write_nodes()
-    jobs = [node for node in nodes if node.kind == Kind.JOB]
-    workflow.jobs = len(jobs)
-    workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
-    workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
-    workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
+
+
+def _reopen(workflow: Workflow) -> None:
+    """Forget that a workflow has finished."""
     workflow.retries += 1
     workflow.finished_at = workflow.cancelled_at = workflow.error = workflow.kept_until = None
-    emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
-    launch(run, workflow)
 
 
 class _Reset:
@@ -76,6 +134,37 @@ class _Reset:
                 self._children[node.parent].append(node)
         for children in self._children.values():
             children.sort(key=lambda child: child.position)
+        self._nodes = {node.id: node for node in nodes}
+
+    def step(self, step: Node, followers: Mapping[int, Sequence[Node]]) -> list[Node]:
+        """Reset a step and what was cancelled or skipped because of it.
+
+        Return the containers around it that had ended, from the inside out. They are started again.
+        """
+        opened: list[Node] = []
+        self._failed(step)
+        node = step
+        while True:
+            self._revive_followers(node, followers)
+            if node.parent is None or not self._nodes[node.parent].has_ended:
+                break
+            node = self._nodes[node.parent]
+            self._clear(node)
+            change_node(node, NodeState.STARTED)
+            opened.append(node)
+        if self._root in opened:
+            for branch in self._children[self._root.id][1:]:
+                if branch not in opened:
+                    self._reset_all(branch)
+        return opened
+
+    def _revive_followers(self, node: Node, followers: Mapping[int, Sequence[Node]]) -> None:
+        waiting = list(followers.get(node.id, ()))
+        while waiting:
+            after = waiting.pop()
+            if after.state in (NodeState.CANCELLED, NodeState.SKIPPED):
+                self._reset_all(after)
+                waiting += followers.get(after.id, ())
 
     def root(self) -> None:
         """Reset a workflow: in its main container the nodes that did not succeed, in its branches all nodes."""
@@ -126,7 +215,7 @@ class _Reset:
 
 
 def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
-    """Recompute the counters of nodes: their predecessors and their children, by state."""
+    """Recompute the counters of nodes and of their workflow, by state, and write them."""
     for node in nodes:
         node.waiting = node.failed_before = node.cancelled_before = node.unmet = 0
         node.completed = node.failed = node.cancelled = node.broken = node.lost = 0
@@ -141,3 +230,11 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
     for node in nodes:
         if node.has_ended and node.parent is not None:
             count_ended_child(graph.nodes[node.parent], node)
+    for node in nodes:
+        graph.touch(node)
+    graph.write_nodes()
+    jobs = [node for node in nodes if node.kind == Kind.JOB]
+    workflow.jobs = len(jobs)
+    workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
+    workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
+    workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)

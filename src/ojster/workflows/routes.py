@@ -179,6 +179,13 @@ async def cancel_step(exchange: HttpRequest) -> Answer:
     )
 
 
+async def retry_step(exchange: HttpRequest) -> Answer:
+    """Run a failed or cancelled step again, with what was cancelled because of it; the other steps go on."""
+    return _workflow(
+        await exchange.engine.workflows.retry_step(StepAddress(exchange.path["id"], exchange.path["step"]))
+    )
+
+
 def _workflow(info: WorkflowInfo, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> Answer:
     return Answer(b'{"workflow":%b}' % info.to_json(), status, headers)
 
@@ -257,5 +264,6 @@ ROUTES: Final = (
         ReviewBody,
         WorkflowAnswer,
     ),
+    Route("POST", f"{BASE}/workflows/{{id}}/steps/{{step}}/retry", retry_step, "Workflows", None, WorkflowAnswer),
     Route("POST", f"{BASE}/workflows/{{id}}/steps/{{step}}/cancel", cancel_step, "Workflows", None, WorkflowAnswer),
 )

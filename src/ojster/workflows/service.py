@@ -349,6 +349,16 @@ class WorkflowService(CapabilityService):
         """
         return await self._steered(cancellation.cancel_steps, address, address.workflow_id)
 
+    async def retry_step(self, address: StepAddress) -> WorkflowInfo:
+        """Run a failed or cancelled step again, with what was cancelled because of it, while the other steps go on.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The step does not exist, or has not ended, or has succeeded, or what follows its failure has begun.
+        """
+        return await self._steered(restart.retry_steps, address, address.workflow_id)
+
     async def _steered(self, operation: Any, argument: Any, workflow_id: str | None = None) -> WorkflowInfo:
         await self._check_workflow(workflow_id or argument)
         accepted(await self.database.run(operation, argument))
