@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ojster.collections.items import Item, Lookup, NewItem, Where, read_lookup
-from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge
+from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge, PromiseBroken
 from ojster.core.json_objects import read_members
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.scope import Caller
@@ -468,3 +468,49 @@ async def test_a_claim_gives_up_on_a_bounded_number_of_jobs(flow: WorkflowBench)
     assert await flow.fetch(count=3) == []
     failed = (await flow.engine.jobs.select(JobFilter(states=("discarded",)))).total
     assert 100 <= failed < 103
+
+
+@pytest.mark.parametrize(
+    ("provides", "result", "reason"),
+    [
+        (["x"], b'"%b"' % (b"y" * 70_000), "at most 65536"),
+        ([{"name": "x", "data": {"$ref": "job.result.total"}}], b"{}", "leads nowhere|total"),
+        (["build-{job.result.name}"], b'{"name":"a/b"}', "The item name"),
+        ([{"name": "x", "artifact": {"name": "report"}}], b"1", "no artifact"),
+    ],
+)
+async def test_who_cannot_keep_a_promise_fails_with_the_reason(
+    flow: WorkflowBench, provides: Any, result: bytes, reason: str
+) -> None:
+    await flow.create(chain(job("a", provides=provides, retry={"max_attempts": 2, "jitter": False}), job("b")))
+    for attempt in (1, 2):
+        (one,) = await flow.take()
+        assert one.attempt == attempt
+        with pytest.raises(PromiseBroken, match=reason):
+            await flow.ack(one, result)
+        await flow.run_due(60)
+    info = await flow.look()
+    assert info.state == "failed"
+    failed = await flow.step("0")
+    assert isinstance(failed.error, msgspec.Raw)
+    assert b'"PromiseBroken"' in bytes(failed.error)
+    assert await flow.work() == []
+
+
+async def test_the_next_attempt_may_keep_the_promise(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", provides=["x"]), job("b", lookup("internal/x"))))
+    with pytest.raises(PromiseBroken):
+        await flow.ack(await flow.fetch_one(), b'"%b"' % (b"y" * 70_000))
+    await flow.run_due(60)
+    await flow.ack(await flow.fetch_one(), b"7")
+    (b,) = await flow.take()
+    assert b.args[0]["data"] == 7
+
+
+async def test_who_looks_for_what_was_not_provided_learns_who_promised_it(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a", id="maker", allow_failure=True, provides=["x"]), job("b", lookup("internal/x"))))
+    await flow.give_up(await flow.fetch_one())
+    assert await flow.work() == []
+    error = (await flow.step("1")).error
+    assert isinstance(error, msgspec.Raw)
+    assert "The step maker promised it" in bytes(error).decode()

@@ -26,6 +26,7 @@ TABLE = [
     (errors.PayloadTooLarge, "payload_too_large", 413, False),
     (errors.InvalidPolicy, "invalid_request", 422, False),
     (errors.ResourcesRefused, "resource_limit_exceeded", 422, False),
+    (errors.PromiseBroken, "promise_broken", 422, False),
     (errors.SchemaViolation, "validation_error", 422, False),
     (errors.TenantMissing, "invalid_request", 422, False),
     (errors.Unsupported, "unsupported", 422, False),

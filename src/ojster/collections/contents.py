@@ -255,9 +255,11 @@ def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None
     found: list[Item] = []
     for lookup in lookups:
         key = key_of(tenant, lookup.collection, workflow)
-        items = [item for item in _select(tx, key, lookup) if item.kind != "promise"]
+        matching = _select(tx, key, lookup)
+        items = [item for item in matching if item.kind != "promise"]
         if lookup.single and not items:
-            raise _no_item(key, lookup.name or "")
+            promised_by = next((item.created_by for item in matching), None)
+            raise _no_item(key, lookup.name or "", promised_by)
         found += items
     if len(found) > MAX_LOOKUP_ITEMS:
         raise InvalidRequest(
@@ -386,6 +388,8 @@ def _called(key: str) -> str:
     return INTERNAL if is_internal(key) else called(key)
 
 
-def _no_item(key: str, name: str) -> NotFound:
+def _no_item(key: str, name: str, promised_by: str | None = None) -> NotFound:
     message = f"The collection {_called(key)!r} has no item {name!r}."
+    if promised_by is not None:
+        message += f" The {promised_by} promised it and has not provided it."
     return NotFound(message, resource_type="item", resource_id=name)

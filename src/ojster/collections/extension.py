@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from ojster.collections.contents import delete_items, empty
 from ojster.collections.items import key_of_job
+from ojster.collections.outputs import broken_promise
 from ojster.collections.result_files import keep_result
+from ojster.core.errors import OjsterError, PromiseBroken
 from ojster.core.job import Job
-from ojster.jobs.extension import Extension
+from ojster.jobs.extension import Extension, lock_with
+from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement
+from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction
 
 
@@ -19,6 +23,16 @@ class CollectionExtension(Extension):
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete the items of jobs."""
         delete_items(tx, [key_of_job(seq) for seq in jobs])
+
+    def refuse_result(self, tx: Transaction, job: Job, word: Acknowledgement) -> OjsterError | None:
+        """Fail an attempt that does not provide what its step promises."""
+        reason = broken_promise(tx, job, word.result)
+        if reason is None:
+            return None
+        message = f"The job does not provide what its step promises: {reason}"
+        lock_with(tx, [job])
+        fail_attempt(tx, job, Failure("PromiseBroken", message, PromiseBroken.code))
+        return PromiseBroken(message, job_id=job.id, current_state=job.state)
 
     def result_of(self, tx: Transaction, job: Job, word: Acknowledgement) -> bytes | None:
         """Return what refers to a result that was uploaded as a file."""

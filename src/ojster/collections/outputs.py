@@ -14,7 +14,16 @@ from typing import Final
 import msgspec
 
 from ojster.collections.contents import artifacts_of, look_up, put, put_all
-from ojster.collections.items import Item, NewItem, check_data, check_item_name, is_internal, key_of, read_lookup
+from ojster.collections.items import (
+    INTERNAL,
+    Item,
+    NewItem,
+    check_data,
+    check_item_name,
+    is_internal,
+    key_of,
+    read_lookup,
+)
 from ojster.collections.places import need_collection
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
@@ -87,6 +96,25 @@ def collect_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Collect]]) -
             log.info("batch insert into collections failed; items are inserted one by one: %s", error)
     for job, event, key, item in ready:
         run_reaction(tx, job, event, partial(put, tx, key, job.tenant, item, job=job))
+
+
+def broken_promise(tx: Transaction, job: Job, result: bytes | None) -> str | None:
+    """Return why a job with a result would not provide what its step promises; ``None`` if it would."""
+    if not job.reacts & COLLECTS_BIT or job.workflow is None:
+        return None
+    tx.envelopes([job])
+    before, job.result = job.result, result
+    see = seer(job)
+    try:
+        for action in reactions_of(job.envelope).get("on_success", ()):
+            if isinstance(action, Collect) and action.collection == INTERNAL:
+                for _ in _items_of(tx, job, action, see):  # made once more when the job has ended
+                    pass
+    except (OjsterError, Unresolvable) as error:
+        return str(error)
+    finally:
+        job.result = before
+    return None
 
 
 def workflow_of(job: Job) -> int | None:

@@ -142,6 +142,13 @@ class SchemaViolation(InvalidRequest):
     status = 422
 
 
+class PromiseBroken(OjsterError):
+    """A job has ended without what its step promises to put into the collection of the workflow."""
+
+    code = error_type = "promise_broken"
+    status = 422
+
+
 class ResourcesRefused(InvalidRequest):
     """A job requires more resources than its queue allows.
 
