@@ -147,6 +147,7 @@ class PromiseBroken(OjsterError):
 
     code = error_type = "promise_broken"
     status = 422
+    retryable = False
 
 
 class ResourcesRefused(InvalidRequest):

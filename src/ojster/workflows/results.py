@@ -2,6 +2,8 @@
 
 The result of a container is built from its children: a chain has the result of its last step; a group, a batch and a
 map have an object by index; a graph has an object, by name, of the steps that no other step depends on.
+A container that did not succeed has the error of the first step that failed, and ``results``, an object of all its
+children.
 
 Spec: ojs-workflows 7
 """
@@ -31,7 +33,8 @@ _COLUMNS: Final = (
 class Outcome(msgspec.Struct, gc=False):
     """State and result of a node. ``result`` and ``error`` are JSON.
 
-    ``is_part`` marks the jobs of a batch that has completed: they make up its result, however they ended.
+    ``is_part`` marks the jobs of a batch that has completed: they make up its result, however they ended. ``results``
+    are those of the children of a container that did not succeed.
     """
 
     id: int
@@ -45,6 +48,7 @@ class Outcome(msgspec.Struct, gc=False):
     result: bytes | None
     error: bytes | None
     is_part: bool = False
+    results: bytes | None = None
 
     @property
     def key(self) -> str:
@@ -57,8 +61,8 @@ class Outcome(msgspec.Struct, gc=False):
             case NodeState.COMPLETED:
                 return self.result or b"null"
             case NodeState.FAILED | NodeState.CANCELLED | NodeState.COMPENSATED:
-                error = self.error or b"null"
-                return b'{"state":"%b","error":%b}' % (self.state.encode(), error)
+                results = b"" if self.results is None else b',"results":' + self.results
+                return b'{"state":"%b","error":%b%b}' % (self.state.encode(), self.error or b"null", results)
             case _:
                 return b"null"
 
@@ -84,18 +88,27 @@ def _outcome(row: Sequence[Any]) -> Outcome:
 def _counts(container: Outcome, child: Outcome) -> bool:
     """Return whether the result of a container is built from this child's, among others."""
     match container.kind:
+        case Kind.BATCH | Kind.SAGA:
+            return child.position == 0 or _has_failed(container)
+        case _ if _has_failed(container):
+            return True
         case Kind.CHAIN:
             return child.position == container.total - 1
         case Kind.GRAPH:
             return not child.followed
-        case Kind.BATCH | Kind.SAGA:
-            return child.position == 0
         case _:
             return True
 
 
+def _has_failed(container: Outcome) -> bool:
+    return container.state in _FAILED and not container.is_part
+
+
+_FAILED: Final = (NodeState.FAILED, NodeState.CANCELLED, NodeState.COMPENSATED)
+
+
 def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
-    """Set the results of completed containers, level by level; return all outcomes by node id."""
+    """Set the results of ended containers, level by level; return all outcomes by node id."""
     everything = {one.id: one for one in found}
     levels: list[list[Outcome]] = []
     level = [one for one in found if _is_composed(one)]
@@ -118,12 +131,34 @@ def _composed(tx: Transaction, found: list[Outcome]) -> dict[int, Outcome]:
     for level in reversed(levels):
         for one in level:
             target = everything[one.id]
-            target.result = _result_of(target, sorted(children[one.id], key=lambda child: child.position))
+            inside = sorted(children[one.id], key=lambda child: child.position)
+            if target.state in _FAILED:
+                target.error = target.error or _error_of(inside)
+            if _has_failed(target):
+                target.results = _results_of(target, inside)
+            else:
+                target.result = _result_of(target, inside)
     return everything
 
 
+def _error_of(children: Sequence[Outcome]) -> bytes | None:
+    """Return the error of the first child that failed, or else of the first that was cancelled."""
+    for states in ((NodeState.FAILED, NodeState.COMPENSATED), (NodeState.CANCELLED,)):
+        for child in children:
+            if child.state in states and child.error is not None:
+                return child.error
+    return None
+
+
+def _results_of(container: Outcome, children: Sequence[Outcome]) -> bytes | None:
+    if container.kind in (Kind.BATCH, Kind.SAGA):
+        main = children[0]
+        return main.result if main.results is None else main.results
+    return object_of(children, by_index=container.kind in (Kind.GROUP, Kind.MAP))
+
+
 def _is_composed(one: Outcome) -> bool:
-    return one.kind not in (Kind.JOB, Kind.GATE) and (one.state == NodeState.COMPLETED or one.is_part)
+    return one.kind not in (Kind.JOB, Kind.GATE) and (one.state in (NodeState.COMPLETED, *_FAILED) or one.is_part)
 
 
 def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
