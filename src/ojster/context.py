@@ -262,6 +262,11 @@ class JobContext:
         """The data with which the job was resumed after ``Wait(again=True)``; ``None`` if it was not resumed."""
         return None if self.job.resumed is None else msgspec.json.decode(self.job.resumed)
 
+    @property
+    def was_resumed(self) -> bool:
+        """Whether the job was resumed after ``Wait(again=True)``, if only with nothing."""
+        return self.job.resumed is not None
+
     async def anote(self, note: Any) -> None:
         """Add a note to the job, readable while the job runs and afterwards.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from ojster.core.errors import InvalidRequest
-from ojster.jobs.code import LARGEST_BODY, read_code
+from ojster.jobs.code import LARGEST_BODY, UNAVAILABLE, read_code
+from ojster.sandbox import policy
 from ojster.sandbox.sandbox import CodeFailed, End, Request, Sandbox
 
 pytestmark = [
@@ -249,3 +252,129 @@ async def test_where_nothing_confines_code_there_are_no_files() -> None:
     end = await Sandbox(weak=True).run(Request("def body(job): return open('/etc/passwd').read()"), timeout=20)
     assert end.failure is not None
     assert end.failure.type == "NameError"
+
+
+async def test_the_harmless_builtins_are_there() -> None:
+    end = await run(
+        """
+class Counter:
+    def __init__(self):
+        self.n = 0
+
+    def add(self, by):
+        self.n += by
+        return self
+
+def kind(value):
+    match value:
+        case {"type": "a", **rest}:
+            return ["a", rest]
+        case [first, *others]:
+            return ["list", first, others]
+        case Counter(n=5):
+            return "five"
+        case int() | float() as number if number > 3:
+            return number
+        case None:
+            return "nothing"
+        case _:
+            return "other"
+
+def body(job):
+    try:
+        raise TimeoutError("slow")
+    except (ConnectionError, TimeoutError) as error:
+        caught = format(str(error), ">6")
+    return {
+        "sorted": sorted({3, 1, 2}, reverse=True),
+        "zip": [list(pair) for pair in zip("ab", (1, 2))],
+        "tuple": list(tuple(range(2))),
+        "bytes": bytes([65, 66]).decode(),
+        "type": type(1) is int,
+        "caught": caught,
+        "attribute": Counter().add(2).add(3).n,
+        "match": [kind({"type": "a", "x": 1}), kind([1, 2, 3]), kind(Counter().add(5)), kind(4), kind(None), kind("x")],
+        "format": "{0} {name:>{width}} {job.id} {items[0]}".format("a", name="b", width=3, job=job, items=[7]),
+        "format_map": "{x!r}".format_map({"x": "y"}),
+        "bin": bin(5),
+    }
+""",
+        id="j",
+    )
+    assert end.error is None, end.error
+    assert end.result == {
+        "sorted": [3, 2, 1],
+        "zip": [["a", 1], ["b", 2]],
+        "tuple": [0, 1],
+        "bytes": "AB",
+        "type": True,
+        "caught": "  slow",
+        "attribute": 5,
+        "match": [["a", {"x": 1}], ["list", 1, [2, 3]], "five", 4, "nothing", "other"],
+        "format": "a   b j 7",
+        "format_map": "'y'",
+        "bin": "0b101",
+    }
+
+
+MORE_ESCAPES = {
+    "format of an index": "return '{x[0].__class__}'.format(x=[1])",
+    "format in a format": "return '{0:{1.__class__}}'.format(1, 2)",
+    "format_map of an attribute": "return '{x.gi_frame}'.format_map({'x': (i for i in ())})",
+    "a frame in a pattern": "match (i for i in ()):\n        case object(gi_frame=found):\n            return found",
+    "a dunder name in a pattern": "match job:\n        case __x:\n            return 1",
+    "a dunder rest in a pattern": "match job:\n        case {**__x}:\n            return 1",
+    "a class by type": "return type('X', (object,), {})",
+    "an attribute in place": "job.__class__ += 1",
+    "the format of a type": "return type('').format('{0.__class__}', 1)",
+}
+
+
+@pytest.mark.parametrize("escape", MORE_ESCAPES)
+async def test_what_authors_expect_opens_no_way_out(escape: str) -> None:
+    end = await run(f"def body(job):\n    {MORE_ESCAPES[escape]}\n")
+    assert end.error is not None, end.result
+
+
+@pytest.mark.parametrize(
+    ("raised", "release"),
+    [
+        (
+            "Snooze(until=datetime(2027, 1, 2, tzinfo=timezone.utc))",
+            {"then": "queue", "delay": 0.0, "until": "2027-01-02T00:00:00+00:00"},
+        ),
+        (
+            "Wait(deadline='2027-01-02T00:00:00+01:00', again=True)",
+            {"then": "wait", "timeout": None, "again": True, "deadline": "2027-01-02T00:00:00+01:00"},
+        ),
+    ],
+)
+async def test_code_waits_until_a_time(raised: str, release: dict[str, Any]) -> None:
+    source = f"from datetime import datetime, timezone\ndef body(job): raise {raised}"
+    assert (await run(source)).release == release
+    end = await run("from datetime import datetime\ndef body(job): raise Snooze(until=datetime(2027, 1, 2))")
+    assert end.error is not None
+    assert "has no time zone" in end.error["message"]
+
+
+@pytest.mark.parametrize("name", sorted(UNAVAILABLE))
+def test_code_that_uses_what_is_missing_is_refused_when_it_is_saved(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{name}' is not available"):
+        read_code(msgspec.json.encode({"body": f"def body(job):\n    return [{name}() for x in job]"}))
+
+
+def test_own_names_may_be_those_of_missing_functions() -> None:
+    source = "from json import loads as eval\ndef dir(x): return x\ndef body(job, vars):\n    return dir(eval(vars))"
+    assert read_code(msgspec.json.encode({"body": source})).body == source
+
+
+def test_each_public_builtin_is_available_or_known_to_be_missing() -> None:
+    there = policy.namespace({}, {}, print, files=True)["__builtins__"]
+    ours = {name for name in dir(builtins) if not name.startswith("_")}
+    interactive = {"copyright", "credits", "exit", "quit", "license", "help"}
+    handled = {"print"}  # RestrictedPython rewrites its calls
+    odd = {"BaseException", "BaseExceptionGroup", "GeneratorExit", "KeyboardInterrupt", "SystemExit"}
+    constants = {"Ellipsis", "NotImplemented", "PythonFinalizationError"}
+    assert ours - set(there) - interactive - handled - odd - constants == {
+        name for name in UNAVAILABLE if name[0] != "_"
+    }

@@ -7,6 +7,7 @@ to run code get it. This module validates the source and never runs it.
 from __future__ import annotations
 
 import ast
+import symtable
 import warnings
 from typing import Final
 
@@ -27,6 +28,25 @@ LARGEST_BODY: Final = 65_536
 """Maximum size of the source, in bytes."""
 
 MOST_MODULES: Final = 100
+
+UNAVAILABLE: Final = frozenset(
+    {
+        "__import__",
+        "aiter",
+        "anext",
+        "breakpoint",
+        "compile",
+        "dir",
+        "eval",
+        "exec",
+        "globals",
+        "input",
+        "locals",
+        "memoryview",
+        "vars",
+    }
+)
+"""Built-in functions of Python that code cannot use (``ojster.sandbox.policy``)."""
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -68,6 +88,8 @@ def read_code(raw: bytes | msgspec.Raw) -> Code:
         raise _wrong(f"the body is not valid Python: {error.msg} (line {error.lineno})") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise _wrong(f"the body cannot be read: {error}") from None
+    if missing := sorted(_global_names(code.body) & UNAVAILABLE):
+        raise _wrong(f"{missing[0]!r} is not available to code; docs/node-workflow.md lists what is")
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "body"]
     if len(found) != 1:
         raise _wrong("the body must define one function 'body(job)'")
@@ -75,6 +97,21 @@ def read_code(raw: bytes | msgspec.Raw) -> Code:
     if not arguments.args and not arguments.posonlyargs and arguments.vararg is None:
         raise _wrong("the function 'body' must take the job as its first argument")
     return code
+
+
+def _global_names(source: str) -> set[str]:
+    """Return the names that a source reads and does not define itself."""
+    top = symtable.symtable(source, "<body>", "exec")
+    own = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    found: set[str] = set()
+    scopes = [top]
+    while scopes:
+        scope = scopes.pop()
+        scopes += scope.get_children()
+        for symbol in scope.get_symbols():
+            if symbol.is_referenced() and (scope is top or symbol.is_global()):
+                found.add(symbol.get_name())
+    return found - own
 
 
 def _wrong(why: str) -> InvalidRequest:

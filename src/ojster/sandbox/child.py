@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+from datetime import datetime
 from typing import Any, Final
 
 MAX_OUTPUT_CHARS: Final = 65_536
@@ -43,22 +44,32 @@ class Released(Exception):
         self.more = {"then": self.then, **more}
 
 
+def _moment(at: Any, name: str) -> dict[str, str]:
+    """Return a time as a member of the release: a ``datetime`` with a time zone, or its ISO 8601 form."""
+    if at is None:
+        return {}
+    when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
+    if when.utcoffset() is None:
+        raise ValueError(f"{name!r} has no time zone.")
+    return {name: when.isoformat()}
+
+
 class Wait(Released):
     """Suspend the job until it is resumed."""
 
     then = "wait"
 
-    def __init__(self, timeout: float | None = None, *, again: bool = False) -> None:
-        super().__init__(timeout=timeout, again=bool(again))
+    def __init__(self, timeout: float | None = None, *, deadline: Any = None, again: bool = False) -> None:
+        super().__init__(timeout=timeout, again=bool(again), **_moment(deadline, "deadline"))
 
 
 class Snooze(Released):
-    """Run the job again after ``delay`` seconds, without counting this attempt."""
+    """Run the job again after ``delay`` seconds, or at ``until``, without counting this attempt."""
 
     then = "queue"
 
-    def __init__(self, delay: float = 0.0) -> None:
-        super().__init__(delay=delay)
+    def __init__(self, delay: float = 0.0, *, until: Any = None) -> None:
+        super().__init__(delay=delay, **_moment(until, "until"))
 
 
 class RetryWorkflow(Released):
@@ -102,7 +113,7 @@ class Job(dict[str, Any]):
     def __init__(self, request: dict[str, Any], note: Any) -> None:
         super().__init__(request["properties"])
         self.info = note
-        for name in ("id", "attempt", "params", "target", "workflow_id", "results", "resumed"):
+        for name in ("id", "attempt", "params", "target", "workflow_id", "results", "resumed", "was_resumed"):
             setattr(self, name, request.get(name))
 
 

@@ -10,8 +10,10 @@ import ast
 import builtins
 import importlib
 import operator
+import string
 import sys
 import types
+from _string import formatter_field_name_split  # type: ignore[import-not-found]  # of the standard library
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,7 +24,7 @@ from RestrictedPython.Guards import (
     safe_builtins,
     safer_getattr,
 )
-from RestrictedPython.transformer import RestrictingNodeTransformer
+from RestrictedPython.transformer import INSPECT_ATTRIBUTES, RestrictingNodeTransformer
 
 PRELOADED: Final = ("_strptime", "encodings.idna", "encodings.ascii", "encodings.latin_1")
 """Modules that the allowed modules import on first use."""
@@ -30,10 +32,14 @@ PRELOADED: Final = ("_strptime", "encodings.idna", "encodings.ascii", "encodings
 _EXTRA_BUILTINS: Final = (
     "all",
     "any",
+    "ascii",
+    "bin",
     "bytearray",
+    "bytes",
     "dict",
     "enumerate",
     "filter",
+    "format",
     "frozenset",
     "iter",
     "list",
@@ -43,8 +49,11 @@ _EXTRA_BUILTINS: Final = (
     "next",
     "reversed",
     "set",
+    "sorted",
     "sum",
     "super",
+    "tuple",
+    "zip",
     "classmethod",
     "staticmethod",
     "property",
@@ -57,13 +66,18 @@ class NotAllowed(SyntaxError):
 
 
 class _Transformer(RestrictingNodeTransformer):
-    """RestrictedPython's transformer, plus three harmless features that authors expect."""
+    """RestrictedPython's transformer, plus harmless features that authors expect."""
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:  # noqa: N802
-        """Rewrite ``job["n"] += 1`` as ``job["n"] = job["n"] + 1``."""
-        if not isinstance(node.target, ast.Subscript):
-            return super().visit_AugAssign(node)
-        source = ast.Subscript(node.target.value, node.target.slice, ast.Load())
+        """Rewrite ``job["n"] += 1`` as ``job["n"] = job["n"] + 1``, and attributes in the same way."""
+        source: ast.expr
+        match node.target:
+            case ast.Subscript():
+                source = ast.Subscript(node.target.value, node.target.slice, ast.Load())
+            case ast.Attribute():
+                source = ast.Attribute(node.target.value, node.target.attr, ast.Load())
+            case _:
+                return super().visit_AugAssign(node)
         sum = ast.BinOp(ast.copy_location(source, node.target), node.op, node.value)
         assignment = ast.Assign([node.target], ast.copy_location(sum, node.value))
         return self.visit(ast.fix_missing_locations(ast.copy_location(assignment, node)))
@@ -80,6 +94,30 @@ class _Transformer(RestrictingNodeTransformer):
         for name in node.names:
             self.check_name(node, name)
         return node
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> ast.AST:  # noqa: N802
+        """Allow patterns with attributes that the code may read."""
+        for name in node.kwd_attrs:
+            if name.startswith("_") or name in INSPECT_ATTRIBUTES:
+                self.error(node, f'"{name}" is an invalid attribute name in a pattern.')
+        return self.node_contents_visit(node)
+
+    def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar) -> ast.AST:  # noqa: N802
+        """Allow patterns that bind a name, with the same check of the name as assignments."""
+        if node.name is not None:
+            self.check_name(node, node.name)
+        return self.node_contents_visit(node)
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> ast.AST:  # noqa: N802
+        """Allow patterns of dictionaries."""
+        if node.rest is not None:
+            self.check_name(node, node.rest)
+        return self.node_contents_visit(node)
+
+    visit_MatchStar = visit_MatchAs  # noqa: N815
+    visit_Match = visit_match_case = RestrictingNodeTransformer.node_contents_visit  # noqa: N815
+    visit_MatchValue = visit_MatchSingleton = RestrictingNodeTransformer.node_contents_visit  # noqa: N815
+    visit_MatchSequence = visit_MatchOr = RestrictingNodeTransformer.node_contents_visit  # noqa: N815
 
 
 def compile_body(source: str) -> types.CodeType:
@@ -137,7 +175,8 @@ def namespace(
             say((" " if sep is None else sep).join(map(str, objects)) + ("\n" if end is None else end))
 
     allowed = dict(safe_builtins) | {name: getattr(builtins, name) for name in _EXTRA_BUILTINS}
-    allowed |= {"__import__": import_, "getattr": _attribute, "hasattr": _hasattr}
+    allowed |= {name: one for name, one in vars(builtins).items() if _is_exception(one)}
+    allowed |= {"__import__": import_, "getattr": _attribute, "hasattr": _hasattr, "type": _type_of}
     if files:
         allowed["open"] = open
     return {
@@ -156,8 +195,33 @@ def namespace(
     }
 
 
+def _is_exception(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+def _type_of(value: Any) -> type:
+    """Return the type of a value; ``type`` with three arguments, which makes classes, is not available."""
+    return type(value)
+
+
+class _Formatter(string.Formatter):
+    """``str.format`` that reads only the attributes that code may read."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the value of a field and the argument that it begins with."""
+        first, rest = formatter_field_name_split(field_name)
+        value = self.get_value(first, args, kwargs)
+        for is_attribute, name in rest:
+            value = _attribute(value, name) if is_attribute else value[name]
+        return value, first
+
+
 def _attribute(target: Any, name: str, *default: Any) -> Any:
     """Return an attribute that code may read. RestrictedPython would return ``None`` for a missing attribute."""
+    if isinstance(target, str) and name == "format":
+        return lambda *args, **kwargs: _Formatter().vformat(target, args, kwargs)
+    if isinstance(target, str) and name == "format_map":
+        return lambda values: _Formatter().vformat(target, (), values)
 
     def get(target: Any, name: str, _: Any) -> Any:
         return getattr(target, name, *default)

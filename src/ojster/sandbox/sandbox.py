@@ -126,6 +126,7 @@ class Request(msgspec.Struct, frozen=True):
     target: str | None = None
     results: dict[str, Any] = {}
     resumed: Any = None
+    was_resumed: bool = False
 
 
 class End(msgspec.Struct):

@@ -9,8 +9,9 @@ import msgspec
 
 from ojster.client.interface import Client
 from ojster.context import JobContext
-from ojster.core.errors import OjsterError
+from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
+from ojster.core.timestamps import parse_timestamp
 from ojster.core.values import to_json
 from ojster.jobs.code import ATTRIBUTE, read_code
 from ojster.jobs.failure import Failure
@@ -47,8 +48,18 @@ class ReleasedByCode(Released):
             then=then,
             again=what.get("again") is True,
             wait=_micros(what.get("timeout")),
+            not_before=_moment(what.get("until")),
+            deadline=_moment(what.get("deadline")),
             result=self._result,
         )
+
+
+def _moment(text: Any) -> int | None:
+    """Return a time in microseconds since the epoch; ``None`` unless it is one."""
+    try:
+        return parse_timestamp(text) if isinstance(text, str) else None
+    except InvalidRequest:
+        return None
 
 
 def _micros(seconds: Any) -> int | None:
@@ -102,6 +113,7 @@ class CodeRunner:
             target=target,
             results=context.parent_results,
             resumed=context.resumed,
+            was_resumed=context.was_resumed,
         )
 
         async def note(note: bytes) -> None:
