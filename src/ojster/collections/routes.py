@@ -107,12 +107,16 @@ ROUTES: Final = (
     Route("DELETE", f"{BASE}/collections/{{name}}", delete_collection, _TAG, answer=DeletedAnswer, query=("force",)),
     *(
         route
-        for base in (f"{BASE}/collections/{{name}}", f"{BASE}/workflows/{{id}}", f"{BASE}/jobs/{{job}}")
+        for base, query in (
+            (f"{BASE}/collections/{{name}}", ("job_id",)),
+            (f"{BASE}/workflows/{{id}}", ()),
+            (f"{BASE}/jobs/{{job}}", ()),
+        )
         for route in (
-            Route("GET", f"{base}/items", list_items, _TAG, answer=ItemsAnswer, query=ITEM_QUERY),
-            Route("POST", f"{base}/items", add_item, _TAG, ItemBody, ItemAnswer, status=201),
-            Route("GET", f"{base}/items/{{item}}", show_item, _TAG, answer=ItemAnswer),
-            Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG, answer=ItemAnswer),
+            Route("GET", f"{base}/items", list_items, _TAG, answer=ItemsAnswer, query=(*ITEM_QUERY, *query)),
+            Route("POST", f"{base}/items", add_item, _TAG, ItemBody, ItemAnswer, status=201, query=query),
+            Route("GET", f"{base}/items/{{item}}", show_item, _TAG, answer=ItemAnswer, query=query),
+            Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG, answer=ItemAnswer, query=query),
         )
     ),
 )

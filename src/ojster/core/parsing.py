@@ -1,7 +1,10 @@
-"""Decoding of a JSON value in a request, with an error that names the attribute."""
+"""Checks of values and members in a request, with errors that name them."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -21,3 +24,27 @@ def read_value(raw: bytes | msgspec.Raw, name: str) -> Any:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The {name!r} attribute cannot be read: {error}.", field=name) from None
+
+
+def refuse_misspelt(members: Collection[str], kind: object) -> None:
+    """Refuse members that the type of a request does not have and that look like one that it has.
+
+    Other unknown members are accepted: they may be of a later version of the specification.
+
+    Raises
+    ------
+    InvalidRequest
+        A member looks misspelt.
+    """
+    known = _members_of(kind)
+    for name in sorted(set(members) - known) if known else ():
+        if meant := difflib.get_close_matches(name, known, 1, 0.85):
+            raise InvalidRequest(f"Unknown member {name[:60]!r}; did you mean {meant[0]!r}?", field=name)
+
+
+@cache
+def _members_of(kind: object) -> frozenset[str]:
+    """Return the names of the members of a type of request; none if it may have any."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+    return frozenset()

@@ -31,7 +31,7 @@ from ojster.server import api_page, openapi
 from ojster.server.answer import Answer, encode
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
-from ojster.server.request import Endpoint, HttpRequest, Services, refuse
+from ojster.server.request import Endpoint, HttpRequest, Services, Terms, refuse
 from ojster.server.route import BASE, Route
 from ojster.server.routes import routes_of
 from ojster.service import Service
@@ -167,16 +167,9 @@ class Application:
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.engine.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
         largest = self._largest_body if route.large else min(single, self._largest_body)
-        return Endpoint(
-            route.handler,
-            self.engine,
-            self.metrics,
-            largest,
-            self._services,
-            is_for_tenants=route.is_for_tenants,
-            needs=route.needs,
-            is_audited=route.is_audited,
-        )
+        query = frozenset(route.query) if route.path.startswith(BASE) else None
+        terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query)
+        return Endpoint(route.handler, self.engine, self.metrics, largest, self._services, terms)
 
     def _plain_routes(self) -> list[Route]:
         """Return the routes that the specification does not define."""

@@ -34,6 +34,7 @@ from ojster.core.errors import (
 )
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
+from ojster.core.parsing import refuse_misspelt
 from ojster.core.tenant import check_tenant
 from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender
@@ -159,6 +160,12 @@ class HttpRequest:
         )
         self.request_id = request_id.decode() if usable else f"{_REQUEST_PREFIX}{next(_request_numbers):x}"
 
+    def check_query(self, known: Collection[str]) -> None:
+        """Refuse query parameters that the endpoint does not have: a misspelt filter would show everything."""
+        if self._query_string and (unknown := sorted(self.query.keys() - known)):
+            has = f"It has {', '.join(sorted(known))}." if known else "It has none."
+            raise InvalidRequest(f"This endpoint has no query parameter {unknown[0][:60]!r}. {has}", field=unknown[0])
+
     @property
     def query(self) -> dict[str, str]:
         """The query parameters. If one occurs several times, the last value counts."""
@@ -270,13 +277,14 @@ class HttpRequest:
         InvalidPayload
             The body is not a JSON object.
         InvalidRequest
-            A member is missing or has the wrong type.
+            A member is missing, has the wrong type, or is unknown and looks like a misspelt one.
         """
         return self.decode(await self.body(), decoder)
 
     def decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         """Return a body that was already read, decoded into the decoder's type. Raises as ``read`` does."""
-        read_members(raw)
+        members = read_members(raw)
+        refuse_misspelt(members, decoder.type)
         try:
             return decoder.decode(raw)
         except msgspec.ValidationError as error:
@@ -305,6 +313,27 @@ class HttpRequest:
 Handler = Callable[[HttpRequest], Awaitable[Answer]]
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """What an endpoint asks of its callers.
+
+    Parameters
+    ----------
+    is_for_tenants:
+        Whether it accepts requests for one tenant.
+    needs:
+        Accepted operations: the caller needs at least one. Empty: callers need no token.
+    is_audited:
+        Whether calls are written to the audit log.
+    query:
+        Names of its query parameters; requests with others are refused. ``None``: any.
+    """
+
+    is_for_tenants: bool = True
+    needs: Collection[Operation] = ()
+    is_audited: bool = False
+    query: frozenset[str] | None = None
+
+
 class Endpoint:
     """An endpoint, as an ASGI application.
 
@@ -320,12 +349,8 @@ class Endpoint:
         Maximum size of a request body, in bytes.
     services:
         What endpoints need beside the engine.
-    is_for_tenants:
-        Whether the endpoint accepts requests for one tenant.
-    needs:
-        Accepted operations: the caller needs at least one. Empty: callers need no token.
-    is_audited:
-        Whether calls are written to the audit log.
+    terms:
+        What it asks of its callers.
     """
 
     def __init__(
@@ -335,16 +360,14 @@ class Endpoint:
         metrics: Metrics,
         max_body_bytes: int,
         services: Services | None = None,
-        *,
-        is_for_tenants: bool = True,
-        needs: Collection[Operation] = (),
-        is_audited: bool = False,
+        terms: Terms = Terms(),  # noqa: B008  (it is frozen)
     ) -> None:
         self._handler = handler
-        self._needs = needs
-        self._is_audited = is_audited
+        self._query = terms.query
+        self._needs = terms.needs
+        self._is_audited = terms.is_audited
         self._doorkeeper = None if services is None else services.authenticator
-        self._is_for_tenants = is_for_tenants
+        self._is_for_tenants = terms.is_for_tenants
         self._services = services
         self._engine = engine
         self._metrics = metrics
@@ -408,6 +431,8 @@ class Endpoint:
         try:
             if exchange.version:
                 exchange.check_version()
+            if self._query is not None:
+                exchange.check_query(self._query)
             if self._doorkeeper is not None and self._needs:
                 return await self._guarded(self._doorkeeper, exchange)
             if exchange.tenant is not None:

@@ -95,8 +95,11 @@ _ALIASES: Final = {
     "compensation": "compensate",
     "condition": "if",
     "depends": "depends_on",
+    "dependencies": "depends_on",
     "if_": "if",
     "needs": "depends_on",
+    "needs_input": "manual",
+    "workflow_data": "allow_failure",
 }
 """Names that other systems use for members of steps, and their names here."""
 
