@@ -31,6 +31,9 @@ KEY_ID: Final = "ojs.codec.key_id"
 UNIQUE: Final = "ojs.codec.unique"
 """Member of ``meta``: digest that replaces the arguments of a unique job in its policy."""
 
+_LEGACY_ENCRYPTED: Final = "ojs.encryption.encrypted"
+"""Member of ``meta``: how earlier versions of official SDKs mark encrypted arguments."""
+
 _VERSION: Final = b"\x01"
 _NONCE: Final = 12
 _TAG: Final = 16
@@ -298,11 +301,15 @@ class Codecs:
         Raises
         ------
         CodecError
-            The arguments cannot be decoded.
+            The arguments cannot be decoded, or were encoded by another SDK.
         """
         names = meta.get(ENCODINGS)
-        if not names or len(args) != 1 or not isinstance(args[0], dict) or args[0].get("ojs_encoded") is not True:
+        if not names and not meta.get(_LEGACY_ENCRYPTED):
             return args
+        is_ours = len(args) == 1 and isinstance(args[0], dict) and args[0].get("ojs_encoded") is True
+        if not is_ours or not isinstance(names, list):
+            how = ", ".join(map(str, names)) if isinstance(names, list) else "encrypted"
+            raise CodecError(f"The arguments were encoded ({how}) in a format that this SDK cannot decode.")
         try:
             data = base64.b64decode(args[0]["data"], validate=True)
         except (KeyError, TypeError, ValueError):
@@ -314,7 +321,10 @@ class Codecs:
                     f"This process has no codec {name!r}, which encoded the arguments. Add it to the codecs of App."
                 )
             data = codec.decode(data, meta.get(KEY_ID))
-        decoded = msgspec.json.decode(data)
+        try:
+            decoded = msgspec.json.decode(data)
+        except msgspec.MsgspecError as error:
+            raise CodecError(f"The decoded arguments are not JSON: {error}. Were they altered?") from None
         if not isinstance(decoded, list):
             raise CodecError(f"The decoded arguments must be an array, not {type(decoded).__name__}.")
         return decoded

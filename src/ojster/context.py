@@ -85,7 +85,7 @@ class JobContext:
         worker_id: str,
         client: Client,
         send: Callable[[Progress], Coroutine[Any, Any, None]],
-        extend: Callable[[], Coroutine[Any, Any, None]],
+        extend: Callable[[], Coroutine[Any, Any, object]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.job = job

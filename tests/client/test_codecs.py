@@ -152,3 +152,27 @@ async def test_whatever_is_encoded_comes_back(args: list[Any]) -> None:
     encoded, meta, _ = codecs.encode(json.dumps(args).encode(), {"mine": 1}, {}, "t")
     assert codecs.decode(json.loads(encoded), meta) == args
     assert meta["mine"] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "meta"),
+    [
+        (["c2VjcmV0"], {"ojs.codec.encodings": ["binary/encrypted"], "ojs.codec.key_id": "k"}),
+        (["c2VjcmV0"], {"ojs.encryption.encrypted": True}),
+        ([{"ojs_encoded": True, "data": "c2VjcmV0"}], {"ojs.codec.encodings": "binary/encrypted"}),
+        ([{"ojs_encoded": True, "data": "bm8ganNvbg=="}], {"ojs.codec.encodings": ["plain"]}),
+    ],
+)
+def test_what_another_sdk_has_encoded_never_reaches_a_handler(args: list[Any], meta: dict[str, Any]) -> None:
+    class Plain:
+        name = "plain"
+        key_id = None
+
+        def encode(self, data: bytes) -> bytes:
+            return data
+
+        def decode(self, data: bytes, key_id: str | None) -> bytes:
+            return data
+
+    with pytest.raises(CodecError):
+        Codecs([Plain()]).decode(args, meta)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+import ojster
+from ojster.core.durations import SECOND
+from ojster.core.settings import Settings
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -115,3 +119,32 @@ async def test_heartbeats_wait_over_http(bench: Bench, http: Http) -> None:
         assert (await waiting).json()["woken"] is True
     refused = await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "wait_ms": 60_001})
     assert refused.status_code == 400
+
+
+class TestPatience:
+    """A server with little patience: its workers are told, and send heartbeats more often."""
+
+    @pytest.fixture
+    def engine_settings(self) -> Settings:
+        return Settings(heartbeat_timeout=3 * SECOND)
+
+    async def test_the_server_says_how_long_a_worker_may_be_silent(self, http: Http) -> None:
+        answer = await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w"})
+        assert answer.json()["heartbeat_timeout_ms"] == 3_000
+
+
+async def test_a_worker_sends_heartbeats_as_often_as_its_server_needs_them(tmp_path: Path) -> None:
+    app = ojster.App(f"sqlite:///{tmp_path}/jobs.db", settings=ojster.Settings(heartbeat_timeout=1.5))
+    app.job("t")(lambda: None)
+    worker = ojster.Worker(app)
+    assert worker._heartbeat_interval() == pytest.approx(5.0)
+    running = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(10):
+            while worker._patience != 1.5:
+                await asyncio.sleep(0.01)
+        assert worker._heartbeat_interval() == pytest.approx(0.5)
+    finally:
+        worker.stop()
+        await running
+        await app.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ojster.core.errors import Duplicate
@@ -247,6 +248,8 @@ async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> Non
     assert (await bench.push()).meta == {"stamped": True}
     with pytest.raises(InvalidRequest, match="secrets"):
         await bench.push("secret")
+    with pytest.raises(InvalidRequest, match="'args' attribute cannot be read"):
+        await bench.engine.jobs.enqueue([{"type": msgspec.Raw(b'"t"'), "args": msgspec.Raw(b"[1e999]")}])
 
 
 async def test_events_tell_what_happened(bench: Bench) -> None:

@@ -146,6 +146,21 @@ async def test_steps_that_did_not_fail_are_not_retried(flow: WorkflowBench) -> N
         await flow.retry_step("1")
 
 
+async def test_a_workflow_is_cancelled_with_its_active_jobs(http: Http, flow: WorkflowBench) -> None:
+    for active, states in (
+        ("finish", {"0": "active", "1": "cancelled"}),
+        ("cancel", {"0": "cancelled", "1": "cancelled"}),
+    ):
+        await flow.create(chain(job("a"), job("b")))
+        await flow.take()
+        answer = await http("DELETE", f"/ojs/v1/workflows/{flow.id}", params={"active": active})
+        assert answer.json()["workflow"]["state"] == "cancelled"
+        assert await flow.states() == states
+    await flow.create(chain(job("a"), job("b")))
+    assert (await http("DELETE", f"/ojs/v1/workflows/{flow.id}", params={"active": "kill"})).status_code == 400
+    assert await flow.state() == "running"
+
+
 async def test_over_http(http: Http, flow: WorkflowBench) -> None:
     await flow.create(group(job("slow"), chain(job("a"), job("b"))))
     a = min(await flow.take(10), key=lambda one: one.type)

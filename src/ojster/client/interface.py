@@ -127,7 +127,7 @@ class WorkflowCalls(Protocol):
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows without their steps."""
 
-    async def cancel(self, workflow_id: str) -> WorkflowInfo:
+    async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
         """Cancel a workflow."""
 
     async def retry(self, workflow_id: str) -> WorkflowInfo:

@@ -17,7 +17,8 @@ from ojster.fleet.workers import Worker
 class HeartbeatAnswer(Struct):
     """The answer to a heartbeat: the directive, and the jobs whose leases were extended, cancelled or lost.
 
-    ``woken``: there is news, of which the next heartbeat tells; send it at once.
+    ``woken``: there is news, of which the next heartbeat tells; send it at once. A worker that is silent for
+    ``heartbeat_timeout_ms`` counts as lost.
     """
 
     state: str
@@ -25,6 +26,7 @@ class HeartbeatAnswer(Struct):
     jobs_cancelled: list[str] = []
     jobs_lost: list[str] = []
     woken: bool = False
+    heartbeat_timeout_ms: int = 30_000
     server_time: Timestamp = ""
     acknowledged: Literal[True] = True
 

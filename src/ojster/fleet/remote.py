@@ -11,6 +11,7 @@ import msgspec
 from ojster.client.connection import (
     RemoteCapability,
 )
+from ojster.core.durations import MILLISECOND
 from ojster.fleet.answer_wire import (
     HeartbeatAnswer,
     UnrunnableAnswer,
@@ -42,7 +43,12 @@ class RemoteFleet(RemoteCapability):
         path = "/workers/heartbeat"
         answer = await self._connection.ask(HeartbeatAnswer, "POST", path, body, wait=wait, patience=0.0)
         return HeartbeatResponse(
-            answer.state, answer.jobs_extended, answer.jobs_cancelled, answer.jobs_lost, answer.woken
+            answer.state,
+            answer.jobs_extended,
+            answer.jobs_cancelled,
+            answer.jobs_lost,
+            answer.woken,
+            answer.heartbeat_timeout_ms * MILLISECOND,
         )
 
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import called
@@ -65,6 +66,8 @@ class HeartbeatResponse(msgspec.Struct):
         Ids of jobs that the worker does not hold. The worker must stop them.
     woken:
         Whether there is something that the worker does not know yet: it should send another heartbeat at once.
+    timeout:
+        Silence after which the worker counts as lost, in microseconds.
     """
 
     directive: str
@@ -72,6 +75,7 @@ class HeartbeatResponse(msgspec.Struct):
     cancelled: list[str]
     lost: list[str]
     woken: bool = False
+    timeout: int = 30 * SECOND
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -141,7 +145,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     rule = worker_rules_by_id(tx).get(one.worker_id)
     if rule is not None and not rule.enabled and directive in (None, "running"):
         directive = "quiet"
-    pulse = HeartbeatResponse(directive or "running", [], [], [])
+    pulse = HeartbeatResponse(directive or "running", [], [], [], timeout=tx.settings.heartbeat_timeout)
     rows = []
     for id in one.active_jobs:
         job = jobs.get(id)

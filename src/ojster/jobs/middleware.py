@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ojster.core.json_objects import Members
+from ojster.core.parsing import read_value
 
 JobRequest = dict[str, Any]
 
@@ -33,7 +34,7 @@ async def through_middleware(middleware: Sequence[EnqueueMiddleware], members: M
     chain: Enqueue = enqueue
     for layer in reversed(middleware):
         chain = _wrap(layer, chain)
-    request = await chain(msgspec.json.decode(msgspec.json.encode(members)))
+    request = await chain({name: read_value(raw, name) for name, raw in members.items()})
     return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in request.items()}
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from ojster.core.durations import MILLISECOND
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
@@ -300,7 +301,8 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
         body.wait_ms / 1000,
     )
     now = format_timestamp(engine.database.clock())
-    shown = HeartbeatAnswer(pulse.directive, pulse.extended, pulse.cancelled, pulse.lost, pulse.woken, now)
+    patience = pulse.timeout // MILLISECOND
+    shown = HeartbeatAnswer(pulse.directive, pulse.extended, pulse.cancelled, pulse.lost, pulse.woken, patience, now)
     return Answer(encode(shown))
 
 

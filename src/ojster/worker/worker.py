@@ -56,6 +56,7 @@ DEFAULT_LEASE: Final = 30.0
 """Default lease of a job, in seconds. Heartbeats extend it."""
 
 BEATS_PER_LEASE: Final = 6
+BEATS_PER_PATIENCE: Final = 3
 MAX_HEARTBEAT_SECONDS: Final = 5.0
 """Maximum interval between heartbeats, in seconds. After six missed ones a worker counts as lost."""
 
@@ -177,6 +178,8 @@ class Worker:
         self._reports: set[asyncio.Task[None]] = set()
         self._reporting_soon = False
         self._fetching: asyncio.Task[list[Job]] | None = None
+        self._patience = float("inf")
+        """Silence after which the server counts this worker as lost, in seconds."""
         self._is_known = False
         """Whether the server has received a heartbeat, and thus knows the job types, pool and capabilities."""
         self._refusal: OjsterError | None = None
@@ -359,7 +362,7 @@ class Worker:
             self.id,
             client,
             lambda item: self._send_progress(client, item),
-            lambda: self._extend(client),
+            lambda: self._beat(client),
             loop,
         )
         task = loop.create_task(self._run(client, context))
@@ -418,11 +421,8 @@ class Worker:
 
     def _heartbeat_interval(self) -> float:
         leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
-        longest = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE)
+        longest = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE, self._patience / BEATS_PER_PATIENCE)
         return min(longest, max(0.2, min(leases, default=self.lease) / 3))
-
-    async def _extend(self, client: Client) -> None:
-        await self._beat(client)
 
     async def _beat(self, client: Client, wait: float = 0.0) -> bool:
         """Send a heartbeat, and do what the server says; return whether there is more to learn."""
@@ -453,6 +453,7 @@ class Worker:
                 self._refusal = error
                 self._changed.set()
             raise
+        self._patience = pulse.timeout / 1e6
         if not self._is_known:
             self._is_known = True
             self._changed.set()

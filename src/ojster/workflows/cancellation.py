@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
+import msgspec
+
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import FINISHED
@@ -27,17 +29,24 @@ from ojster.workflows.steps import StepAddress, find_step, is_over, steer, wrong
 _UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
 
 
-def cancel_workflows(tx: Transaction, ids: Sequence[str]) -> list[str | OjsterError]:
-    """Cancel workflows: steps that have not started are cancelled, active jobs may finish.
+class WorkflowCancellation(msgspec.Struct, frozen=True):
+    """A workflow to cancel; ``stop_active``: cancel its active jobs, too, which may finish otherwise."""
+
+    workflow_id: str
+    stop_active: bool = False
+
+
+def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) -> list[str | OjsterError]:
+    """Cancel workflows: steps that have not started are cancelled.
 
     For each, return its id or an error.
 
     Spec: ojs-workflows 11.3
     """
-    return [steer(tx, id, _cancel) for id in ids]
+    return [steer(tx, one.workflow_id, partial(_cancel, stop_active=one.stop_active)) for one in orders]
 
 
-def _cancel(run: Advance, workflow: Workflow) -> None:
+def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False) -> None:
     if workflow.state in FINAL_STATES:
         raise wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
     was_pending = workflow.state == WorkflowState.PENDING
@@ -54,7 +63,7 @@ def _cancel(run: Advance, workflow: Workflow) -> None:
         main, *branches = run.graph.children(root)
         for node in branches if main.has_ended else [main]:
             if not node.has_ended:
-                abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED)
+                abort(run, workflow, node, NodeState.CANCELLED, _CANCELLED, active_too=stop_active)
     if workflow.held_at is not None:
         release_now(run, workflow)
 

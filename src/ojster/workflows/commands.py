@@ -265,11 +265,12 @@ def retry(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
 @click.argument("workflow_id")
 @with_url
 @click.option("--step", help="Cancel only the step with this path and all steps inside it, active jobs too.")
+@click.option("--active", is_flag=True, help="Cancel active jobs, too. By default they may finish.")
 @with_json
-def cancel(workflow_id: str, url: str, step: str | None, as_json: bool) -> None:
+def cancel(workflow_id: str, url: str, step: str | None, active: bool, as_json: bool) -> None:
     """Cancel a workflow: no further step starts; active jobs may finish."""
     if step is None:
-        info = ask(url, lambda client: client.workflows.cancel(workflow_id))
+        info = ask(url, lambda client: client.workflows.cancel(workflow_id, stop_active=active))
     else:
         info = ask(url, lambda client: client.workflows.cancel_step(StepAddress(workflow_id, step)))
     done(f"{workflow_id if step is None else f'The step {step}'} is cancelled.", as_json, info)

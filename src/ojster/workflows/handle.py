@@ -185,15 +185,15 @@ class AsyncRun:
         """
         return draw(self._info, format)
 
-    async def cancel(self) -> None:
-        """Cancel the workflow: steps that have not started never start, active jobs may finish.
+    async def cancel(self, *, stop_active: bool = False) -> None:
+        """Cancel the workflow: no further step starts; active jobs may finish, or are cancelled with ``stop_active``.
 
         Raises
         ------
         Conflict
             The workflow is in a final state.
         """
-        self._info = await self._app.client().workflows.cancel(self.id)
+        self._info = await self._app.client().workflows.cancel(self.id, stop_active=stop_active)
 
     async def retry(self, step: str | None = None) -> None:
         """Run the steps that did not succeed again, or only ``step``, which may be done while others still run.
@@ -413,9 +413,9 @@ class Run:
         """
         return self._run.draw(format)
 
-    def cancel(self) -> None:
+    def cancel(self, *, stop_active: bool = False) -> None:
         """Cancel the workflow. See ``AsyncRun.cancel``."""
-        self._app._event_loop_thread.call(self._run.cancel())
+        self._app._event_loop_thread.call(self._run.cancel(stop_active=stop_active))
 
     def retry(self, step: str | None = None) -> None:
         """Run the steps that did not succeed again, or only ``step``. See ``AsyncRun.retry``."""

@@ -89,9 +89,10 @@ class RemoteWorkflows(RemoteCapability):
         found = [WorkflowInfo.from_json(raw) for raw in list_of(answer["workflows"])]
         return WorkflowPage(found, total, before)
 
-    async def cancel(self, workflow_id: str) -> WorkflowInfo:
+    async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
         """Cancel a workflow."""
-        return _workflow(await self._connection.call("DELETE", f"/workflows/{quote(workflow_id, safe='')}"))
+        path = f"/workflows/{quote(workflow_id, safe='')}?active={'cancel' if stop_active else 'finish'}"
+        return _workflow(await self._connection.call("DELETE", path))
 
     async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Retry the steps of a workflow that did not succeed."""

@@ -93,8 +93,14 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
 
 
 async def cancel_workflow(exchange: HttpRequest) -> Answer:
-    """Cancel a workflow. Steps that have not started never start; active jobs may finish."""
-    return _workflow(await exchange.engine.workflows.cancel(exchange.path["id"]))
+    """Cancel a workflow. Steps that have not started never start; active jobs may finish.
+
+    With ``active=cancel``, active jobs are cancelled, too; ``active=finish`` is the default.
+    """
+    active = exchange.query.get("active", "finish")
+    if active not in ("finish", "cancel"):
+        raise InvalidRequest("The parameter 'active' must be 'finish' or 'cancel'.", field="active")
+    return _workflow(await exchange.engine.workflows.cancel(exchange.path["id"], stop_active=active == "cancel"))
 
 
 async def retry_workflow(exchange: HttpRequest) -> Answer:
@@ -248,8 +254,18 @@ ROUTES: Final = (
         WorkflowAnswer,
         query=("wait_ms", "version", "steps"),
     ),
-    Route("DELETE", f"{BASE}/workflows/{{id}}", cancel_workflow, "Workflows", None, WorkflowAnswer),
-    Route("POST", f"{BASE}/workflows/{{id}}/cancel", cancel_workflow, "Workflows", None, WorkflowAnswer),
+    *(
+        Route(
+            method,
+            f"{BASE}/workflows/{{id}}{end}",
+            cancel_workflow,
+            "Workflows",
+            None,
+            WorkflowAnswer,
+            query=("active",),
+        )
+        for method, end in (("DELETE", ""), ("POST", "/cancel"))
+    ),
     Route(
         "GET", f"{BASE}/workflows/{{id}}/progress", show_workflow_progress, "Workflows", answer=WorkflowProgressAnswer
     ),

@@ -196,15 +196,16 @@ class WorkflowService(CapabilityService):
         """Return how many workflows are under way, by state, and how those of the last hour have ended."""
         return await self.database.read(views.count_workflows, None)
 
-    async def cancel(self, workflow_id: str) -> WorkflowInfo:
-        """Cancel a workflow; active jobs may finish.
+    async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
+        """Cancel a workflow; active jobs may finish, or are cancelled, too, with ``stop_active``.
 
         Raises
         ------
         NotFound, Conflict
             There is no such workflow, or it is in a final state.
         """
-        return await self._steered(cancellation.cancel_workflows, workflow_id)
+        order = cancellation.WorkflowCancellation(workflow_id, stop_active)
+        return await self._steered(cancellation.cancel_workflows, order, workflow_id)
 
     async def retry(self, workflow_id: str) -> WorkflowInfo:
         """Run the steps of a workflow again that did not succeed.
