@@ -32,7 +32,16 @@ from ojster.jobs.filters import filter_of
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.wire import BATCH, BULK, BULK_STEERING, BatchSchema, BulkSchema, BulkSteeringBody
+from ojster.jobs.wire import (
+    BATCH,
+    BULK,
+    BULK_STEERING,
+    BatchBody,
+    BatchSchema,
+    BulkBody,
+    BulkSchema,
+    BulkSteeringBody,
+)
 from ojster.server.answer import Answer, encode
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, Route
@@ -148,7 +157,7 @@ async def enqueue_bulk(exchange: HttpRequest) -> Answer:
     """Enqueue several jobs independently, or with ``atomicity: atomic`` all or none, and return a result for each."""
     raw = await exchange.body()
     body = exchange.decode(raw, BULK)
-    return await push_jobs(exchange, raw, body.jobs, body.atomicity, body.idempotency_key, _BulkFormat())
+    return await push_jobs(exchange, raw, body.jobs, _mode_of(body) or "partial", body.idempotency_key, _BulkFormat())
 
 
 async def enqueue_batch(exchange: HttpRequest) -> Answer:
@@ -158,8 +167,16 @@ async def enqueue_batch(exchange: HttpRequest) -> Answer:
     """
     raw = await exchange.body()
     body = exchange.decode(raw, BATCH)
-    style = _JobsFormat() if body.mode is None else _BatchFormat()
-    return await push_jobs(exchange, raw, body.jobs, body.mode or "atomic", body.idempotency_key, style)
+    mode = _mode_of(body)
+    style = _JobsFormat() if mode is None else _BatchFormat()
+    return await push_jobs(exchange, raw, body.jobs, mode or "atomic", body.idempotency_key, style)
+
+
+def _mode_of(body: BatchBody | BulkBody | BulkSteeringBody) -> str | None:
+    """Return whether a request is all or nothing, which has two names."""
+    if body.mode is not None and body.atomicity is not None and body.mode != body.atomicity:
+        raise InvalidRequest("'mode' and 'atomicity' contradict each other. Send one of them.", field="mode")
+    return body.mode or body.atomicity
 
 
 async def push_jobs(
@@ -187,7 +204,7 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
         if (body.job_ids is None) == (body.filter is None):
             raise InvalidRequest("Exactly one of 'job_ids' and 'filter' is required.", field="job_ids")
         key = _key(exchange, action, body.idempotency_key, raw, style)
-        mode = body.mode or body.atomicity or "partial"
+        mode = _mode_of(body) or "partial"
         if body.job_ids is not None:
             check_size(exchange, body.job_ids, "job_ids")
             return await _perform(exchange, action, body.job_ids, mode, key, style)

@@ -51,6 +51,7 @@ class BatchBody(Struct):
 
     jobs: list[Raw]
     mode: Atomicity | None = None
+    atomicity: Atomicity | None = None
     idempotency_key: str | None = None
 
 
@@ -59,6 +60,7 @@ class BatchSchema(Struct):
 
     jobs: Annotated[list[EnqueueBody], Meta(min_length=1)]
     mode: Atomicity | None = None
+    atomicity: Atomicity | None = None
     idempotency_key: str | None = None
 
 
@@ -66,7 +68,8 @@ class BulkBody(Struct):
     """Jobs to enqueue: each on its own (``partial``), or all or none (``atomic``)."""
 
     jobs: list[Raw]
-    atomicity: Atomicity = "partial"
+    atomicity: Atomicity | None = None
+    mode: Atomicity | None = None
     idempotency_key: str | None = None
 
 
@@ -74,7 +77,8 @@ class BulkSchema(Struct):
     """Jobs to enqueue: each on its own (``partial``), or all or none (``atomic``)."""
 
     jobs: Annotated[list[EnqueueBody], Meta(min_length=1)]
-    atomicity: Atomicity = "partial"
+    atomicity: Atomicity | None = None
+    mode: Atomicity | None = None
     idempotency_key: str | None = None
 
 
