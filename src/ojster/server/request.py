@@ -42,6 +42,7 @@ from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
 from ojster.server.authentication import Authenticator, audit
+from ojster.server.compression import decompress
 from ojster.server.metrics import Metrics
 from ojster.service import Service
 
@@ -103,6 +104,7 @@ class HttpRequest:
         "_receive",
         "_services",
         "address",
+        "content_encoding",
         "content_length",
         "content_type",
         "engine",
@@ -134,6 +136,7 @@ class HttpRequest:
         self._receive = receive
         self.content_type = b""
         self.content_length = b""
+        self.content_encoding = b""
         self.version = b""
         self.tenant: bytes | None = None
         request_id = accept = b""
@@ -150,6 +153,8 @@ class HttpRequest:
                 self.tenant = value
             elif name == b"accept":
                 accept = value
+            elif name == b"content-encoding":
+                self.content_encoding = value
         self.prefers_plain_json = (
             PLAIN_JSON in accept and MEDIA_TYPE not in accept
             if accept not in _ANYTHING
@@ -217,12 +222,12 @@ class HttpRequest:
         return await self.body(may_be_missing=True)
 
     async def body(self, *, may_be_missing: bool = False) -> bytes:
-        """Return the request body.
+        """Return the request body, decompressed.
 
         Raises
         ------
         InvalidRequest
-            The content type is not JSON.
+            The content type is not JSON, or its compression is not supported.
         PayloadTooLarge
             The body is longer than ``max_body_bytes`` bytes.
         InvalidPayload
@@ -236,6 +241,12 @@ class HttpRequest:
             )
         if self.content_length.isdigit() and int(self.content_length) > self.max_body_bytes:
             raise self._too_large(int(self.content_length))
+        body = await self._whole_body()
+        if not self.content_encoding:
+            return body
+        return decompress(body, self.content_encoding.decode("latin-1"), self.max_body_bytes)
+
+    async def _whole_body(self) -> bytes:
         message = await self._receive()
         body: bytes = message.get("body", b"")
         if not message.get("more_body"):
