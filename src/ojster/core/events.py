@@ -16,6 +16,9 @@ from ojster.core.timestamps import format_timestamp
 SOURCE: Final = "ojs://ojster"
 MAX_EVENTS_PER_PAGE: Final = 1_000
 
+_TIMES: Final = frozenset({"created_at", "expired_at", "expires_at", "next_retry_at", "scheduled_at", "visible_until"})
+"""Data of events that are times: recorded in microseconds since the epoch, and shown in RFC 3339."""
+
 
 Event = tuple[str, int, str, str | None, str | None, dict[str, Any], str]
 """Type, time in microseconds since the epoch, id or name of the subject, queue, job type, more data, and tenant."""
@@ -28,6 +31,9 @@ def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
     """
     type, at, subject, queue, job_type, more, tenant = event
     data = dict(more)
+    for name in _TIMES & data.keys():
+        if isinstance(data[name], int):
+            data[name] = format_timestamp(data[name])
     if tenant not in (NOBODY, ALL_TENANTS):
         data["tenant_id"] = tenant
     if job_type is not None:

@@ -6,7 +6,7 @@ Spec: ojs-worker-protocol (BEAT)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -136,10 +136,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
         },
     )
     if started_at == now:
-        tx.emit_about("worker.started", one.worker_id, worker_id=one.worker_id)
-        if abilities != PLAIN:  # other processes may not remember it, although this one does
-            tx.effects.configured = True
-            tx.effects.opened.update(one.queues)
+        _announce(tx, one, abilities)
     tx.expect(now + tx.settings.heartbeat_timeout)
     jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
     rule = worker_rules_by_id(tx).get(one.worker_id)
@@ -157,12 +154,28 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
             tx.expect(job.due_at)
             rows.append((job.due_at, job.seq))
             pulse.extended.append(id)
+            who = called(one.worker_id)
+            tx.emit("job.heartbeat", job, worker_id=who, attempt=job.attempt, visible_until=job.due_at)
         elif job is not None and job.state == "cancelled":
             pulse.cancelled.append(id)
         else:
             pulse.lost.append(id)
     tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", rows)
     return pulse
+
+
+def _announce(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
+    """Tell of a worker that has started."""
+    tx.emit_about(
+        "worker.started",
+        one.worker_id,
+        worker_id=one.worker_id,
+        queues=list(one.queues),
+        concurrency=one.concurrency,
+    )
+    if abilities != PLAIN:  # other processes may not remember it, although this one does
+        tx.effects.configured = True
+        tx.effects.opened.update(one.queues)
 
 
 def _note_abilities(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:
@@ -238,7 +251,7 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
             _lose_worker(tx, worker_id)
             continue
         release_jobs_of(tx, worker_id)
-        _forget(tx, worker_id, "stopped")
+        _forget(tx, worker_id, "shutdown")
     settle(tx)
     return [None for _ in leaves]
 
@@ -278,12 +291,12 @@ def _lose_worker(tx: Transaction, worker_id: str) -> None:
     for job in held:
         fail_lost_attempt(tx, job, failure)
     settle(tx)
-    _forget(tx, worker_id, "silent")
+    _forget(tx, worker_id, "error", "its heartbeats stopped")
 
 
-def _forget(tx: Transaction, worker_id: str, reason: str) -> None:
+def _forget(tx: Transaction, worker_id: str, reason: Literal["shutdown", "error"], message: str | None = None) -> None:
     if tx.execute("DELETE FROM workers WHERE id = :id RETURNING id", {"id": worker_id}):
-        tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason)
+        tx.emit_about("worker.stopped", worker_id, worker_id=worker_id, reason=reason, message=message)
 
 
 def release_jobs_of(tx: Transaction, worker_id: str) -> None:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
+from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.leases import lease_end, refusal_of
 from ojster.jobs.messages import Progress
@@ -64,7 +65,12 @@ def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError
         tx.expect(job.due_at)
         rows.append((job.progress, job.due_at, job.seq))
         more = {} if item.data is None else {"data": msgspec.json.decode(item.data)}
-        tx.emit("job.progress", job, progress=fraction, message=item.message, **more)
+        if fraction is not None:
+            more["progress_percent"] = fraction * 100
+        if item.message is not None:
+            more["progress_message"] = item.message
+        holder = {"worker_id": called(job.worker_id or ""), "attempt": job.attempt}
+        tx.emit("job.progress", job, progress=fraction, message=item.message, **holder, **more)
         results.append(job)
     tx.execute_many("UPDATE jobs SET progress = ?, due_at = ? WHERE seq = ?", rows)
     return results

@@ -72,7 +72,12 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     for tally in tx.tallies_of(job):
         tally.failed += 1
     job.error_type = clean(failure.type).replace("\0", "")[:MAX_ERROR_TYPE_LENGTH]
-    error = {"type": clean(failure.type), "message": clean(failure.message[:1000]), "code": clean(failure.code)}
+    error = {
+        "type": clean(failure.type),
+        "message": clean(failure.message[:1000]),
+        "code": clean(failure.code),
+        "retryable": failure.retryable is not False and failure.type not in policy.non_retryable_errors,
+    }
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
     for follow_up in life(tx).failed:
         follow_up(tx, job, failure)
@@ -81,7 +86,8 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
         delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
     if verdict != Verdict.RETRY and delayed is None:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)
-        tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead))
+        last = {"total_attempts": job.attempt, "last_error": error}
+        tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead), **last)
         if job.dead:
             tx.emit("dead_letter.added", job, attempt=job.attempt, error=error)
         tx.note_event(job, "on_failure")
@@ -98,7 +104,15 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     tx.expect(job.due_at)
     free(tx, [job])
     write_states(tx, [job])
-    tx.emit("job.retrying", job, attempt=job.attempt, delay_ms=job.retry_delay // 1000)
+    tx.emit(
+        "job.retrying",
+        job,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        delay_ms=job.retry_delay // 1000,
+        next_retry_at=job.due_at,
+        error=error,
+    )
 
 
 def fail_lost_attempt(tx: Transaction, job: Job, failure: Failure) -> None:

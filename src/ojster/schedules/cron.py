@@ -151,13 +151,16 @@ def _fire(tx: Transaction, cron: Cron) -> None:
     unfinished = _unfinished_jobs(tx, cron.name, lock) if cron.overlap_policy != "allow" else []
     facts: dict[str, Any] = {
         "cron_name": cron.name,
+        "cron_expr": cron.expression,
         "cron_expression": cron.expression,
+        "job_type": msgspec.json.decode(read_members(cron.template, "The template").get("type", b"null")),
+        "scheduled_at": format_timestamp(scheduled_for),
         "timezone": cron.timezone,
         "scheduled_time": format_timestamp(scheduled_for),
     }
     fired = False
     if unfinished and cron.overlap_policy == "skip":
-        facts |= {"reason": "overlap_skip", "active_job_id": unfinished[0].id}
+        facts |= {"reason": "overlap_skip", "active_job_id": unfinished[0].id, "existing_job_id": unfinished[0].id}
     else:
         if cron.overlap_policy == "cancel_previous":
             for job in unfinished:

@@ -116,7 +116,9 @@ def _promote(tx: Transaction, jobs: list[Job]) -> None:
 def _expire(tx: Transaction, jobs: list[Job]) -> None:
     for job in jobs:
         finish(tx, job, JobState.DISCARDED)
-        tx.emit("job.expired", job, expires_at=job.expires_at)
+        ttl = ((job.expires_at or tx.now) - job.created_at) // 1000
+        times = {"created_at": job.created_at, "expires_at": job.expires_at, "expired_at": tx.now}
+        tx.emit("job.expired", job, **times, ttl_ms=ttl)
 
 
 def _end_waits(tx: Transaction, jobs: list[Job]) -> None:

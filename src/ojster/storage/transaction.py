@@ -91,7 +91,15 @@ ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for 
 
 
 _NOT_IN_HISTORY: Final = frozenset(
-    {"job.started", "job.completed", "job.progress", "job.checkpointed", "job.noted", "dead_letter.added"}
+    {
+        "job.started",
+        "job.completed",
+        "job.heartbeat",
+        "job.progress",
+        "job.checkpointed",
+        "job.noted",
+        "dead_letter.added",
+    }
 )
 """Job events that are not kept in the history: they show in the job's row, or are too frequent."""
 

@@ -1,0 +1,103 @@
+"""Events have the data that ojs-events 4 requires, of the types that it requires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ojster.core.durations import SECOND
+from ojster.core.events import EventFilter
+from ojster.core.timestamps import parse_timestamp
+from ojster.fleet.workers import Heartbeat
+from ojster.jobs.failure import Failure
+from ojster.jobs.messages import FailureReport, Progress
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+ERROR = {"code": str, "message": str}
+JOB = {"job_type": str, "queue": str}
+TIME = parse_timestamp
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "job.enqueued": JOB,
+    "job.started": JOB | {"worker_id": str, "attempt": int},
+    "job.completed": JOB | {"duration_ms": int, "attempt": int},
+    "job.failed": JOB | {"attempt": int, "error": ERROR | {"retryable": bool}},
+    "job.discarded": JOB | {"total_attempts": int, "last_error": ERROR},
+    "job.retrying": JOB | {"attempt": int, "max_attempts": int, "next_retry_at": TIME, "error": ERROR},
+    "job.cancelled": JOB,
+    "job.heartbeat": JOB | {"worker_id": str, "attempt": int, "visible_until": TIME},
+    "job.scheduled": JOB | {"scheduled_at": TIME},
+    "job.expired": JOB | {"created_at": TIME, "expired_at": TIME, "ttl_ms": int},
+    "job.progress": JOB | {"worker_id": str, "attempt": int, "progress_percent": float},
+    "queue.paused": {"queue": str},
+    "queue.resumed": {"queue": str},
+    "worker.started": {"worker_id": str, "queues": list, "concurrency": int},
+    "worker.stopped": {"worker_id": str, "reason": str},
+    "cron.triggered": {"cron_name": str, "cron_expr": str, "job_type": str, "job_id": str, "scheduled_at": TIME},
+    "cron.skipped": {"cron_name": str, "cron_expr": str, "job_type": str, "reason": str, "existing_job_id": str},
+    "workflow.started": {"workflow_id": str, "workflow_name": str, "total_steps": int},
+    "workflow.step_completed": {"step_id": str, "step_type": str, "duration_ms": int, "steps_remaining": int},
+    "workflow.completed": {"workflow_id": str, "total_steps": int, "duration_ms": int},
+    "workflow.failed": {"workflow_id": str, "failed_step_id": str, "failed_step_type": str, "error": ERROR},
+}
+
+
+def check(data: dict[str, Any], required: dict[str, Any], place: str) -> None:
+    for name, kind in required.items():
+        assert name in data, f"{place} has no {name}: {data}"
+        if isinstance(kind, dict):
+            check(data[name], kind, f"{place}.{name}")
+        elif kind is TIME:
+            TIME(data[name])
+        else:
+            assert isinstance(data[name], kind), f"{place}.{name} is {data[name]!r}"
+
+
+async def happen(bench: Bench, http: Http) -> None:
+    """Make each of the events happen."""
+    engine = bench.engine
+    await engine.fleet.beat(Heartbeat("w", queues=("default",), concurrency=3))
+    job = await bench.push(retry={"max_attempts": 2, "jitter": False})
+    job = await bench.fetch_one(worker_id="w")
+    await engine.jobs.report(Progress(job.id, 0.5, "half", "w", 1))
+    await engine.fleet.beat(Heartbeat("w", (job.id,), queues=("default",), concurrency=3))
+    for _ in range(2):
+        await engine.jobs.fail([FailureReport(job.id, Failure("E", "no"), "w", job.attempt)])
+        await bench.run_due(5)
+        if found := await bench.fetch(worker_id="w"):
+            (job,) = found
+    await bench.push(scheduled_at="+PT1S", expires_at="+PT2S")
+    await bench.run_due(3)
+    await engine.jobs.cancel((await bench.push()).id)
+    await engine.queues.pause("other")
+    await engine.queues.resume("other")
+    body = {"name": "c", "expression": "* * * * *", "type": "t", "args": [], "overlap_policy": "skip"}
+    made = await http("POST", "/ojs/v1/cron", body)
+    assert made.status_code == 201, made.text
+    await bench.run_due(60)
+    await bench.run_due(60)
+    for name, code in (("good", None), ("bad", "DISCARD")):
+        steps = [{"type": name, "args": [], "options": {"queue": name}}]
+        await http("POST", "/ojs/v1/workflows", {"type": "chain", "name": name, "steps": steps})
+        step = await bench.fetch_one(name, worker_id="w")
+        await (bench.ack(step) if code is None else bench.fail(step, code=code))
+    await engine.fleet.leave("w")
+
+
+async def test_events_have_the_data_that_the_specification_requires(bench: Bench, http: Http) -> None:
+    await happen(bench, http)
+    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    seen = {event["type"] for event in page.events}
+    assert REQUIRED.keys() <= seen, f"these did not happen: {REQUIRED.keys() - seen}"
+    for event in page.events:
+        check(event["data"], REQUIRED.get(event["type"], {}), event["type"])
+
+
+async def test_a_silent_worker_stops_with_an_error(bench: Bench) -> None:
+    await bench.engine.fleet.beat(Heartbeat("w"))
+    await bench.run_due(bench.engine.database.settings.heartbeat_timeout / SECOND + 1)
+    page = await bench.engine.events.select(EventFilter(types=("worker.stopped",)))
+    assert [event["data"]["reason"] for event in page.events] == ["error"]
