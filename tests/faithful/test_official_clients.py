@@ -147,3 +147,40 @@ async def test_steps_without_ids_and_type_are_refused(http: Http) -> None:
     answer = await http("POST", "/ojs/v1/workflows", {"steps": [{"type": "a", "args": []}]})
     assert answer.status_code == 400
     assert "The type is missing" in answer.text
+
+
+QUERIES = [
+    "/dead-letter?queue=q&limit=50&offset=0",
+    "/cron?limit=50&offset=0",
+    "/cron?page=2&per_page=10",
+    "/schemas?limit=50&offset=0",
+    "/schemas?page=1&per_page=10",
+    "/admin/jobs?limit=5&offset=10",
+    "/admin/queues?page=1&per_page=10",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+async def test_lists_have_the_parameters_that_clients_send(http: Http, query: str) -> None:
+    answer = await http("GET", f"/ojs/v1{query}")
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("query", ["limit=2&offset=2", "page=2&per_page=2"])
+async def test_lists_are_read_page_by_page(http: Http, query: str) -> None:
+    for number in range(5):
+        await push(http, options={"queue": f"q{number}"})
+        body = {"name": f"c{number}", "expression": "@daily", "type": "a", "args": []}
+        assert (await http("POST", "/ojs/v1/cron", body)).status_code == 201
+        schema = {"job_type": f"s{number}", "version": "1", "schema": {"type": "array"}}
+        assert (await http("POST", "/ojs/v1/schemas", schema)).status_code == 201
+    for path, members, name, first in (
+        ("queues", "queues", "name", "q2"),
+        ("cron", "crons", "name", "c2"),
+        ("schemas", "schemas", "job_type", "s2"),
+        ("admin/queues", "items", "name", "q2"),
+    ):
+        answer = (await http("GET", f"/ojs/v1/{path}?{query}")).json()
+        assert len(answer[members]) == 2, path
+        assert answer[members][0][name] == first
+        assert answer["pagination"]["total"] == 5

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.core.wire import Count, Json, Timestamp
+from ojster.core.wire import Count, Json, PaginationBody, Timestamp
 from ojster.jobs.history import Entry, Lineage
 from ojster.jobs.schemas import Mode, Schema
 
@@ -49,9 +49,10 @@ class SchemaVersionsAnswer(Struct):
 
 
 class SchemasAnswer(Struct):
-    """All schemas."""
+    """A page of schemas."""
 
     schemas: list[SchemaInfo]
+    pagination: PaginationBody
 
 
 class DeletedSchemaAnswer(Struct):

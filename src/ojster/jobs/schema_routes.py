@@ -28,8 +28,9 @@ from ojster.jobs.record_wire import (
 from ojster.jobs.schemas import Mode, Schema, no_schema
 from ojster.jobs.wire import SCHEMA, SchemaBody
 from ojster.server.answer import Answer, encode
+from ojster.server.pages import offset_pagination, page_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, Route
+from ojster.server.route import BASE, PAGE, Route
 
 
 async def register_schema(exchange: HttpRequest) -> Answer:
@@ -91,10 +92,12 @@ async def list_schema_versions(exchange: HttpRequest) -> Answer:
 async def list_schemas(exchange: HttpRequest) -> Answer:
     """List all schemas by job type, latest version first."""
     engine = exchange.engine
+    limit, offset, _ = page_of(exchange.query)
     found = [
         one for one in await engine.scope.look(schemas.list_schemas, None) if engine.scope.sees(split(one.type)[0])
     ]
-    return Answer(encode(SchemasAnswer([record_wire.show_schema(one) for one in found])))
+    shown = [record_wire.show_schema(one) for one in found[offset : offset + limit]]
+    return Answer(encode(SchemasAnswer(shown, offset_pagination(len(found), limit, offset))))
 
 
 async def delete_schema(exchange: HttpRequest) -> Answer:
@@ -126,7 +129,7 @@ ROUTES: Final = (
         route
         for base in (BASE, f"{BASE}/admin")
         for route in (
-            Route("GET", f"{base}/schemas", list_schemas, _TAG, answer=SchemasAnswer),
+            Route("GET", f"{base}/schemas", list_schemas, _TAG, answer=SchemasAnswer, query=PAGE),
             Route("GET", f"{base}/schemas/{{type}}/versions", list_schema_versions, _TAG, answer=SchemaVersionsAnswer),
             Route("GET", f"{base}/schemas/{{type}}", show_latest_schema, _TAG, answer=SchemaAnswer),
             Route("GET", f"{base}/schemas/{{type}}/{{version}}", show_schema, _TAG, answer=SchemaAnswer),

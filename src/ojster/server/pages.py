@@ -14,6 +14,8 @@ from ojster.core.wire import NumberedPaginationBody, PaginationBody
 def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:
     """Return ``limit`` (at most ``largest``), ``offset``, and the position that ``cursor`` encodes.
 
+    ``per_page`` and ``page``, which some clients send to all lists, are accepted in place of ``limit`` and ``offset``.
+
     Raises
     ------
     InvalidRequest
@@ -21,12 +23,12 @@ def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) 
 
     Spec: ojs-http-binding 17
     """
-    limit = whole(query, "limit", default, 1)
+    limit = min(whole(query, "limit", whole(query, "per_page", default, 1), 1), largest)
     cursor = query.get("cursor")
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
         raise InvalidRequest(f"The cursor {cursor[:40]!r} is invalid. Use 'next_cursor' of a page.", field="cursor")
     before = int(cursor) if cursor else None
-    return min(limit, largest), whole(query, "offset", 0, 0), before
+    return limit, whole(query, "offset", (whole(query, "page", 1, 1) - 1) * limit, 0), before
 
 
 def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
@@ -67,22 +69,23 @@ class NumberedPage(msgspec.Struct, frozen=True):
 
     number: int
     size: int
-
-    @property
-    def offset(self) -> int:
-        """The number of entries before the page."""
-        return (self.number - 1) * self.size
+    offset: int
+    """The number of entries before the page."""
 
 
 def numbered_page(query: Mapping[str, str]) -> NumberedPage:
     """Return the page given by ``page`` (default 1) and ``per_page`` (default 20, at most 100).
+
+    ``limit`` and ``offset`` are accepted in place of ``per_page`` and ``page``.
 
     Raises
     ------
     InvalidRequest
         A parameter is malformed.
     """
-    return NumberedPage(whole(query, "page", 1, 1), min(whole(query, "per_page", 20, 1), 100))
+    size = min(whole(query, "per_page", whole(query, "limit", 20, 1), 1), 100)
+    offset = whole(query, "offset", (whole(query, "page", 1, 1) - 1) * size, 0)
+    return NumberedPage(offset // size + 1, size, offset)
 
 
 def numbered_pagination(page: NumberedPage, total: int) -> NumberedPaginationBody:

@@ -14,10 +14,10 @@ from ojster.server.request import Handler
 
 BASE: Final = "/ojs/v1"
 
-PAGE: Final = ("limit", "cursor", "offset")
+PAGE: Final = ("limit", "cursor", "offset", "page", "per_page")
 """Query parameters of lists."""
 
-NUMBERED_PAGE: Final = ("page", "per_page")
+NUMBERED_PAGE: Final = ("page", "per_page", "limit", "offset")
 """Query parameters of admin lists."""
 
 
