@@ -95,6 +95,24 @@ async def test_a_step_that_failed_again_can_be_retried_again(flow: WorkflowBench
     assert await flow.state() == "failed"
 
 
+async def test_a_step_that_was_allowed_to_fail_is_retried(flow: WorkflowBench) -> None:
+    await flow.create(group(job("slow"), chain(job("a", allow_failure=True), job("b"))))
+    slow, a = sorted(await flow.take(10), key=lambda one: one.type, reverse=True)
+    await flow.give_up(a)
+    assert await flow.work() == ["b"]
+    with pytest.raises(Conflict, match="is completed"):
+        await flow.retry_step("1.1")
+    await flow.ack(slow)
+    assert await flow.state() == "completed"
+    await flow.create(group(job("slow"), job("a", allow_failure=True)))
+    slow, a = sorted(await flow.take(10), key=lambda one: one.type, reverse=True)
+    await flow.give_up(a)
+    await flow.retry_step("1")
+    assert await flow.work() == ["a"]
+    await flow.ack(slow)
+    assert await flow.states() == {"0": "completed", "1": "completed"}
+
+
 async def test_a_cancelled_step_is_retried(flow: WorkflowBench) -> None:
     await flow.create(group(job("slow"), chain(job("a"), job("b"))))
     await flow.cancel_step("1")

@@ -16,7 +16,15 @@ from ojster.workflows.graph import (
     Workflow,
     WorkflowState,
 )
-from ojster.workflows.node import TWO_PART, Kind, Node, NodeState, count_ended_child, count_ended_predecessor
+from ojster.workflows.node import (
+    SUCCESSFUL,
+    TWO_PART,
+    Kind,
+    Node,
+    NodeState,
+    count_ended_child,
+    count_ended_predecessor,
+)
 from ojster.workflows.states import change_node, change_workflow
 from ojster.workflows.steps import StepAddress, find_step, steer, wrong_state
 from ojster.workflows.targets import refuse_target
@@ -62,7 +70,7 @@ def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
     step = find_step(graph, workflow, path)
     nodes = graph.load_whole(workflow)
     step = graph.nodes[step.id]
-    if not step.has_ended or (step.succeeded and step.state != NodeState.CANCELLED):
+    if not step.has_ended or step.state in SUCCESSFUL:
         state = "has not ended" if not step.has_ended else f"is {step.state}"
         raise wrong_state(workflow, f"The step {path!r:.200} {state}. Only failed and cancelled steps can be retried.")
     reset = _Reset(nodes)
