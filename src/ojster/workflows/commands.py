@@ -328,7 +328,9 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
         more = (
             f" until {current.deadline}" if current.deadline else f" on {current.worker_id}" * bool(current.worker_id)
         )
-        console.print(Text.assemble("now: ", (current.path, "bold"), f" {current.name} ", _state(current.state), more))
+        waits = "" if current.waiting_for is None else f" for a {current.waiting_for}"
+        parts = (current.path, "bold"), f" {current.name} ", _state(current.state), waits, more
+        console.print(Text.assemble("now: ", *parts))
 
 
 @workflows.command("stats", epilog=examples("ojster workflows stats", "ojster workflows stats --definition gist"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +19,7 @@ from ojster.workflows.graph import WORKFLOW_STATES, Workflow, find_workflow
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
 from ojster.workflows.views import summary_of
+from ojster.workflows.wait import WAIT_TYPE
 
 MAX_BRANCH_RESULTS: Final = 10_000
 """Maximum number of step results returned for each branch. The most recent ones are returned."""
@@ -43,14 +44,22 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     job_id: str | None = None
 
 
+WaitingFor = Literal["gate", "form", "delay", "suspension"]
+"""What a step waits for: an approval, an answer, a time, or that its suspended job is resumed."""
+
+
 class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step in progress: its job is active, enqueued, or suspended until it is resumed or ``deadline`` has passed."""
+    """A step in progress: its job is active, enqueued, or suspended until it is resumed or ``deadline`` has passed.
+
+    A gate, or another step that needs an approval, is ``blocked`` and has no job yet.
+    """
 
     name: str
     path: str
-    job_id: str
+    job_id: str | None
     state: str
     attempt: int
+    waiting_for: WaitingFor | None = None
     worker_id: str | None = None
     started_at: str | None = None
     deadline: str | None = None
@@ -140,11 +149,12 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
     ended = [row for row in leaves if row.finished_at is not None and row.state != NodeState.SKIPPED]
     for row in sorted(ended, key=lambda row: (row.finished_at or 0, row.id)):
         results[places.branch_of(row)].append(_result(row, places.path_of(row)))
+    blocked = [row for row in rows if row.state == NodeState.BLOCKED]
     started = [row for row in leaves if row.state == NodeState.STARTED and row.job_id is not None]
     return WorkflowStatus(
         summary_of(workflow),
         {name: results[name][-MAX_BRANCH_RESULTS:] for name in ("steps", "on_error", "on_cancel") if name in results},
-        [_current(row, places.path_of(row)) for row in started],
+        [_current(row, places.path_of(row)) for row in sorted([*started, *blocked], key=lambda row: row.id)],
     )
 
 
@@ -183,6 +193,8 @@ def _result(row: _Row, path: str) -> StepResult:
 
 
 def _current(row: _Row, path: str) -> StepInProgress:
+    if row.state == NodeState.BLOCKED:
+        return StepInProgress(row.name or row.job_type or row.kind, path, None, "blocked", 0, "gate")
     waits = row.job_state == "pending" and row.hold is not None
     return StepInProgress(
         name=row.name or row.job_type or row.kind,
@@ -190,12 +202,19 @@ def _current(row: _Row, path: str) -> StepInProgress:
         job_id=str(row.job_id),
         state="waiting" if waits else row.job_state or "",
         attempt=row.attempt or 0,
+        waiting_for=_waiting_for(row) if waits else None,
         worker_id=None if row.worker_id is None else called(row.worker_id),
         started_at=_time(row.job_started_at),
         deadline=_time(row.due_at) if waits else None,
         progress=UNSET if row.progress is None else msgspec.Raw(row.progress),
         error=UNSET if row.errors is None else _raw_list(row.errors)[-1],
     )
+
+
+def _waiting_for(row: _Row) -> WaitingFor:
+    if row.job_type != WAIT_TYPE:
+        return "suspension"
+    return "delay" if row.hold == "delay" else "form"
 
 
 def _time(at: int | None) -> str | None:
