@@ -463,10 +463,10 @@ class App:
             Options of the workflow: ``name``; ``params``, the values of parameter references; ``metadata``; ``options``
             and ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
             ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it no longer
-            starts; ``on_error`` and ``on_cancel``, steps that run if it fails or is cancelled; ``on_lost_worker``,
-            ``"cancel"`` to cancel it when a worker is lost with one of its jobs; ``properties``, the initial properties
-            that its tasks share; ``expiration_delay`` (seconds, or ``never``), the retention of the finished workflow
-            and all its jobs.
+            starts; ``on_error`` and ``on_cancel``, a step or a list of steps that run if it fails or is cancelled;
+            ``on_lost_worker``, ``"cancel"`` to cancel it when a worker is lost with one of its jobs; ``properties``,
+            the initial properties that its tasks share; ``expiration_delay`` (seconds, or ``never``), the retention of
+            the finished workflow and all its jobs.
 
             A definition sets ``options``, ``timeout``, ``on_error``, ``on_cancel`` and ``on_lost_worker`` itself, and
             adds: ``version``, by default the latest; ``target``, the resource that the workflow works on: no two

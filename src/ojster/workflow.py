@@ -274,8 +274,8 @@ class Workflow(Step):
         scheduled_at: datetime | None = None,
         delay: Seconds | None = None,
         expires_in: Seconds | None = None,
-        on_error: Step | None = None,
-        on_cancel: Step | None = None,
+        on_error: Step | Sequence[Step] | None = None,
+        on_cancel: Step | Sequence[Step] | None = None,
         on_lost_worker: Literal["retry", "cancel"] | None = None,
         properties: Mapping[str, Any] | None = None,
         expiration_delay: Seconds | Literal["never"] | None = None,
@@ -304,13 +304,20 @@ class Workflow(Step):
             "options": options,
             "priority": priority,
             "timeout_ms": None if timeout is None else to_millis(timeout),
-            "on_error": on_error and on_error.wire,
-            "on_cancel": on_cancel and on_cancel.wire,
+            "on_error": _branch(on_error),
+            "on_cancel": _branch(on_cancel),
             "on_lost_worker": on_lost_worker,
             "properties": properties,
         }
         given |= _times(scheduled_at, delay, expires_in, expiration_delay)
         return _members(wire | {name: value for name, value in given.items() if value is not None})
+
+
+def _branch(steps: Step | Sequence[Step] | None) -> Any:
+    """Return the JSON form of a branch: of one step, or of several that run one after the other."""
+    if steps is None or isinstance(steps, Step):
+        return steps and steps.wire
+    return [step.wire for step in steps] or None
 
 
 def start_request(

@@ -196,6 +196,15 @@ async def test_a_failed_workflow_is_retried_from_where_it_failed(app: App) -> No
     assert run.info.retries == 1
 
 
+async def test_a_branch_is_a_step_or_a_list_of_steps(app: App) -> None:
+    run = await app.astart(chain(s(app, "fail")), on_error=[s(app, "add", 1, 1), s(app, "add", 2, 2)], on_cancel=[])
+    with pytest.raises(WorkflowFailed):
+        await run.result(10)
+    assert run.info.on_error is not None
+    assert (run.info.on_error.state, len(run.info.on_error.children)) == ("completed", 2)
+    assert run.info.on_cancel is None
+
+
 async def test_a_workflow_is_cancelled_held_and_found_again(app: App) -> None:
     run = await app.astart(chain(gate("g"), s(app, "add", 1, 1)), delay=0)
     await run.hold()
