@@ -130,6 +130,22 @@ async def test_there_is_one_unfinished_workflow_of_a_definition_a_target_and_par
     await bench.engine.workflows.retry(id)
 
 
+async def test_parameters_that_are_written_differently_are_the_same(bench: Bench) -> None:
+    await bench.engine.definitions.create("d", members(**BODY))
+    first, *same = (
+        b'{"n":1,"list":[1e2,{"x":-0.0}],"text":"1.0"}',
+        b'{"list":[100,{"x":0}],"text":"1.0","n":1.0}',
+        b'{"text":"1.0", "n":10e-1, "list":[100.0,{"x":0}]}',
+    )
+    request = {"definition": msgspec.Raw(b'"d"'), "target": msgspec.Raw(b'"t"')}
+    await bench.engine.workflows.create(request | {"params": msgspec.Raw(first)})
+    for params in same:
+        with pytest.raises(Duplicate):
+            await bench.engine.workflows.create(request | {"params": msgspec.Raw(params)})
+    for other in (b'{"n":1.5}', b'{"n":"1"}', b'{"n":true}'):
+        await bench.engine.workflows.create(request | {"params": msgspec.Raw(other)})
+
+
 async def test_one_of_fifty_gets_the_target(shared_url: str) -> None:
     benches = [Bench(Service(open_database(shared_url)), Clock()) for _ in range(3)]
     await define(benches[0])

@@ -232,8 +232,24 @@ def check_params(definition: Definition, params: bytes) -> None:
 
 
 def target_key(tenant: str, definition: str, target: str, params: bytes) -> str:
-    """Return the uniqueness key of a target: no two unfinished workflows may have the same."""
-    return hashlib.sha256(_encode([tenant, definition, target, read_value(params, "params")])).hexdigest()
+    """Return the uniqueness key of a target: no two unfinished workflows may have the same.
+
+    Parameters that are equal as JSON have the same key, however their numbers are written: 1 and 1.0.
+    """
+    given = _with_plain_numbers(read_value(params, "params"))
+    return hashlib.sha256(_encode([tenant, definition, target, given])).hexdigest()
+
+
+def _with_plain_numbers(value: Any) -> Any:
+    """Return a value in which each whole number is an integer."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {name: _with_plain_numbers(member) for name, member in value.items()}
+        case list():
+            return [_with_plain_numbers(member) for member in value]
+    return value
 
 
 def _canonical(value: Mapping[str, msgspec.Raw] | msgspec.Raw) -> bytes:
