@@ -83,6 +83,10 @@ async def test_a_worker_that_obeys_already_waits(bench: Bench) -> None:
     await bench.engine.fleet.direct("w", "quiet")
     waiting = beat(bench.engine, state="quiet")
     await waits(bench)
+    if waiting.done():  # the news of the order itself came late: that wakes once, and for nothing
+        assert (await waiting).woken
+        waiting = beat(bench.engine, state="quiet")
+        await waits(bench)
     assert not waiting.done()
     waiting.cancel()
 
