@@ -53,7 +53,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield database
         return
     port = free_port()
-    config = uvicorn.Config(Application(Service(open_database(database))), port=port, log_level="critical")
+    application = Application(Service(open_database(database)))
+    config = uvicorn.Config(application, port=port, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
