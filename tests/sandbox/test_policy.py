@@ -363,6 +363,19 @@ def test_code_that_uses_what_is_missing_is_refused_when_it_is_saved(name: str) -
         read_code(msgspec.json.encode({"body": f"def body(job):\n    return [{name}() for x in job]"}))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def body(job):\n    nonlocal x",
+        "def body(job):\n    x = 1\n    global x",
+        "def body(job, job): pass",
+    ],
+)
+def test_names_that_python_refuses_are_refused_when_they_are_saved(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="not valid Python"):
+        read_code(msgspec.json.encode({"body": source}))
+
+
 def test_own_names_may_be_those_of_missing_functions() -> None:
     source = "from json import loads as eval\ndef dir(x): return x\ndef body(job, vars):\n    return dir(eval(vars))"
     assert read_code(msgspec.json.encode({"body": source})).body == source

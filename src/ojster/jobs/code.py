@@ -84,11 +84,12 @@ def read_code(raw: bytes | msgspec.Raw) -> Code:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code.body, "<body>")
+            names = _global_names(code.body)
     except SyntaxError as error:
         raise _wrong(f"the body is not valid Python: {error.msg} (line {error.lineno})") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise _wrong(f"the body cannot be read: {error}") from None
-    if missing := sorted(_global_names(code.body) & UNAVAILABLE):
+    if missing := sorted(names & UNAVAILABLE):
         raise _wrong(f"{missing[0]!r} is not available to code; docs/node-workflow.md lists what is")
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "body"]
     if len(found) != 1:
