@@ -95,6 +95,8 @@ class JobContext:
         self._extend = extend
         self._loop = loop
         self._stopped = threading.Event()
+        self.thread_ended: asyncio.Event | None = None
+        """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
         self.appended: list[bytes] = []
         """Steps that the job appends to its workflow, as JSON."""
         self.changes: Changes | None = None

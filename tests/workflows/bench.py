@@ -9,7 +9,7 @@ import msgspec
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.jobs.failure import Failure
-from ojster.jobs.messages import Acknowledgement, FailureReport
+from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.scope import accepted
 from ojster.service import Service
 from ojster.workflows.info import StepInfo, WorkflowInfo
@@ -72,6 +72,10 @@ class WorkflowBench(Bench):
         """Fail a job with an error that is not retryable."""
         report = FailureReport(job.id, Failure("Boom", "it went wrong", retryable=False), job.worker_id, job.attempt)
         return accepted((await self.engine.jobs.fail([report]))[0])
+
+    async def confirm(self, *jobs: Job) -> None:
+        """Say, as a worker, that attempts have stopped that were ended from outside."""
+        await self.engine.jobs.release([Release(job.id, job.worker_id, job.attempt) for job in jobs])
 
     async def grow(self, job: Job, *steps: dict[str, Any]) -> Job:
         """Complete a job that adds steps."""

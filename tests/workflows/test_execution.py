@@ -383,6 +383,8 @@ async def test_a_workflow_ends_when_its_time_is_up(flow: WorkflowBench) -> None:
     assert await flow.state() == "running"
     await flow.run_due(1)
     assert (await flow.find(one)).state == "cancelled"
+    assert await flow.work() == []
+    await flow.confirm(one)
     assert await flow.work() == ["clean"]
     info = await flow.look()
     assert info.error is not None

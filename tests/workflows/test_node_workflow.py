@@ -427,8 +427,10 @@ async def test_032_and_033_a_requeued_job_resumes_at_its_step(runner: Runner) ->
 
 async def test_034_a_job_that_takes_longer_than_it_may_fails(runner: Runner) -> None:
     await runner.start(code(OK), code(OK), timeout=3)
-    assert await runner.claim() is not None
+    job = await runner.claim()
+    assert job is not None
     await runner.run_due(4)
+    await runner.engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
     info = await runner.engine.workflows.show(runner.id)
     assert (info.state, info.error and info.error.code) == ("failed", "workflow_timeout")
 

@@ -379,8 +379,13 @@ async def test_s49_aborting_takes_all_that_is_inside_but_what_has_completed(flow
     states = await flow.states()
     assert states.pop("0.0") == "completed"
     assert states.pop("1") == "active"
+    assert states.pop("0.1.0") == "active", "its worker is told, and has not confirmed that it has stopped"
+    assert (await flow.step("0.1.0")).stopping
+    assert (await flow.find(b)).state == "cancelled"
+    await flow.confirm(b)
+    states = await flow.states()
+    assert (states.pop("0.0"), states.pop("1")) == ("completed", "active")
     assert set(states.values()) == {"cancelled"}
-    assert (await flow.find(b)).state == "cancelled", "its worker learns of it with the next heartbeat"
     await flow.ack(jobs["x"])
     assert await flow.state() == "cancelled"
 

@@ -170,9 +170,10 @@ async def test_a_workflow_is_cancelled_with_its_active_jobs(http: Http, flow: Wo
         ("cancel", {"0": "cancelled", "1": "cancelled"}),
     ):
         await flow.create(chain(job("a"), job("b")))
-        await flow.take()
+        (one,) = await flow.take()
         answer = await http("DELETE", f"/ojs/v1/workflows/{flow.id}", params={"active": active})
         assert answer.json()["workflow"]["state"] == "cancelled"
+        await flow.confirm(*([one] if active == "cancel" else []))
         assert await flow.states() == states
     await flow.create(chain(job("a"), job("b")))
     assert (await http("DELETE", f"/ojs/v1/workflows/{flow.id}", params={"active": "kill"})).status_code == 400

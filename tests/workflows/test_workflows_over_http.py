@@ -123,6 +123,8 @@ async def test_a_workflow_is_held_released_and_retried_over_http(http: Http) -> 
     old = (await http("GET", f"/ojs/v1/jobs/{job['id']}")).json()["job"]
     assert old["superseded_by"] == again["id"]
     await http("POST", f"{base}/steps/0/cancel")
+    late = await http("POST", "/ojs/v1/workers/nack", {"job_id": again["id"], "error": error})
+    assert late.status_code == 409
     assert (await get(http, made["id"]))["state"] == "cancelled"
 
 

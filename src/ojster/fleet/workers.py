@@ -16,6 +16,7 @@ from ojster.core.job import Job
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.requirements import read_provided
+from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.leases import lease_end
@@ -251,6 +252,7 @@ def leave(tx: Transaction, leaves: Sequence[Leave]) -> list[None]:
             _lose_worker(tx, worker_id)
             continue
         release_jobs_of(tx, worker_id)
+        confirm_ends_of_worker(tx, worker_id)
         _forget(tx, worker_id, "shutdown")
     settle(tx)
     return [None for _ in leaves]
@@ -290,6 +292,7 @@ def _lose_worker(tx: Transaction, worker_id: str) -> None:
     lock_with(tx, held)
     for job in held:
         fail_lost_attempt(tx, job, failure)
+    confirm_ends_of_worker(tx, worker_id)
     settle(tx)
     _forget(tx, worker_id, "error", "its heartbeats stopped")
 

@@ -12,8 +12,9 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import OjsterError, PayloadTooLarge, Unsupported
 from ojster.core.job import Job
 from ojster.core.states import JobState
+from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import life, lock_with, settle
-from ojster.jobs.leases import refusal_of
+from ojster.jobs.leases import LeaseReport, refusal_of
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, FailureReport, Release
 from ojster.jobs.progress import complete_progress
 from ojster.jobs.transitions import (
@@ -50,6 +51,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
                 refusal = refusal or check(tx, job, ack)
         if job is None or refusal is not None:
             assert refusal is not None
+            _hear(tx, job, ack)
             results.append(refusal)
             continue
         result = ack.result
@@ -78,6 +80,14 @@ def _carry_out(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:
     return next((result for result in stored if result is not None), ack.result)
 
 
+def _hear(tx: Transaction, job: Job | None, report: LeaseReport) -> None:
+    """Take a report that comes too late as the confirmation that the attempt has stopped."""
+    if job is None or job.node is None or report.attempt not in (None, job.attempt):
+        return
+    if report.worker_id in (None, job.worker_id):
+        confirm_ends(tx, [job])
+
+
 def _refuse_end(tx: Transaction, job: Job, word: EndOfAttempt) -> OjsterError | None:
     return next((refusal for refuse in life(tx).refuse_end if (refusal := refuse(tx, job, word))), None)
 
@@ -96,6 +106,7 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
     for report in reports:
         job = jobs.get(report.job_id)
         if refusal := refusal_of(job, report):
+            _hear(tx, job, report)
             results.append(refusal)
             continue
         assert job is not None
@@ -119,6 +130,7 @@ def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterEr
     for place, item in enumerate(releases):
         job = jobs.get(item.job_id)
         if refusal := refusal_of(job, item):
+            _hear(tx, job, item)
             results.append(refusal)
             continue
         assert job is not None

@@ -87,7 +87,7 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
         timeout = job.timeout or tx.settings.default_timeout
         if timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
             failure = Failure("timeout", f"The job ran longer than {timeout / 1e6:g} seconds.", code="timeout")
-            fail_attempt(tx, job, failure)
+            fail_attempt(tx, job, failure, running=True)
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
             failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")

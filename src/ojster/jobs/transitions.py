@@ -14,6 +14,7 @@ from typing import Final
 from ojster.core.job import Job
 from ojster.core.reacts import KEPT
 from ojster.core.states import FINISHED, JobState
+from ojster.jobs.ending_attempts import await_confirmation
 from ojster.jobs.expiration import delay_of, kept_until
 from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
@@ -53,10 +54,13 @@ class ChangedJob:
         self.before = before
 
 
-def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bool = False) -> None:
+def fail_attempt(
+    tx: Transaction, job: Job, failure: Failure, *, immediately: bool = False, running: bool = False
+) -> None:
     """Fail the attempt of an active job: retry, discard or dead-letter it, by its retry policy and the handler's error.
 
-    With ``immediately``, a retry skips the backoff, as after a lost worker.
+    With ``immediately``, a retry skips the backoff, as after a lost worker. With ``running``, its worker may still run
+    it: see ``end``.
     """
     tx.envelopes([job])
     policy = retry_policy(job)
@@ -85,7 +89,7 @@ def fail_attempt(tx: Transaction, job: Job, failure: Failure, *, immediately: bo
     if verdict != Verdict.RETRY and job.reacts and job.attempt >= job.max_attempts:  # otherwise the error is final
         delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
     if verdict != Verdict.RETRY and delayed is None:
-        finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER)
+        finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER, running=running)
         last = {"total_attempts": job.attempt, "last_error": error}
         tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead), **last)
         if job.dead:
@@ -187,40 +191,48 @@ def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
         job.due_at = kept_until(tx.now, delay_of(job.envelope))
 
 
-def cancel_job(tx: Transaction, job: Job) -> None:
-    """Cancel an unfinished job. Its worker is told at once, by the answer to its waiting heartbeat."""
-    cancel_jobs(tx, [job])
+def cancel_job(tx: Transaction, job: Job, *, by_itself: bool = False) -> None:
+    """Cancel an unfinished job: see ``cancel_jobs``."""
+    cancel_jobs(tx, [job], by_themselves=by_itself)
 
 
-def cancel_jobs(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Cancel unfinished jobs. Their workers are told at once, by the answers to their waiting heartbeats."""
+def cancel_jobs(tx: Transaction, jobs: Sequence[Job], *, by_themselves: bool = False) -> None:
+    """Cancel unfinished jobs. Their workers are told at once, by the answers to their waiting heartbeats.
+
+    With ``by_themselves``, the workers that run the jobs report it, so that they run no longer.
+    """
     for job in jobs:
         before = job.state
-        end(tx, job, JobState.CANCELLED)
+        end(tx, job, JobState.CANCELLED, running=before == JobState.ACTIVE and not by_themselves)
         tx.emit("job.cancelled", job, previous_state=before)
     write_states(tx, jobs)
 
 
-def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
+def finish(tx: Transaction, job: Job, state: JobState, *, dead: bool = False, running: bool = False) -> None:
     """Move a job to a terminal state other than ``completed``, and write its row."""
-    end(tx, job, state, dead=dead)
+    end(tx, job, state, dead=dead, running=running)
     write_states(tx, [job])
 
 
-def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False) -> None:
-    """Do the same as ``finish`` without writing the row: the caller writes several at once with ``write_states``."""
+def end(tx: Transaction, job: Job, state: JobState, *, dead: bool = False, running: bool = False) -> None:
+    """Do the same as ``finish`` without writing the row: the caller writes several at once with ``write_states``.
+
+    With ``running``, the worker may still run the attempt: a workflow waits for its confirmation before it goes on.
+    """
     assert state in FINISHED
-    if job.state == JobState.ACTIVE and state == JobState.CANCELLED and job.worker_id is not None:
+    if running and job.worker_id is not None:
         tx.effects.told_workers[job.worker_id] = None
     free(tx, [job])
     tx.move(job, state.value)
+    if running and job.node is not None:
+        await_confirmation(tx, job)
     job.finished_at = tx.now
     job.due_at = None
     if job.reacts & KEPT:
         set_expiry(tx, [job])
     job.dead = int(dead)
     tx.effects.finished.append(job.id)
-    if job.node is not None:
+    if job.node is not None and not running:
         tx.effects.ended.append(job)
 
 

@@ -157,16 +157,18 @@ class Executor:
         except asyncio.CancelledError:
             context.stop()
             if not future.cancel() and not future.done():
-                self._abandon(future)
+                self._abandon(future, context)
             raise
 
-    def _abandon(self, future: concurrent.futures.Future[Any]) -> None:
+    def _abandon(self, future: concurrent.futures.Future[Any], context: JobContext) -> None:
         """Count a thread that still runs although its job has ended. It occupies a slot until it ends."""
         self.abandoned += 1
         loop = asyncio.get_running_loop()
+        thread_ended = context.thread_ended = asyncio.Event()
 
         def ended() -> None:
             self.abandoned -= 1
+            thread_ended.set()
             self._on_room()
 
         def report(_: object) -> None:

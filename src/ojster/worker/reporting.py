@@ -115,9 +115,10 @@ class Reporter:
                 pause = min(pause * 2, LONGEST_PAUSE)
         refused = [pair for pair in zip(items, results, strict=True) if isinstance(pair[1], OjsterError)]
         for item, refusal in refused:
-            timed_out = isinstance(item, FailureReport) and item.failure.code == "timeout"  # the server saw it, too
+            # The server ends attempts itself at their timeout, and a late release confirms the end of one.
+            is_usual = isinstance(item, Release) or (isinstance(item, FailureReport) and item.failure.code == "timeout")
             log.log(
-                logging.DEBUG if timed_out else logging.WARNING,
+                logging.DEBUG if is_usual else logging.WARNING,
                 "the outcome of job %s was rejected: %s",
                 item.job_id,
                 refusal,

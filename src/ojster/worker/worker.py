@@ -14,17 +14,14 @@ import random
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from ojster.app import App
 from ojster.client.interface import Client
 from ojster.context import JobContext
-from ojster.core.errors import (
-    BackendError,
-    BackendUnavailable,
-    OjsterError,
-)
+from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.fleet.requirements import read_provided
@@ -42,6 +39,7 @@ from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
 from ojster.worker.reporting import LONGEST_PAUSE, Reporter
+from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
 
 log = logging.getLogger(__name__)
@@ -174,6 +172,7 @@ class Worker:
         self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
         """Running attempts. A job can be in it twice: its lease expired, and it was fetched again meanwhile."""
         self._reporter = Reporter(self.id, self.lease)
+        self._stopping = Stopping(self.id)
         self._endings: list[Ending] = []
         self._reports: set[asyncio.Task[None]] = set()
         self._reporting_soon = False
@@ -286,8 +285,8 @@ class Worker:
             await self._work(client, until_empty)
             await self._finish_or_hand_back(client)
         finally:
-            beating.cancel()
-            registering.cancel()
+            for helper in (beating, registering, self._stopping):
+                helper.cancel()
             left = list(self._active.values())
             for task, context in left:
                 context.stop()
@@ -381,7 +380,7 @@ class Worker:
             log.exception("cannot run job %s", context.id)
             ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
         if ending is not None:
-            self._tell(client, ending)
+            self._stopping.tell_when_stopped(context, ending, partial(self._tell, client))
         if self.on_end is not None:
             self.on_end(context.job, ending, time.perf_counter() - started)
 
@@ -462,8 +461,7 @@ class Worker:
             if context.cancelled:
                 continue
             log.info("stopping job %s: it was cancelled, or its lease was lost", job_id)
-            context.stop()
-            task.cancel()
+            self._stopping.stop(task, context, partial(self._tell, client))
         match pulse.directive:
             case "quiet" if self.state == "running":
                 self._become("quiet")

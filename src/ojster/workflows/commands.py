@@ -480,8 +480,8 @@ def _line(step: StepInfo) -> Text:
     if step.progress is not msgspec.UNSET:
         progress = msgspec.json.decode(step.progress)
         line.append(f" {progress.get('progress', 0):.0%} {progress.get('message') or ''}", style="yellow")
-    if step.on_hold:
-        line.append("  suspended", style="magenta")
+    if step.on_hold or step.stopping:
+        line.append("  suspended" if step.on_hold else "  stopping", style="magenta")
     if step.state == "blocked":
         line.append(f"  approve or reject {step.path}", style="magenta")
     if step.error is not msgspec.UNSET and step.state == "failed":

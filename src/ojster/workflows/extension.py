@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.claim_policy import NO_OBSTACLES, ClaimPolicy, Obstacles
+from ojster.jobs.ending_attempts import confirm_overdue_ends, forget_ends
 from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, Release
 from ojster.jobs.new_job import NewJob
@@ -52,8 +53,11 @@ class WorkflowExtension(Extension):
         advance(tx)
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
-        """Start and end workflows that are due."""
-        return Due(*process_due_workflows(tx))
+        """Start and end workflows that are due; let those go on whose workers have not confirmed the end of a step."""
+        next_end, more_ends = confirm_overdue_ends(tx)
+        advance(tx)
+        next_due, more = process_due_workflows(tx)
+        return Due(min((at for at in (next_end, next_due) if at is not None), default=None), more or more_ends)
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End a suspension that is due."""
@@ -72,6 +76,7 @@ class WorkflowExtension(Extension):
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete notes, inputs and resumptions of jobs."""
+        forget_ends(tx, jobs)
         for table in ("resumptions", "notes", "job_inputs"):
             tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in jobs])
 

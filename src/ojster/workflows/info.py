@@ -59,6 +59,9 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
         Whether it needs an approval, whether it has one, and its reviews.
     on_hold:
         Whether its job is suspended until it is resumed; false by default.
+    stopping:
+        Whether its job was cancelled or has exceeded its timeout, and its worker has not confirmed yet that it has
+        stopped; false by default.
     superseded_job_ids:
         Its jobs from before it was retried, the oldest first.
     outcome:
@@ -102,6 +105,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     manual: bool = False
     approved: bool = False
     on_hold: bool = False
+    stopping: bool = False
     reviews: list[ReviewInfo] = []
     superseded_job_ids: list[str] = []
     outcome: Outcome | None = None

@@ -38,7 +38,7 @@ def rerun(tx: Transaction, job: Job) -> None:
     Its workflow then fails, too, and runs its ``on_error`` branch.
     """
     if job.node is not None and stopped_nodes(tx, [job.node]):
-        cancel_job(tx, job)
+        cancel_job(tx, job, by_itself=True)
         return
     try:
         with tx.savepoint():
@@ -141,6 +141,6 @@ def _end(graph: Graph, workflow: Workflow, job: Job) -> None:
     main, *branches = graph.children(graph.nodes[workflow.root])
     for branch in branches:
         run.end(branch, NodeState.SKIPPED)
-    cancel_job(graph.tx, job)
+    cancel_job(graph.tx, job, by_itself=True)
     abort(run, workflow, main, NodeState.CANCELLED, _RETRIED, active_too=True)
     run.go()

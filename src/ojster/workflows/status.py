@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import OjsterError
+from ojster.core.states import FINISHED
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.queries import no_workflow
@@ -51,7 +52,8 @@ WaitingFor = Literal["gate", "form", "delay", "suspension"]
 class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step in progress: its job is active, enqueued, or suspended until it is resumed or ``deadline`` has passed.
 
-    A gate, or another step that needs an approval, is ``blocked`` and has no job yet.
+    A gate, or another step that needs an approval, is ``blocked`` and has no job yet. A step is ``stopping`` while its
+    job has been cancelled or has exceeded its timeout, but its worker has not confirmed that it has stopped.
     """
 
     name: str
@@ -196,11 +198,12 @@ def _current(row: _Row, path: str) -> StepInProgress:
     if row.state == NodeState.BLOCKED:
         return StepInProgress(row.name or row.job_type or row.kind, path, None, "blocked", 0, "gate")
     waits = row.job_state == "pending" and row.hold is not None
+    state = "stopping" if row.job_state in FINISHED else row.job_state or ""
     return StepInProgress(
         name=row.name or row.job_type or row.kind,
         path=path,
         job_id=str(row.job_id),
-        state="waiting" if waits else row.job_state or "",
+        state="waiting" if waits else state,
         attempt=row.attempt or 0,
         waiting_for=_waiting_for(row) if waits else None,
         worker_id=None if row.worker_id is None else called(row.worker_id),

@@ -23,7 +23,7 @@ def stop_steps(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     stopped = set()
     for job in jobs:
         if job.node in given_up:
-            cancel_job(tx, job)
+            cancel_job(tx, job, by_itself=True)
             stopped.add(job.id)
         elif job.node is not None and job.node >> NODE_BITS in held:
             put_off(tx, job)

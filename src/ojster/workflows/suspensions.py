@@ -102,7 +102,7 @@ def suspend_job(tx: Transaction, job: Job, *, again: bool, deadline: int | None)
         End of the suspension, in microseconds since the epoch; ``None``: no deadline.
     """
     if job.node is not None and stopped_nodes(tx, [job.node]):
-        cancel_job(tx, job)
+        cancel_job(tx, job, by_itself=True)
         return
     free(tx, [job])
     for tally in tx.tallies_of(job):

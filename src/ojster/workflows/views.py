@@ -12,6 +12,7 @@ from ojster.core.durations import HOUR
 from ojster.core.ids import is_workflow_id
 from ojster.core.job import NODE_BITS
 from ojster.core.outcome import SKIPPED, Outcome, outcome_of
+from ojster.core.states import FINISHED
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
@@ -328,7 +329,8 @@ class _View:
         if started_at is not None:
             shown.started_at = format_timestamp(started_at)
         if node.state == NodeState.STARTED:
-            shown.state = "active" if state == "active" else "pending"
+            shown.state = "active" if state == "active" or state in FINISHED else "pending"
+            shown.stopping = state in FINISHED
             shown.on_hold = state == "pending" and hold in ("complete", "again")
         if hold == SKIPPED and node.state == NodeState.COMPLETED:
             shown.outcome = Outcome.SKIPPED
