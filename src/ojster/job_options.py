@@ -224,6 +224,7 @@ class JobOptionsDict(TypedDict, total=False):
     queue: str | None
     priority: int | None
     timeout: Seconds | None
+    total_timeout: Seconds | None
     retry: Retry | int | Mapping[str, Any] | None
     unique: Unique | Mapping[str, Any] | None
     rate_limit: RateLimit | Mapping[str, Any] | None
@@ -255,6 +256,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         Priority, from -100 to 100; jobs with a higher priority run first. The server's default is 0.
     timeout:
         Maximum run time of an attempt, in seconds or as a ``timedelta``.
+    total_timeout:
+        Maximum time from the creation of the job to its completion, with all attempts and the waits between them.
     retry:
         Retry policy: a ``Retry``, a maximum number of attempts, or a policy of ojs-retry.
     unique:
@@ -299,6 +302,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     priority: int | None = None
     timeout: Seconds | None = None
+    total_timeout: Seconds | None = None
     retry: Retry | int | Mapping[str, Any] | None = None
     unique: Unique | Mapping[str, Any] | None = None
     rate_limit: RateLimit | Mapping[str, Any] | None = None
@@ -359,6 +363,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 queue=self.queue,
                 priority=self.priority,
                 timeout_ms=None if self.timeout is None else to_millis(self.timeout),
+                total_timeout_ms=None if self.total_timeout is None else to_millis(self.total_timeout),
                 scheduled_at=scheduled_at,
                 expires_at=expires_at,
                 tags=self.tags,

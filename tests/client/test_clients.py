@@ -202,6 +202,14 @@ async def test_queues_and_workers(client: Client) -> None:
     assert [(queue.name, queue.paused_at is None) for queue in await client.queues.all()] == [("q", False)]
     assert (await client.queues.resume("q")).paused_at is None
     assert (await client.queues.statistics("q")).counts["available"] == 1
+    assert (await client.queues.create("new")).name == "new"
+    with pytest.raises(Conflict, match="exists"):
+        await client.queues.create("new")
+    with pytest.raises(InvalidRequest, match="target_queue"):
+        await client.queues.delete("q", "move")
+    assert await client.queues.delete("q", "move", "new") == 1
+    with pytest.raises(NotFound):
+        await client.queues.delete("q")
     await client.fleet.beat(Heartbeat("w", hostname="h", pid=7, queues=("q",), labels=("x",), concurrency=3))
     assert (await client.fleet.direct("w", "quiet")).directive == "quiet"
     (worker,) = await client.fleet.all()

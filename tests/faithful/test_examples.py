@@ -18,7 +18,7 @@ NO_TEMPLATE = "the body stands in another block"
 NO_REQUEST = "a request to others, or what an answer shows"
 WRONG = "the document shows a request that is to be refused"
 NO_UUID = "ojs-core requires a UUIDv7"
-CONFIGURED_ELSEWHERE = "queues are configured with /admin/queues/{name}/config, and are not deleted"
+NO_SUCH_SETTING = "default_timeout, dead_letter_queue and policies for all queues are not settings of a queue"
 
 EXCEPTIONS: Final[dict[str, str]] = {
     "ojs-admin-api:431": NO_TEMPLATE,
@@ -42,12 +42,9 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "ojs-payload-limits:187": "a compressed body, which is not shown",
     "ojs-progress:341": NO_REQUEST,
     "ojs-progress:541": NO_UUID,
-    "ojs-queue-config:152": CONFIGURED_ELSEWHERE,
-    "ojs-queue-config:180": CONFIGURED_ELSEWHERE,
-    "ojs-queue-config:265": CONFIGURED_ELSEWHERE,
-    "ojs-queue-config:359": CONFIGURED_ELSEWHERE,
-    "ojs-queue-config:443": CONFIGURED_ELSEWHERE,
-    "ojs-queue-config:612": CONFIGURED_ELSEWHERE,
+    "ojs-queue-config:152": NO_SUCH_SETTING,
+    "ojs-queue-config:265": NO_SUCH_SETTING,
+    "ojs-queue-config:359": NO_SUCH_SETTING,
     "ojs-schema-registry:461": WRONG,
     "ojs-security:557": "a job without a type",
     "ojs-security:601": "a job without a type",

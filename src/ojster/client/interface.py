@@ -31,6 +31,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Relea
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
 from ojster.queues.queues import Queue, QueueStatistics
+from ojster.queues.wire import DeletionStrategy
 from ojster.schedules.cron import Cron
 from ojster.workflows.definition import Definition
 from ojster.workflows.definitions import Deletion, Named
@@ -200,6 +201,12 @@ class QueueCalls(Protocol):
 
     async def resume(self, name: str) -> Queue:
         """Resume a paused queue."""
+
+    async def create(self, name: str) -> Queue:
+        """Create a queue."""
+
+    async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
+        """Delete a queue; return the number of waiting jobs that were discarded, or moved to ``target``."""
 
 
 class FleetCalls(Protocol):

@@ -160,6 +160,16 @@ class ResourcesRefused(InvalidRequest):
     status = 422
 
 
+class JobTypeNotAllowed(InvalidRequest):
+    """The queue of a job takes only other job types.
+
+    Spec: ojs-queue-config 6.5
+    """
+
+    code = "job_type_not_allowed"
+    status = 422
+
+
 class InvalidWorkflow(InvalidRequest):
     """A workflow is invalid; ``validation_errors`` in the details lists each violation and its place.
 

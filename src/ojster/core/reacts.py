@@ -21,5 +21,11 @@ SKIPS: Final = 1 << 18
 LOOKUP_BIT: Final = 1 << 19
 """The arguments of the job hold lookups, which are resolved when it is handed out."""
 
+ENQUEUE_TTL: Final = 1 << 20
+"""Bit of a job's ``reacts``: its ``expires_at`` holds until its first start."""
+
+TOTAL_TIMEOUT: Final = 1 << 21
+"""Bit of a job's ``reacts``: its total time is limited, so that a running attempt may be ended, too."""
+
 KEPT: Final = 1 << 16
 """The job sets its own retention."""

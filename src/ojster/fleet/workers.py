@@ -151,7 +151,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
             job = None
         if job is not None and job.state == "active" and job.worker_id in (None, one.worker_id):
             lease = one.lease or tx.settings.default_lease
-            job.due_at = lease_end(job, now, lease, tx.settings.default_timeout)
+            job.due_at = lease_end(tx, job, lease)
             tx.expect(job.due_at)
             rows.append((job.due_at, job.seq))
             pulse.extended.append(id)

@@ -13,10 +13,12 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ojster.core.job import Job
+from ojster.core.reacts import ENQUEUE_TTL
 from ojster.core.tenant import NOBODY, called
 from ojster.jobs.available import next_plain
 from ojster.jobs.checkpoints import give_checkpoints
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Share
+from ojster.jobs.deadlines import end_waits
 from ojster.jobs.extension import life
 from ojster.jobs.leases import lease_end
 from ojster.jobs.progress import clear_progress
@@ -203,7 +205,7 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         job.attempt += 1
         job.started_at = now
         job.worker_id = request.worker_id
-        due = lease_end(job, now, request.lease or settings.default_lease, settings.default_timeout)
+        due = lease_end(tx, job, request.lease or settings.default_lease)
         job.due_at = due
         tx.expect(due)
         tx.make_taken(job)
@@ -217,6 +219,8 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
 def _hand_out(tx: Transaction, started: list[Job]) -> None:
     """Write that jobs are active, and give them what their handlers need."""
     tx.start_jobs(started)
+    if limited := [job for job in started if job.reacts & ENQUEUE_TTL]:
+        end_waits(tx, limited)
     give_checkpoints(tx, started)
     if again := [job for job in started if job.progress is not None]:
         clear_progress(tx, again)

@@ -37,6 +37,8 @@ class Failure(msgspec.Struct, frozen=True):
     details: dict[str, Any] | None = None
     backtrace: tuple[str, ...] = ()
     rate_limit_until: str | None = None
+    facts: dict[str, Any] | None = None
+    """Members beside those of every error, such as ``limit_seconds`` of a timeout."""
 
     def to_history(self, attempt: int, now: int) -> dict[str, Any]:
         """Return the failure as an entry of the job's ``errors``."""
@@ -49,6 +51,8 @@ class Failure(msgspec.Struct, frozen=True):
             "occurred_at": at,
             "timestamp": at,
         }
+        if self.facts:
+            entry |= self.facts
         if self.details:
             entry["details"] = self.details
         if self.backtrace:

@@ -10,6 +10,7 @@ import msgspec
 from ojster.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.reacts import ENQUEUE_TTL, TOTAL_TIMEOUT
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.new_job import read_job
@@ -237,8 +238,12 @@ def _run_again(tx: Transaction, job: Job) -> None:
     job.dead = 0
     job.hold = None
     job.expires_at = None
+    job.reacts &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT)
     make_available(tx, [job])
-    tx.execute("UPDATE jobs SET started_at = NULL, expires_at = NULL WHERE seq = :seq", {"seq": job.seq})
+    tx.execute(
+        "UPDATE jobs SET started_at = NULL, expires_at = NULL, reacts = :reacts WHERE seq = :seq",
+        {"seq": job.seq, "reacts": job.reacts},
+    )
     job.started_at = None
 
 

@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.errors import Conflict, OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import called
+from ojster.jobs.deadlines import timeout_failure, total_deadline
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job
@@ -85,8 +86,12 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Fail the attempts of due active jobs: the job has exceeded its timeout, or its lease has expired."""
     for job in jobs:
         timeout = job.timeout or tx.settings.default_timeout
-        if timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
-            failure = Failure("timeout", f"The job ran longer than {timeout / 1e6:g} seconds.", code="timeout")
+        deadline = total_deadline(tx, job)
+        if deadline is not None and tx.now >= deadline:
+            failure = timeout_failure("total", deadline - job.created_at, tx.now - job.created_at)
+            fail_attempt(tx, job, failure, running=True)
+        elif timeout is not None and job.started_at is not None and tx.now >= job.started_at + timeout:
+            failure = timeout_failure("execution", timeout, tx.now - job.started_at)
             fail_attempt(tx, job, failure, running=True)
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
@@ -94,10 +99,12 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
             fail_lost_attempt(tx, job, failure)
 
 
-def lease_end(job: Job, now: int, lease: int, default_timeout: int | None) -> int:
-    """Return when the lease of an active job expires: the end of the lease or of the timeout, whichever is first."""
-    end = now + (job.lease or lease)
-    timeout = job.timeout or default_timeout
+def lease_end(tx: Transaction, job: Job, lease: int) -> int:
+    """Return when the lease of an active job expires: the end of the lease or of a timeout, whichever is first."""
+    end = tx.now + (job.lease or lease)
+    timeout = job.timeout or tx.settings.default_timeout
     if timeout is not None and job.started_at is not None:
         end = min(end, job.started_at + timeout)
+    if job.reacts and (deadline := total_deadline(tx, job)) is not None:
+        end = min(end, deadline)
     return end

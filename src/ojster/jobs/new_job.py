@@ -19,6 +19,7 @@ from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.events.channel import Notify
 from ojster.jobs.capability_attributes import read_attributes
+from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.names import VERSION_PATTERN, kind, read_type, string
 from ojster.jobs.options import JobOptions
 from ojster.jobs.options_wire import options_of
@@ -149,6 +150,7 @@ def read_job(
         options = options_of(options_raw, members)
     scheduled_at = None if options.scheduled_at is None else options.scheduled_at.at(now)
     expires_at = None if options.expires_at is None else options.expires_at.at(now)
+    latest_start, deadline_bits = deadlines_of(options, expires_at, now)
     envelope = b'{"specversion":"1.0","id":"%b","type":"%b","args":%b,"meta":%b%b%b%b}' % (
         id.encode(),
         type.encode(),
@@ -173,7 +175,7 @@ def read_job(
         id_is_given=given_id is not None,
         pending=options.pending,
         scheduled_at=scheduled_at,
-        expires_at=expires_at,
+        expires_at=latest_start,
         timeout=attributes.timeout or options.timeout,
         lease=options.lease,
         unique=options.unique,
@@ -184,7 +186,7 @@ def read_job(
         version=members.get("version"),
         needs=attributes.needs,
         agent=attributes.agent,
-        reacts=attributes.reacts,
+        reacts=attributes.reacts | deadline_bits,
         wait=attributes.wait,
         notices=attributes.notices,
     )

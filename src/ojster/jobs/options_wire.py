@@ -31,6 +31,12 @@ class OptionsBody(Struct, omit_defaults=True):
     priority: Annotated[int, Meta(ge=PRIORITIES[0], le=PRIORITIES[-1])] | None = None
     timeout: Annotated[int, Meta(ge=0, description="In seconds.")] | None = None
     timeout_ms: Milliseconds | None = None
+    total_timeout: (
+        Annotated[int, Meta(ge=0, description="Longest time from creation to completion, in seconds.")] | None
+    ) = None
+    total_timeout_ms: Milliseconds | None = None
+    enqueue_ttl: Annotated[int, Meta(ge=0, description="Longest wait for the first start, in seconds.")] | None = None
+    enqueue_ttl_ms: Milliseconds | None = None
     visibility_timeout: (
         Annotated[int | str, Meta(description="In seconds, or an ISO 8601 duration such as PT30S.")] | None
     ) = None
@@ -108,6 +114,10 @@ def _read_options(raw: bytes) -> JobOptions:
         for name in (
             "timeout",
             "timeout_ms",
+            "total_timeout",
+            "total_timeout_ms",
+            "enqueue_ttl",
+            "enqueue_ttl_ms",
             "retry",
             "unique",
             "tags",
@@ -135,6 +145,8 @@ def _read_options(raw: bytes) -> JobOptions:
         queue=_queue(given.get("queue", DEFAULT_QUEUE)),
         priority=_priority(given.get("priority", 0)),
         timeout=read_span(given, "timeout"),
+        total_timeout=read_span(given, "total_timeout"),
+        enqueue_ttl=read_span(given, "enqueue_ttl"),
         lease=read_span(given, "visibility_timeout"),
         scheduled_at=scheduled_at,
         expires_at=expires_at,

@@ -60,7 +60,7 @@ def report(tx: Transaction, items: Sequence[Progress]) -> list[Job | OjsterError
         fraction = known if item.fraction is None else max(item.fraction, known or 0.0)
         data = UNSET if item.data is None else msgspec.Raw(item.data)
         job.progress = _encode(ProgressState(fraction, item.message, format_timestamp(tx.now), data))
-        extended = lease_end(job, tx.now, tx.settings.default_lease, tx.settings.default_timeout)
+        extended = lease_end(tx, job, tx.settings.default_lease)
         job.due_at = max(job.due_at or 0, extended)
         tx.expect(job.due_at)
         rows.append((job.progress, job.due_at, job.seq))

@@ -112,4 +112,9 @@ def judge(
     final = (retryable is False and code != "RETRY") or not FINAL_ERRORS.isdisjoint((code, error_type))
     if attempt < max_attempts and not final and not policy.forbids(error_type):
         return Verdict.RETRY
+    return exhausted(policy)
+
+
+def exhausted(policy: RetryPolicy) -> Verdict:
+    """Return what happens to a job that gets no further attempt."""
     return Verdict.DEAD_LETTER if policy.on_exhaustion == "dead_letter" else Verdict.DISCARD

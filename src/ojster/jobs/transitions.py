@@ -14,12 +14,13 @@ from typing import Final
 from ojster.core.job import Job
 from ojster.core.reacts import KEPT
 from ojster.core.states import FINISHED, JobState
+from ojster.jobs.deadlines import TOTAL_TIMEOUT_ERROR, total_deadline
 from ojster.jobs.ending_attempts import await_confirmation
 from ojster.jobs.expiration import delay_of, kept_until
 from ojster.jobs.extension import life
 from ojster.jobs.failure import Failure, append_failure, clean
 from ojster.jobs.job_json import retry_policy
-from ojster.jobs.retry import Verdict, judge
+from ojster.jobs.retry import RetryPolicy, Verdict, exhausted, judge
 from ojster.storage.transaction import ColumnType, Transaction
 
 _STATE_COLUMNS: Final[dict[str, ColumnType]] = {
@@ -64,18 +65,10 @@ def fail_attempt(
     """
     tx.envelopes([job])
     policy = retry_policy(job)
-    verdict = judge(
-        policy,
-        attempt=job.attempt,
-        max_attempts=job.max_attempts,
-        error_type=failure.type,
-        code=failure.code,
-        retryable=failure.retryable,
-    )
-    job.errors = append_failure(job.errors, failure, job.attempt, tx.now)
+    verdict = _verdict(tx, job, failure, policy, immediately=immediately)
+    note_failure(tx, job, failure)
     for tally in tx.tallies_of(job):
         tally.failed += 1
-    job.error_type = clean(failure.type).replace("\0", "")[:MAX_ERROR_TYPE_LENGTH]
     error = {
         "type": clean(failure.type),
         "message": clean(failure.message[:1000]),
@@ -86,7 +79,8 @@ def fail_attempt(
     for follow_up in life(tx).failed:
         follow_up(tx, job, failure)
     delayed = None
-    if verdict != Verdict.RETRY and job.reacts and job.attempt >= job.max_attempts:  # otherwise the error is final
+    is_final = failure.type == TOTAL_TIMEOUT_ERROR or job.attempt < job.max_attempts
+    if verdict != Verdict.RETRY and job.reacts and not is_final:
         delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
     if verdict != Verdict.RETRY and delayed is None:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER, running=running)
@@ -117,6 +111,34 @@ def fail_attempt(
         next_retry_at=job.due_at,
         error=error,
     )
+
+
+def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, *, immediately: bool) -> Verdict:
+    verdict = judge(
+        policy,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        error_type=failure.type,
+        code=failure.code,
+        retryable=failure.retryable,
+    )
+    if verdict == Verdict.RETRY and (deadline := total_deadline(tx, job)) is not None:
+        retry_at = tx.now if immediately else tx.now + policy.delay(job.attempt, 0.0)
+        if retry_at + (job.timeout or 0) > deadline:  # it could not complete in time
+            return exhausted(policy)
+    return verdict
+
+
+def note_failure(tx: Transaction, job: Job, failure: Failure) -> None:
+    """Add a failure to the errors of a job; if it took too long, record the event that says so."""
+    job.errors = append_failure(job.errors, failure, job.attempt, tx.now)
+    job.error_type = clean(failure.type).replace("\0", "")[:MAX_ERROR_TYPE_LENGTH]
+    if failure.facts and (kind := failure.facts.get("timeout_kind")) in _TIMEOUT_EVENTS:
+        tx.emit(_TIMEOUT_EVENTS[kind], job, attempt=job.attempt, **failure.facts)
+
+
+_TIMEOUT_EVENTS: Final = {"execution": "job.timeout", "total": "job.total_timeout", "enqueue_ttl": "job.ttl_expired"}
+"""Events about jobs that took too long, by ``timeout_kind``. Spec: ojs-timeouts 11"""
 
 
 def fail_lost_attempt(tx: Transaction, job: Job, failure: Failure) -> None:

@@ -8,14 +8,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
 
-from ojster.core.durations import parse_duration
-from ojster.core.errors import InvalidRequest, NotFound, Unsupported
+from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import JobCountsBody
-from ojster.fleet.ml_resources import ResourceLimits, check_defaults
 from ojster.insight import overview
 from ojster.insight.overview import QueueOverview, throughput
 from ojster.jobs.admin_routes import check_confirmed
@@ -38,12 +35,10 @@ from ojster.queues.answer_wire import (
     show_configuration,
 )
 from ojster.queues.configuration import Configuration
-from ojster.queues.rules import Bound
+from ojster.queues.configuration_wire import configuration_of
 from ojster.queues.wire import (
     QUEUE_CONFIG,
     QUEUE_LIMIT,
-    BackpressureBody,
-    DeadLetterRetentionBody,
     QueueConfigBody,
     QueueLimitBody,
     parse_limits,
@@ -105,16 +100,15 @@ async def resume_admin_queue(exchange: HttpRequest) -> Answer:
 
 async def show_queue_config(exchange: HttpRequest) -> Answer:
     """Show the configuration of a queue."""
-    return Answer(encode(await _config_of(exchange, check_queue_name(exchange.path["name"]))))
+    return Answer(encode(await queue_configuration(exchange, check_queue_name(exchange.path["name"]))))
 
 
 async def configure_queue(exchange: HttpRequest) -> Answer:
     """Change the configuration of a queue, which need not exist. Omitted members keep their values."""
     name = check_queue_name(exchange.path["name"])
     body = await exchange.read(QUEUE_CONFIG)
-    change = Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body))
-    await exchange.engine.scope.do(configuration.configure, change)
-    return Answer(encode(await _config_of(exchange, name)))
+    await exchange.engine.scope.do(configuration.configure, configuration_of(name, body))
+    return Answer(encode(await queue_configuration(exchange, name)))
 
 
 async def limit_admin_queue(exchange: HttpRequest) -> Answer:
@@ -122,68 +116,15 @@ async def limit_admin_queue(exchange: HttpRequest) -> Answer:
     name = check_queue_name(exchange.path["name"])
     limits = parse_limits(msgspec.to_builtins(await exchange.read(QUEUE_LIMIT)), "rate_limit")
     await exchange.engine.scope.do(configuration.configure, Configuration(name, msgspec.structs.asdict(limits)))
-    return Answer(encode(await _config_of(exchange, name)))
+    return Answer(encode(await queue_configuration(exchange, name)))
 
 
-async def _config_of(exchange: HttpRequest, name: str) -> QueueConfigurationAnswer:
+async def queue_configuration(exchange: HttpRequest, name: str) -> QueueConfigurationAnswer:
+    """Return the configuration of a queue."""
     found = await exchange.engine.scope.look(overview.show_queues, name)
     if found is None:
         raise NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name)
     return QueueConfigurationAnswer(name, show_configuration(found.overview.queue.limits, found.config))
-
-
-def _limits(body: QueueConfigBody) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if body.concurrency is not UNSET:
-        changes["concurrency"] = body.concurrency
-    if body.rate_limit is not UNSET:
-        given = parse_limits(body.rate_limit or {}, "configuration.rate_limit")
-        changes["rate"] = given.rate
-        if given.concurrency is not None:
-            changes["concurrency"] = given.concurrency
-    if body.throttle is not UNSET:
-        changes["throttle"] = parse_limits({"throttle": body.throttle}, "configuration").throttle
-    return changes
-
-
-def _retention_changes(body: QueueConfigBody) -> dict[str, int | None]:
-    changes: dict[str, int | None] = {}
-    if body.retention is not UNSET:
-        given = dict.fromkeys(_FINISHED) if body.retention is None else body.retention
-        for name, age in given.items():
-            if name not in _FINISHED:
-                raise InvalidRequest(
-                    f"Unknown retention {name!r:.40}. Use one of {', '.join(_FINISHED)}.", field="retention"
-                )
-            changes[name] = None if age is None else parse_duration(age)
-    if body.dead_letter is not UNSET:
-        kept = DeadLetterRetentionBody() if body.dead_letter is None else body.dead_letter.retention
-        if body.dead_letter is None or kept.max_age is not UNSET:
-            changes["dead_letter"] = parse_duration(kept.max_age) if isinstance(kept.max_age, str) else None
-        if body.dead_letter is None or kept.max_count is not UNSET:
-            changes["most_dead_letters"] = kept.max_count if isinstance(kept.max_count, int) else None
-    return changes
-
-
-_FINISHED: Final = ("completed", "cancelled", "discarded")
-
-
-def _policy_changes(body: QueueConfigBody) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if body.backpressure is not UNSET:
-        changes["backpressure"] = None if body.backpressure is None else _bound(body.backpressure)
-    if body.ml_defaults is not UNSET:
-        changes["ml_defaults"] = body.ml_defaults or {}
-        check_defaults(changes["ml_defaults"])
-    if body.ml_limits is not UNSET:
-        changes["ml_limits"] = body.ml_limits or ResourceLimits()
-    return changes
-
-
-def _bound(body: BackpressureBody) -> Bound | None:
-    if body.max_size_bytes:
-        raise Unsupported("'max_size_bytes' is not supported. Bound the queue with 'max_depth' instead.")
-    return Bound(body.max_depth, body.strategy, body.warning_threshold) if body.max_depth else None
 
 
 async def purge_queue(exchange: HttpRequest) -> Answer:

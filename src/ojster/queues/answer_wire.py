@@ -27,7 +27,7 @@ from ojster.queues.pools import PoolOverview
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.rate_limit import Limits, OnLimit
 from ojster.queues.rules import Bound
-from ojster.queues.wire import LimitsBody, RateBody, StarvationPreventionBody, show_limits, show_rate
+from ojster.queues.wire import DeletionStrategy, LimitsBody, RateBody, StarvationPreventionBody, show_limits, show_rate
 
 PausedState = Literal["paused", "active"]
 
@@ -184,6 +184,7 @@ class QueueConfigurationBody(Struct, omit_defaults=True):
     backpressure: Bound | None = None
     ml_defaults: dict[str, Json] = {}
     ml_limits: dict[str, Json] = {}
+    allowed_job_types: list[str] | None = None
 
 
 def show_configuration(limits: Limits, config: QueueConfig) -> QueueConfigurationBody:
@@ -205,6 +206,7 @@ def show_configuration(limits: Limits, config: QueueConfig) -> QueueConfiguratio
         backpressure=config.backpressure,
         ml_defaults=config.ml_defaults,
         ml_limits=_set_limits(config.ml_limits),
+        allowed_job_types=list(config.allowed_job_types) or None,
     )
 
 
@@ -217,6 +219,32 @@ class QueueDetailAnswer(AdminQueueBody, kw_only=True):
 
     configuration: QueueConfigurationBody
     oldest_available_at: Timestamp | None
+
+
+class QueueCreatedAnswer(Struct):
+    """A new queue with its configuration.
+
+    Spec: ojs-queue-config 9.2
+    """
+
+    name: str
+    state: PausedState
+    config: QueueConfigurationBody
+    created_at: Timestamp
+    queue: QueueBody
+
+
+class QueueDeletedAnswer(Struct):
+    """A deleted queue, and the number of its waiting jobs that were discarded or moved.
+
+    Spec: ojs-queue-config 9.4
+    """
+
+    queue: str
+    strategy: DeletionStrategy
+    jobs_affected: Count
+    state: Literal["deleted"] = "deleted"
+    target_queue: str | UnsetType = UNSET
 
 
 class QueuePausedAnswer(Struct):

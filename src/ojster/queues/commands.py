@@ -1,4 +1,4 @@
-"""Commands that list, show, pause and resume queues."""
+"""Commands about queues."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ojster.cli.output import print_json, print_table, timestamp_json
 from ojster.client.interface import Client
 from ojster.core.states import JobState
 from ojster.queues.queues import QueueStatistics
+from ojster.queues.wire import DeletionStrategy
 
 
 @click.group(epilog=examples("ojster queues list", "ojster queues pause reports"))
 def queues() -> None:
-    """List, show, pause and resume queues."""
+    """List, show, create, pause, resume and delete queues."""
 
 
 @queues.command("list", epilog=examples("ojster queues list", "ojster queues list --json"))
@@ -81,6 +82,32 @@ def pause_queue(name: str, url: str, as_json: bool) -> None:
     """Pause a queue: workers get none of its jobs."""
     ask(url, lambda client: client.queues.pause(name))
     done(f"The queue {name} is paused.", as_json, {"name": name, "paused": True})
+
+
+@queues.command("create", epilog=examples("ojster queues create reports"))
+@click.argument("name")
+@with_url
+@with_json
+def create_queue(name: str, url: str, as_json: bool) -> None:
+    """Create a queue, to set it up before it has jobs. A push creates its queue as well."""
+    ask(url, lambda client: client.queues.create(name))
+    done(f"The queue {name} is created.", as_json, {"name": name})
+
+
+@queues.command("delete", epilog=examples("ojster queues delete old", "ojster queues delete old --move-to default"))
+@click.argument("name")
+@click.option("--discard", is_flag=True, help="Discard the jobs that wait in it.")
+@click.option("--move-to", metavar="QUEUE", help="Move the jobs that wait in it to another queue.")
+@with_url
+@with_json
+def delete_queue(name: str, discard: bool, move_to: str | None, url: str, as_json: bool) -> None:
+    """Delete a queue and its configuration. Without an option, it must be empty; active jobs must have ended."""
+    if discard and move_to is not None:
+        raise click.UsageError("--discard and --move-to exclude each other.")
+    strategy: DeletionStrategy = "discard" if discard else "reject" if move_to is None else "move"
+    changed = ask(url, lambda client: client.queues.delete(name, strategy, move_to))
+    what = "" if strategy == "reject" else f"; {changed} jobs {'discarded' if discard else f'moved to {move_to}'}"
+    done(f"The queue {name} is deleted{what}.", as_json, {"name": name, "jobs_affected": changed})
 
 
 @queues.command("resume", epilog=examples("ojster queues resume reports"))

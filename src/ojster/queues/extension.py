@@ -34,6 +34,7 @@ from ojster.queues.configuration import resource_rules
 from ojster.queues.limits import block, free_limits, limit_queue, open_limits, register, unmark
 from ojster.queues.pool import pools_by_name
 from ojster.queues.rate_limit import Rate
+from ojster.queues.rules import queue_rules
 from ojster.storage.transaction import Transaction
 
 _POLICIES: Final = (
@@ -62,7 +63,9 @@ class QueueExtension(Extension):
         return members
 
     def admit(self, tx: Transaction, new: NewJob, job: Job) -> None:
-        """Register the limits that a job names."""
+        """Refuse a job whose type its queue does not take; register the limits that a job names."""
+        if (rules := queue_rules(tx).get(new.queue)) is not None:
+            rules.check_type(new.type, new.queue)
         if new.queue_rate is not None:
             limit_queue(tx, new.queue, rate=Rate(new.queue_rate, SECOND))
         if new.limit is not None:

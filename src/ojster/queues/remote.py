@@ -9,10 +9,17 @@ import msgspec
 from ojster.client.connection import RemoteCapability
 from ojster.core.states import JobState
 from ojster.core.timestamps import parse_optional, parse_timestamp
-from ojster.queues.answer_wire import QueueAnswer, QueueBody, QueuesAnswer, QueueStatisticsAnswer
+from ojster.queues.answer_wire import (
+    QueueAnswer,
+    QueueBody,
+    QueueCreatedAnswer,
+    QueueDeletedAnswer,
+    QueuesAnswer,
+    QueueStatisticsAnswer,
+)
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.rate_limit import Limits
-from ojster.queues.wire import parse_rate
+from ojster.queues.wire import DeletionStrategy, parse_rate
 
 
 class RemoteQueues(RemoteCapability):
@@ -47,6 +54,17 @@ class RemoteQueues(RemoteCapability):
         """Pause a queue: workers get none of its jobs."""
         answer = await self._connection.ask(QueueAnswer, "POST", f"/queues/{quote(name, safe='')}/pause")
         return _queue(answer.queue)
+
+    async def create(self, name: str) -> Queue:
+        """Create a queue."""
+        answer = await self._connection.ask(QueueCreatedAnswer, "POST", "/queues", {"name": name})
+        return _queue(answer.queue)
+
+    async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
+        """Delete a queue; return the number of jobs that were discarded or moved."""
+        body = {"strategy": strategy} | ({} if target is None else {"target_queue": target})
+        answer = await self._connection.ask(QueueDeletedAnswer, "DELETE", f"/queues/{quote(name, safe='')}", body)
+        return answer.jobs_affected
 
     async def resume(self, name: str) -> Queue:
         """Resume a paused queue."""

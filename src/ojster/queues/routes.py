@@ -7,12 +7,27 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import UNSET
+
 from ojster.jobs.names import check_queue_name
-from ojster.queues.answer_wire import QueueAnswer, QueuesAnswer, QueueStatisticsAnswer, show_queue, show_statistics
+from ojster.queues.admin_routes import configure_queue, queue_configuration, show_queue_config
+from ojster.queues.answer_wire import (
+    QueueAnswer,
+    QueueConfigurationAnswer,
+    QueueCreatedAnswer,
+    QueueDeletedAnswer,
+    QueuesAnswer,
+    QueueStatisticsAnswer,
+    show_queue,
+    show_statistics,
+)
+from ojster.queues.configuration import configure
+from ojster.queues.configuration_wire import configuration_of
+from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, NewQueueBody, QueueConfigBody, QueueDeletionBody
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import offset_pagination, page_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, PAGE, Route
+from ojster.server.route import BASE, PAGE, Route, location
 
 
 async def list_queues(exchange: HttpRequest) -> Answer:
@@ -41,7 +56,45 @@ async def resume_queue(exchange: HttpRequest) -> Answer:
     return Answer(encode(QueueAnswer(show_queue(queue), "active")))
 
 
+async def create_queue(exchange: HttpRequest) -> Answer:
+    """Create a queue with its configuration, before it has jobs. A push creates its queue as well."""
+    body = await exchange.read(NEW_QUEUE)
+    name = check_queue_name(body.name)
+    change = None if body.config is None else configuration_of(name, body.config)
+    queue = await exchange.engine.queues.create(name)
+    if change is not None:
+        await exchange.engine.scope.do(configure, change)
+    made = await queue_configuration(exchange, name)
+    shown = show_queue(queue)
+    answer = QueueCreatedAnswer(name, shown.status, made.configuration, shown.created_at, shown)
+    return Answer(encode(answer), 201, headers=(location("queues", name),))
+
+
+async def delete_queue(exchange: HttpRequest) -> Answer:
+    """Delete a queue and its configuration; ``strategy`` says what becomes of jobs that wait in it."""
+    raw = await exchange.body()
+    body = exchange.decode(raw, QUEUE_DELETION) if raw else QueueDeletionBody()
+    name = check_queue_name(exchange.path["name"])
+    changed = await exchange.engine.queues.delete(name, body.strategy, body.target_queue)
+    target = UNSET if body.target_queue is None else body.target_queue
+    return Answer(encode(QueueDeletedAnswer(name, body.strategy, changed, target_queue=target)))
+
+
 ROUTES: Final = (
+    Route("POST", f"{BASE}/queues", create_queue, "Queues", NewQueueBody, QueueCreatedAnswer, 201),
+    Route(
+        "DELETE",
+        f"{BASE}/queues/{{name}}",
+        delete_queue,
+        "Queues",
+        QueueDeletionBody,
+        QueueDeletedAnswer,
+        may_be_empty=True,
+    ),
+    Route("GET", f"{BASE}/queues/{{name}}/config", show_queue_config, "Queues", answer=QueueConfigurationAnswer),
+    Route(
+        "PUT", f"{BASE}/queues/{{name}}/config", configure_queue, "Queues", QueueConfigBody, QueueConfigurationAnswer
+    ),
     Route("GET", f"{BASE}/queues", list_queues, "Queues", answer=QueuesAnswer, query=PAGE),
     Route("GET", f"{BASE}/queues/{{name}}", queue_statistics, "Queues", answer=QueueStatisticsAnswer),
     Route("GET", f"{BASE}/queues/{{name}}/stats", queue_statistics, "Queues", answer=QueueStatisticsAnswer),

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ojster.core.errors import JobTypeNotAllowed
 from ojster.core.json_objects import Members
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.storage.memory import Memory, Remembered
@@ -43,11 +44,31 @@ class Rules(msgspec.Struct, frozen=True):
         Default values of ``ext_ml_*`` attributes. Spec: ojs-ml-resources 10.1
     ml_limits:
         Maximum resources that jobs may require.
+    allowed_job_types:
+        The job types that the queue takes; ``payment.*`` for all with a prefix. Empty: all.
     """
 
     backpressure: Bound | None = None
     ml_defaults: dict[str, Any] = {}
     ml_limits: ResourceLimits = ResourceLimits()
+    allowed_job_types: tuple[str, ...] = ()
+
+    def check_type(self, type: str, queue: str) -> None:
+        """Check that the queue takes a job type.
+
+        Raises
+        ------
+        JobTypeNotAllowed
+            It does not.
+        """
+        if self.allowed_job_types and not any(_matches(type, allowed) for allowed in self.allowed_job_types):
+            raise JobTypeNotAllowed(
+                f"The queue {queue!r} does not take jobs of type {type!r}, only {', '.join(self.allowed_job_types)}. "
+                "Use another queue, or change its 'allowed_job_types'.",
+                field="type",
+                queue=queue,
+                allowed_job_types=list(self.allowed_job_types),
+            )
 
     def apply(self, members: Members, queue: str) -> Members:
         """Return the attributes of a job of the queue, with the queue's defaults for missing ones.
@@ -66,6 +87,10 @@ class Rules(msgspec.Struct, frozen=True):
     def are_about_resources(self) -> bool:
         """Whether the rules set resource defaults or limits."""
         return bool(self.ml_defaults) or self.ml_limits != ResourceLimits()
+
+
+def _matches(type: str, allowed: str) -> bool:
+    return type.startswith(allowed[:-1]) if allowed.endswith("*") else type == allowed
 
 
 _decode: Final = msgspec.json.Decoder(Rules).decode

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from ojster.core.errors import (
-    NotFound,
-)
+from typing import Final
+
+from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.tenant import NOBODY
+from ojster.jobs.bulk_service import SWEEP_BATCH_SIZE
+from ojster.jobs.filter_walk import JobFilter, Step, walk
 from ojster.jobs.names import check_queue_name
-from ojster.jobs.scope import CapabilityService, Scope
+from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
-from ojster.queues import queues
+from ojster.queues import lifecycle, queues
+from ojster.queues.lifecycle import Draining
 from ojster.queues.queues import Queue, QueueStatistics
+from ojster.queues.wire import DeletionStrategy
+
+_MAX_DRAININGS: Final = 10
+"""Number of times that a queue to delete is emptied while jobs are pushed into it."""
 
 
 class QueueService(CapabilityService):
@@ -55,6 +62,60 @@ class QueueService(CapabilityService):
         """
         self.scope.for_all("Pausing a queue")
         return await self.database.run(queues.pause, check_queue_name(name))
+
+    async def create(self, name: str) -> Queue:
+        """Create a queue, to set it up before it has jobs. A push creates its queue as well.
+
+        Raises
+        ------
+        InvalidRequest, Conflict
+            The name is invalid, or the queue exists.
+        """
+        self.scope.for_all("Creating a queue")
+        return accepted(await self.database.run(lifecycle.create, check_queue_name(name)))
+
+    async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
+        """Delete a queue and its configuration; return the number of jobs that were discarded or moved.
+
+        Parameters
+        ----------
+        strategy:
+            What becomes of waiting jobs. ``reject``, the default: the queue is not deleted. ``discard``: they are
+            discarded. ``move``: they go to the queue ``target``.
+
+        Raises
+        ------
+        NotFound, Conflict
+            There is no such queue, or it has active jobs, or waiting ones with ``reject``.
+        InvalidRequest
+            ``move`` has no other queue as ``target``.
+        """
+        self.scope.for_all("Deleting a queue")
+        if (strategy == "move") != (target is not None) or target == name:
+            raise InvalidRequest("'target_queue' names another queue with the strategy 'move', and only with it.")
+        if target is not None:
+            check_queue_name(target)
+        changed = 0
+        drainings = 0
+        while (refusal := await self.database.run(lifecycle.delete, check_queue_name(name))) is not None:
+            waiting = sum(refusal.details.get("jobs", {}).get(state, 0) for state in lifecycle.WAITING_STATES)
+            if strategy == "reject" or not waiting or drainings == _MAX_DRAININGS:
+                raise refusal
+            changed += await self._drain(name, target)
+            drainings += 1
+        return changed
+
+    async def _drain(self, name: str, target: str | None) -> int:
+        """Discard or move the jobs that wait now, in small transactions; return their number."""
+        changed = 0
+        step: Step | None = Step(JobFilter(queue=name, states=lifecycle.WAITING_STATES))
+        while step is not None:
+            stretch = await self.database.read(walk, step)
+            for start in range(0, len(stretch.ids), SWEEP_BATCH_SIZE):
+                draining = Draining(stretch.ids[start : start + SWEEP_BATCH_SIZE], target)
+                changed += await self.database.run(lifecycle.drain, draining)
+            step = stretch.next
+        return changed
 
     async def resume(self, name: str) -> Queue:
         """Resume a paused queue."""

@@ -18,6 +18,7 @@ from ojster.core.wire import (
     Weight,
 )
 from ojster.fleet.ml_resources import ResourceLimits
+from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.queues.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
 
 MAX_LIMIT: Final = 1_000_000_000
@@ -111,6 +112,10 @@ class DeadLetterConfigBody(Struct):
     retention: DeadLetterRetentionBody
 
 
+AllowedType = Annotated[str, Meta(pattern=rf"^(\*|{TYPE_PATTERN.pattern}(\.\*)?)$", max_length=MAX_TYPE_LENGTH)]
+"""A job type, or a prefix such as ``payment.*``."""
+
+
 class QueueConfigBody(Struct, forbid_unknown_fields=True):
     """Changes of the settings of a queue. Missing members stay unchanged; ``null`` removes a setting."""
 
@@ -123,6 +128,35 @@ class QueueConfigBody(Struct, forbid_unknown_fields=True):
     ml_defaults: dict[str, Json] | UnsetType | None = UNSET
     """Default ``ext_ml_*`` attributes for jobs without them."""
     ml_limits: ResourceLimits | UnsetType | None = UNSET
+    max_size: Annotated[Count | UnsetType | None, Meta(description="The same as backpressure.max_depth.")] = UNSET
+    overflow_policy: Literal["reject", "block", "drop_oldest"] | None = None
+    """With ``max_size``: the strategy when the queue is full; the default is ``reject``."""
+    allowed_job_types: list[AllowedType] | UnsetType | None = UNSET
+    """Job types that the queue takes; ``payment.*`` for all with a prefix, ``*`` or ``null`` for all."""
+
+
+DeletionStrategy = Literal["reject", "discard", "move"]
+"""What becomes of waiting jobs when their queue is deleted; with ``reject``, the queue is not deleted."""
+
+
+class NewQueueBody(Struct, forbid_unknown_fields=True):
+    """A queue to create, and its configuration."""
+
+    name: str
+    config: QueueConfigBody | None = None
+
+
+class QueueDeletionBody(Struct, forbid_unknown_fields=True):
+    """What becomes of waiting jobs when their queue is deleted; ``target_queue`` with ``move``."""
+
+    strategy: DeletionStrategy = "reject"
+    target_queue: str | None = None
+
+
+NEW_QUEUE: Final = msgspec.json.Decoder(NewQueueBody)
+
+
+QUEUE_DELETION: Final = msgspec.json.Decoder(QueueDeletionBody)
 
 
 class QueueLimitBody(Struct, forbid_unknown_fields=True):

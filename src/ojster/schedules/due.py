@@ -12,9 +12,10 @@ from typing import Final
 from ojster.core.durations import MINUTE
 from ojster.core.job import Job
 from ojster.core.states import JobState
+from ojster.jobs.deadlines import expiry_failure
 from ojster.jobs.extension import Due, life, lock_with, settle
 from ojster.jobs.leases import end_expired_attempts
-from ojster.jobs.transitions import finish, make_available
+from ojster.jobs.transitions import finish, make_available, note_failure
 from ojster.storage.system import find_maintenance
 from ojster.storage.transaction import JOB_COLUMNS, Transaction, TryAgain
 
@@ -115,6 +116,7 @@ def _promote(tx: Transaction, jobs: list[Job]) -> None:
 
 def _expire(tx: Transaction, jobs: list[Job]) -> None:
     for job in jobs:
+        note_failure(tx, job, expiry_failure(tx, job))
         finish(tx, job, JobState.DISCARDED)
         ttl = ((job.expires_at or tx.now) - job.created_at) // 1000
         times = {"created_at": job.created_at, "expires_at": job.expires_at, "expired_at": tx.now}

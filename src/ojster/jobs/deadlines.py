@@ -1,0 +1,146 @@
+"""Deadlines of a whole job: how long it may wait for its first start, and how long it may take in all.
+
+Both are kept in ``expires_at``, the time after which a job no longer starts, and in two bits of ``reacts``. The limit
+of the wait ends with the first start; the limit of the whole also ends a running attempt.
+
+Spec: ojs-timeouts 5.2, 5.3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.durations import MILLISECOND, SECOND
+from ojster.core.errors import InvalidRequest
+from ojster.core.job import Job
+from ojster.core.reacts import ENQUEUE_TTL, TOTAL_TIMEOUT
+from ojster.core.timestamps import parse_timestamp
+from ojster.jobs.failure import Failure
+from ojster.jobs.options import JobOptions
+from ojster.storage.transaction import Transaction
+
+TOTAL_TIMEOUT_ERROR: Final = "total_timeout"
+"""Error type of a job that has exceeded its total timeout. It is not retried."""
+
+
+def deadlines_of(options: JobOptions, expires_at: int | None, now: int) -> tuple[int | None, int]:
+    """Return the time after which a new job no longer starts, and the bits of ``reacts`` for its limits.
+
+    Raises
+    ------
+    InvalidRequest
+        The total timeout is shorter than the timeout of one attempt.
+    """
+    if options.total_timeout is not None and options.total_timeout < (options.timeout or 0):
+        raise InvalidRequest(
+            f"total_timeout ({options.total_timeout / 1e6:g} s) must not be shorter than timeout "
+            f"({(options.timeout or 0) / 1e6:g} s).",
+            field="options.total_timeout",
+        )
+    times, bits = [] if expires_at is None else [expires_at], 0
+    for limit, bit in ((options.enqueue_ttl, ENQUEUE_TTL), (options.total_timeout, TOTAL_TIMEOUT)):
+        if limit is not None:
+            times.append(now + limit)
+            bits |= bit
+    return min(times, default=None), bits
+
+
+class _Limits(msgspec.Struct):
+    """The limits in the envelope of a job."""
+
+    enqueue_ttl: int | None = None
+    enqueue_ttl_ms: int | None = None
+    total_timeout: int | None = None
+    total_timeout_ms: int | None = None
+    expires_at: str | None = None
+
+    @property
+    def wait(self) -> int | None:
+        return _span(self.enqueue_ttl_ms, self.enqueue_ttl)
+
+    @property
+    def total(self) -> int | None:
+        return _span(self.total_timeout_ms, self.total_timeout)
+
+
+_limits: Final = msgspec.json.Decoder(_Limits).decode
+
+
+def _span(millis: int | None, seconds: int | None) -> int | None:
+    return millis * MILLISECOND if millis else seconds * SECOND if seconds else None
+
+
+def _limits_of(tx: Transaction, job: Job) -> _Limits:
+    if job.envelope == b"{}":
+        tx.envelopes([job])
+    return _limits(job.envelope)
+
+
+def total_deadline(tx: Transaction, job: Job) -> int | None:
+    """Return when a job exceeds its total timeout; ``None``: it has none."""
+    if not job.reacts & TOTAL_TIMEOUT:
+        return None
+    total = _limits_of(tx, job).total
+    return None if total is None else job.created_at + total
+
+
+def end_waits(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Lift the limit of the wait for their first start from jobs that have started."""
+    for job in jobs:
+        limits = _limits_of(tx, job)
+        times = [] if limits.expires_at is None else [parse_timestamp(limits.expires_at)]
+        if job.reacts & TOTAL_TIMEOUT and limits.total is not None:
+            times.append(job.created_at + limits.total)
+        job.expires_at = min(times, default=None)
+        job.reacts &= ~ENQUEUE_TTL
+    rows = [(job.expires_at, job.reacts, job.seq) for job in jobs]
+    tx.execute_many("UPDATE jobs SET expires_at = ?, reacts = ? WHERE seq = ?", rows)
+
+
+def timeout_failure(kind: str, limit: int, elapsed: int) -> Failure:
+    """Return the failure of an attempt or a job that took too long.
+
+    Parameters
+    ----------
+    kind:
+        ``execution`` or ``total``.
+    limit, elapsed:
+        How long it might take, and how long it took, in microseconds.
+
+    Spec: ojs-timeouts 8
+    """
+    facts: dict[str, Any] = {
+        "timeout_kind": kind,
+        "limit_seconds": _shown(limit),
+        "elapsed_seconds": _shown(elapsed),
+    }
+    if kind == "total":
+        message = f"The job did not end within {limit / 1e6:g} seconds of its creation."
+        return Failure(TOTAL_TIMEOUT_ERROR, message, code=TOTAL_TIMEOUT_ERROR, retryable=False, facts=facts)
+    return Failure("timeout", f"The job ran longer than {limit / 1e6:g} seconds.", code="timeout", facts=facts)
+
+
+def expiry_failure(tx: Transaction, job: Job) -> Failure:
+    """Return the failure of a job that was not started, or not completed, before it expired."""
+    elapsed = tx.now - job.created_at
+    limits = _limits_of(tx, job) if job.reacts & (ENQUEUE_TTL | TOTAL_TIMEOUT) else _Limits()
+    if job.reacts & TOTAL_TIMEOUT and limits.total is not None and elapsed >= limits.total:
+        return timeout_failure("total", limits.total, elapsed)
+    if job.reacts & ENQUEUE_TTL and limits.wait is not None and elapsed >= limits.wait:
+        facts = {
+            "timeout_kind": "enqueue_ttl",
+            "limit_seconds": _shown(limits.wait),
+            "elapsed_seconds": _shown(elapsed),
+        }
+        message = f"The job did not start within {limits.wait / 1e6:g} seconds of its creation."
+        return Failure("enqueue_ttl_expired", message, code="enqueue_ttl_expired", retryable=False, facts=facts)
+    return Failure("expired", "The job did not start before its 'expires_at'.", code="expired", retryable=False)
+
+
+def _shown(micros: int) -> int | float:
+    """Return a duration in seconds: as an integer if it is one."""
+    seconds = round(micros / SECOND, 3)
+    return int(seconds) if seconds == int(seconds) else seconds

@@ -1,0 +1,85 @@
+"""Reading of changes to the configuration of a queue."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from ojster.core.durations import parse_duration
+from ojster.core.errors import InvalidRequest, Unsupported
+from ojster.fleet.ml_resources import ResourceLimits, check_defaults
+from ojster.queues.configuration import Configuration
+from ojster.queues.rules import Bound
+from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, QueueConfigBody, parse_limits
+
+_FINISHED: Final = ("completed", "cancelled", "discarded")
+
+
+def configuration_of(name: str, body: QueueConfigBody) -> Configuration:
+    """Return the changes to the configuration of a queue that a request asks for.
+
+    Raises
+    ------
+    InvalidRequest
+        A setting is malformed.
+    Unsupported
+        A bound in bytes is asked for.
+    """
+    return Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body))
+
+
+def _limits(body: QueueConfigBody) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if body.concurrency is not UNSET:
+        changes["concurrency"] = body.concurrency
+    if body.rate_limit is not UNSET:
+        given = parse_limits(body.rate_limit or {}, "configuration.rate_limit")
+        changes["rate"] = given.rate
+        if given.concurrency is not None:
+            changes["concurrency"] = given.concurrency
+    if body.throttle is not UNSET:
+        changes["throttle"] = parse_limits({"throttle": body.throttle}, "configuration").throttle
+    return changes
+
+
+def _retention_changes(body: QueueConfigBody) -> dict[str, int | None]:
+    changes: dict[str, int | None] = {}
+    if body.retention is not UNSET:
+        given = dict.fromkeys(_FINISHED) if body.retention is None else body.retention
+        for name, age in given.items():
+            if name not in _FINISHED:
+                raise InvalidRequest(
+                    f"Unknown retention {name!r:.40}. Use one of {', '.join(_FINISHED)}.", field="retention"
+                )
+            changes[name] = None if age is None else parse_duration(age)
+    if body.dead_letter is not UNSET:
+        kept = DeadLetterRetentionBody() if body.dead_letter is None else body.dead_letter.retention
+        if body.dead_letter is None or kept.max_age is not UNSET:
+            changes["dead_letter"] = parse_duration(kept.max_age) if isinstance(kept.max_age, str) else None
+        if body.dead_letter is None or kept.max_count is not UNSET:
+            changes["most_dead_letters"] = kept.max_count if isinstance(kept.max_count, int) else None
+    return changes
+
+
+def _policy_changes(body: QueueConfigBody) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if body.backpressure is not UNSET:
+        changes["backpressure"] = None if body.backpressure is None else _bound(body.backpressure)
+    if body.max_size is not UNSET:
+        changes["backpressure"] = Bound(body.max_size, body.overflow_policy or "reject") if body.max_size else None
+    if body.ml_defaults is not UNSET:
+        changes["ml_defaults"] = body.ml_defaults or {}
+        check_defaults(changes["ml_defaults"])
+    if body.ml_limits is not UNSET:
+        changes["ml_limits"] = body.ml_limits or ResourceLimits()
+    if body.allowed_job_types is not UNSET:
+        types = body.allowed_job_types or []
+        changes["allowed_job_types"] = () if "*" in types else tuple(types)
+    return changes
+
+
+def _bound(body: BackpressureBody) -> Bound | None:
+    if body.max_size_bytes:
+        raise Unsupported("'max_size_bytes' is not supported. Bound the queue with 'max_depth' instead.")
+    return Bound(body.max_depth, body.strategy, body.warning_threshold) if body.max_depth else None

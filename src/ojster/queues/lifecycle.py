@@ -1,0 +1,116 @@
+"""Creation and deletion of queues. A push creates its queue as well, so creation is for those that set it up first.
+
+Spec: ojs-queue-config 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, NotFound, OjsterError
+from ojster.core.job import Job
+from ojster.core.states import UNFINISHED, JobState
+from ojster.jobs.extension import lock_with, settle
+from ojster.jobs.failure import Failure
+from ojster.jobs.transitions import finish, note_failure
+from ojster.queues.queues import Queue, find_queue
+from ojster.storage.transaction import Transaction
+
+WAITING_STATES: Final = tuple(sorted(state.value for state in UNFINISHED - {JobState.ACTIVE}))
+"""States of jobs that are discarded or moved with their queue."""
+
+
+class Draining(msgspec.Struct, frozen=True):
+    """Jobs of a queue that is deleted: they are moved to the queue ``target``, or discarded if that is ``None``."""
+
+    ids: Sequence[str]
+    target: str | None = None
+
+
+def create(tx: Transaction, names: Sequence[str]) -> list[Queue | OjsterError]:
+    """Create queues; return each, or a `Conflict` if it exists."""
+    results: list[Queue | OjsterError] = []
+    for name in names:
+        if find_queue(tx, name) is not None:
+            message = f"The queue {name!r} exists. Change it with PUT /queues/{name}/config."
+            results.append(Conflict(message, resource_type="queue", resource_id=name))
+            continue
+        tx.ensure_queues((name,))
+        tx.emit_about("queue.created", name, name)
+        queue = find_queue(tx, name)
+        assert queue is not None
+        results.append(queue)
+    return results
+
+
+def drain(tx: Transaction, drainings: Sequence[Draining]) -> list[int]:
+    """Discard or move those of the jobs that wait; return their number for each."""
+    results = []
+    for one in drainings:
+        jobs = [job for job in tx.lock_jobs(one.ids).values() if job.state in WAITING_STATES]
+        if one.target is None:
+            lock_with(tx, jobs)
+            _discard(tx, jobs)
+        else:
+            _move(tx, jobs, one.target)
+        results.append(len(jobs))
+    settle(tx)
+    return results
+
+
+def _discard(tx: Transaction, jobs: Sequence[Job]) -> None:
+    failure = Failure("queue_deleted", "The queue of the job was deleted.", code="queue_deleted", retryable=False)
+    for job in jobs:
+        note_failure(tx, job, failure)
+        finish(tx, job, JobState.DISCARDED)
+        tx.emit("job.discarded", job, attempt=job.attempt, reason="queue_deleted")
+        tx.note_event(job, "on_failure")
+
+
+def _move(tx: Transaction, jobs: Sequence[Job], target: str) -> None:
+    tx.ensure_queues((target,))
+    for job in jobs:
+        tx.count(job.queue, job.tenant, job.state, -1)
+        if job.state == JobState.AVAILABLE:
+            tx.make_taken(job)
+        job.queue = target
+        tx.count(job.queue, job.tenant, job.state, 1)
+        if job.state == JobState.AVAILABLE:
+            tx.make_fetchable(job)
+    tx.execute_many("UPDATE jobs SET queue = ? WHERE seq = ?", [(target, job.seq) for job in jobs])
+
+
+def delete(tx: Transaction, names: Sequence[str]) -> list[OjsterError | None]:
+    """Delete empty queues with their configuration and limits; return ``None`` or the refusal for each.
+
+    Finished jobs stay until their retention ends. A later push creates the queue again, without configuration.
+    """
+    results: list[OjsterError | None] = []
+    for name in names:
+        if not tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": name}):
+            results.append(NotFound(f"There is no queue {name!r}.", resource_type="queue", resource_id=name))
+            continue
+        if left := _unfinished(tx, name):
+            states = ", ".join(f"{number} {state}" for state, number in left.items())
+            message = (
+                f"The queue {name!r} has unfinished jobs ({states}). Let active ones end, and choose 'discard' or "
+                "'move' as the 'strategy' for those that wait."
+            )
+            results.append(Conflict(message, resource_type="queue", resource_id=name, jobs=left))
+            continue
+        tx.execute("DELETE FROM queues WHERE name = :name", {"name": name})
+        tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": f"/queue/{name}"})
+        tx.effects.configured = True
+        tx.emit_about("queue.deleted", name, name)
+        results.append(None)
+    return results
+
+
+def _unfinished(tx: Transaction, queue: str) -> dict[str, int]:
+    counted: dict[str, int] = dict(
+        tx.execute("SELECT state, jobs FROM job_counts WHERE queue = :queue", {"queue": queue})
+    )
+    return {state.value: counted[state.value] for state in UNFINISHED if counted.get(state.value)}

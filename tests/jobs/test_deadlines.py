@@ -1,0 +1,177 @@
+"""Limits of a whole job: how long it may wait for its first start, and how long it may take in all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ojster.core.errors import InvalidRequest
+from ojster.core.job import Job
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.interventions import retry
+from ojster.service import Service
+from ojster.worker.worker import DEFAULT_LEASE
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+RETRY = {"max_attempts": 10, "initial_interval": "PT10S", "backoff_strategy": "constant", "jitter": False}
+
+
+def last_error(job: Job) -> dict[str, Any]:
+    assert job.errors is not None
+    errors: list[dict[str, Any]] = msgspec.json.decode(job.errors)
+    return errors[-1]
+
+
+@pytest.mark.parametrize("state", ["available", "scheduled", "pending"])
+async def test_a_job_that_waits_too_long_for_its_start_is_discarded(bench: Bench, state: str) -> None:
+    every: dict[str, dict[str, Any]] = {
+        "available": {},
+        "scheduled": {"scheduled_at": "+PT400S"},
+        "pending": {"pending": True},
+    }
+    options = every[state]
+    job = await bench.push(enqueue_ttl=300, **options)
+    await bench.run_due(299)
+    assert (await bench.find(job)).state == state
+    assert job.expires_at is not None
+    await bench.run_due(1 if state != "scheduled" else 101)
+    found = await bench.find(job)
+    error = last_error(found)
+    assert found.state == "discarded"
+    assert (error["type"], error["timeout_kind"], error["limit_seconds"]) == (
+        "enqueue_ttl_expired",
+        "enqueue_ttl",
+        300,
+    )
+    assert error["elapsed_seconds"] >= 300
+    assert {"job.ttl_expired", "job.expired"} <= set(await bench.events())
+
+
+async def test_the_limit_of_the_wait_ends_with_the_first_start(bench: Bench) -> None:
+    job = await bench.push(enqueue_ttl=30, retry=RETRY)
+    taken = await bench.fetch_one()
+    await bench.run_due(29)
+    await bench.fail(taken)
+    await bench.run_due(100)
+    found = await bench.find(job)
+    assert (found.state, found.expires_at) == ("available", None)
+    assert (await bench.fetch_one()).id == job.id
+
+
+async def test_expires_at_holds_beside_a_limit_of_the_wait(bench: Bench) -> None:
+    job = await bench.push(enqueue_ttl=30, expires_at="+PT60S", retry=RETRY)
+    await bench.fail(await bench.fetch_one())
+    await bench.run_due(10)
+    assert (await bench.find(job)).state == "available"
+    await bench.run_due(50)
+    found = await bench.find(job)
+    assert (found.state, last_error(found)["type"]) == ("discarded", "expired")
+
+
+async def test_a_running_attempt_ends_with_the_total_time_of_its_job(bench: Bench) -> None:
+    job = await bench.push(total_timeout=100, timeout=60, retry=RETRY)
+    await bench.run_due(80)
+    taken = await bench.fetch_one(worker_id="w", lease=round(DEFAULT_LEASE * 1e6))
+    assert taken.due_at is not None
+    await bench.run_due(19)
+    assert (await bench.find(job)).state == "active"
+    await bench.run_due(1)
+    found = await bench.find(job)
+    error = last_error(found)
+    assert (found.state, error["type"], error["timeout_kind"], error["attempt"]) == (
+        "discarded",
+        "total_timeout",
+        "total",
+        1,
+    )
+    assert (error["limit_seconds"], error["elapsed_seconds"]) == (100, 100)
+    assert "job.total_timeout" in await bench.events()
+
+
+async def test_heartbeats_do_not_extend_a_lease_beyond_the_total_time(bench: Bench, engine: Service) -> None:
+    from ojster.fleet.workers import Heartbeat
+
+    job = await bench.push(total_timeout=100)
+    await bench.fetch_one(worker_id="w")
+    bench.clock.advance(90)
+    await engine.fleet.beat(Heartbeat("w", (job.id,), 60_000_000))
+    await bench.run_due(10)
+    assert (await bench.find(job)).state == "discarded"
+
+
+async def test_a_retry_that_could_not_complete_in_time_is_not_made(bench: Bench) -> None:
+    for timeout, state in ((85, "retryable"), (95, "discarded")):
+        job = await bench.push(total_timeout=100, timeout=timeout, retry=RETRY)
+        await bench.fail(await bench.fetch_one())
+        assert (await bench.find(job)).state == state
+
+
+async def test_a_job_waits_for_a_retry_no_longer_than_its_total_time(bench: Bench) -> None:
+    job = await bench.push(total_timeout=100, retry=RETRY)
+    bench.clock.advance(89)
+    await bench.fail(await bench.fetch_one())
+    await bench.run_due(20)
+    found = await bench.find(job)
+    assert (found.state, last_error(found)["type"]) == ("discarded", "total_timeout")
+
+
+async def test_a_dead_letter_that_is_run_again_has_no_deadline(bench: Bench, engine: Service) -> None:
+    job = await bench.push(total_timeout=100, retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    await bench.fetch_one()
+    await bench.run_due(100)
+    (again,) = await engine.database.run_many(retry, [job.id])
+    assert isinstance(again, Job)
+    await bench.fetch_one()
+    await bench.run_due(100)
+    assert (await bench.find(job)).state == "active"
+
+
+async def test_both_are_shown_with_the_job_and_checked(http: Http, bench: Bench) -> None:
+    given = {"type": "a", "args": [], "timeout": 60, "total_timeout": 86400, "enqueue_ttl": 300}
+    created = await http("POST", "/ojs/v1/jobs", given)
+    shown = (await http("GET", f"/ojs/v1/jobs/{created.json()['job']['id']}")).json()["job"]
+    assert (shown["total_timeout"], shown["enqueue_ttl"]) == (86400, 300)
+    for wrong in ({"total_timeout": 59}, {"enqueue_ttl": -1}, {"enqueue_ttl": "5m"}, {"total_timeout": 1.5}):
+        answer = await http("POST", "/ojs/v1/jobs", given | wrong)
+        assert answer.status_code == 400, wrong
+        assert next(iter(wrong)) in answer.json()["error"]["message"]
+
+
+async def test_a_timeout_says_how_long_the_attempt_took(bench: Bench) -> None:
+    job = await bench.push(timeout=30, retry=RETRY)
+    await bench.fetch_one()
+    await bench.run_due(30)
+    error = last_error(await bench.find(job))
+    assert (error["type"], error["timeout_kind"], error["limit_seconds"], error["elapsed_seconds"]) == (
+        "timeout",
+        "execution",
+        30,
+        30,
+    )
+    assert "job.timeout" in await bench.events()
+
+
+async def test_a_claim_of_many_jobs_with_limits_starts_them_all(bench: Bench, engine: Service) -> None:
+    ids = {(await bench.push(enqueue_ttl=10, total_timeout=50)).id for _ in range(5)} | {(await bench.push()).id}
+    jobs = await engine.jobs.fetch(Claim(("default",), 10))
+    assert {job.id for job in jobs} == ids
+    await bench.run_due(20)
+    assert {(await bench.find(id)).state for id in ids} == {"active"}
+
+
+def test_the_python_option_is_seconds() -> None:
+    from ojster import App, JobOptions
+
+    assert JobOptions(total_timeout=2.5).to_wire() == b'{"total_timeout_ms":2500}'
+    app = App("sqlite:///:memory:")
+
+    @app.job("slow", timeout=5, total_timeout=3)
+    def slow() -> None: ...
+
+    with pytest.raises(InvalidRequest, match="must not be shorter than timeout"):
+        slow.enqueue()
+    app.close()
