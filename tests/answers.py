@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ def check_answer(handler: Callable[..., Any], answer: Answer) -> None:
     """Fail if an answer is not of the type that the route of its handler declares."""
     if answer.stream is not None or answer.content_type != MEDIA_TYPE or not answer.body:
         return
-    route = BY_HANDLER.get(handler)
+    route = BY_HANDLER.get(inspect.unwrap(handler))
     if route is None:
         return
     failed = answer.status >= 400 and b'"error"' in answer.body[:10]

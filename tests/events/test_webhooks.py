@@ -185,6 +185,14 @@ async def test_a_refused_delivery_is_dead_and_can_be_retried(
     assert (await http("GET", "/ojs/v1/webhooks/deliveries?state=lost")).status_code == 400
 
 
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+async def test_a_subscription_is_changed_member_by_member(http: Http, endpoint: Endpoint, method: str) -> None:
+    made = await subscribe(http, endpoint, "job.completed")
+    await http(method, f"{SUBSCRIPTIONS}/{made['id']}", {"active": False})
+    (shown,) = await all_of(http)
+    assert (shown["active"], shown["url"], shown["events"]) == (False, endpoint.url, ["job.completed"])
+
+
 async def test_a_failing_delivery_is_attempted_eight_times(
     http: Http, bench: Bench, application: Application, endpoint: Endpoint
 ) -> None:

@@ -157,6 +157,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         ],
         "POST /workers/{id}/directive": [("/workers/w-acme/directive", {"directive": "terminate"})],
         "POST /cron": [("/cron", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],
+        "POST /crons": [("/crons", {"name": "n", "expression": "@daily", "type": "t", "meta": {"tenant_id": "acme"}})],
         "POST /definitions": [("/definitions", {"name": "own", "type": "gate"})],
         "PUT /definitions/{name}": [("/definitions/plan", {"type": "chain", "steps": [{"type": "b", "args": []}]})],
         "PUT /channels/{name}": [
@@ -168,11 +169,13 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "POST /collections": [("/collections", {"name": "own"})],
         "POST /collections/{name}/items": [("/collections/hoard/items", {"name": "gem", "replace": True})],
         "PATCH /cron/{name}": [("/cron/nightly", {"enabled": False})],
+        "PATCH /crons/{name}": [("/crons/nightly", {"enabled": False})],
         "PUT /rate-limits/{key}": [("/rate-limits/stripe", {"concurrency": 1})],
         "POST /schemas": [("/schemas", {"job_type": "typed", "version": 1, "schema": {"type": "array"}})],
         "POST /webhooks/subscriptions": [
             ("/webhooks/subscriptions", {"url": "https://203.0.113.1/other", "events": ["*"]})
         ],
+        "PUT /webhooks/subscriptions/{id}": [(f"/webhooks/subscriptions/{ids['subscription']}", {"active": False})],
         "PATCH /webhooks/subscriptions/{id}": [(f"/webhooks/subscriptions/{ids['subscription']}", {"active": False})],
         "POST /dead-letter/retry": [("/dead-letter/retry", {"confirm": True, "filter": {"type": "t"}})],
         "DELETE /dead-letter": [("/dead-letter", {"confirm": True})],
@@ -189,7 +192,13 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
     known["DELETE /jobs/batch"] = [("/jobs/batch", {"job_ids": all_jobs}), ("/jobs/batch", {"filter": {"type": "t"}})]
     if f"{method} {place}" in known:
         return [(BASE + where, body) for where, body in known[f"{method} {place}"]]
-    names_of = {"/channels": "ops", "/cron": "nightly", "/definitions": "plan", "/collections": "hoard"}
+    names_of = {
+        "/channels": "ops",
+        "/cron": "nightly",
+        "/crons": "nightly",
+        "/definitions": "plan",
+        "/collections": "hoard",
+    }
     names = {
         "{name}": next((name for part, name in names_of.items() if part in place), "work"),
         "{item}": "gem",

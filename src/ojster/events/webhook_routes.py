@@ -32,9 +32,9 @@ from ojster.jobs import interventions
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import numbered_page, numbered_pagination
+from ojster.server.pages import numbered_page, numbered_pagination, offset_pagination, page_of
 from ojster.server.request import HttpRequest
-from ojster.server.route import BASE, NUMBERED_PAGE, Route
+from ojster.server.route import BASE, NUMBERED_PAGE, PAGE, Route
 
 
 async def create_subscription(exchange: HttpRequest) -> Answer:
@@ -65,7 +65,9 @@ async def list_subscriptions(exchange: HttpRequest) -> Answer:
     engine = exchange.engine
     found = await engine.scope.look(webhooks.list_subscriptions, None)
     shown = [wire.show_subscription(one) for one in found if engine.scope.tenant in (None, one.tenant)]
-    return Answer(encode(wire.SubscriptionsAnswer(shown)))
+    limit, offset, _ = page_of(exchange.query, default=200)
+    pagination = offset_pagination(len(shown), limit, offset)
+    return Answer(encode(wire.SubscriptionsAnswer(shown[offset : offset + limit], pagination)))
 
 
 async def show_subscription(exchange: HttpRequest) -> Answer:
@@ -213,10 +215,18 @@ _TAG: Final = "Webhooks"
 
 ROUTES: Final = (
     Route("POST", _SUBSCRIPTIONS, create_subscription, _TAG, SubscriptionBody, wire.SubscriptionAnswer, status=201),
-    Route("GET", _SUBSCRIPTIONS, list_subscriptions, _TAG, answer=wire.SubscriptionsAnswer),
+    Route("GET", _SUBSCRIPTIONS, list_subscriptions, _TAG, answer=wire.SubscriptionsAnswer, query=PAGE),
     Route("GET", f"{_SUBSCRIPTIONS}/{{id}}", show_subscription, _TAG, answer=wire.SubscriptionAnswer),
-    Route(
-        "PATCH", f"{_SUBSCRIPTIONS}/{{id}}", change_subscription, _TAG, SubscriptionPatchBody, wire.SubscriptionAnswer
+    *(
+        Route(
+            method,
+            f"{_SUBSCRIPTIONS}/{{id}}",
+            change_subscription,
+            _TAG,
+            SubscriptionPatchBody,
+            wire.SubscriptionAnswer,
+        )
+        for method in ("PATCH", "PUT")
     ),
     Route("DELETE", f"{_SUBSCRIPTIONS}/{{id}}", delete_subscription, _TAG, answer=wire.DeletedSubscriptionAnswer),
     Route("POST", f"{_SUBSCRIPTIONS}/{{id}}/test", test_subscription, _TAG, answer=wire.WebhookTestAnswer),

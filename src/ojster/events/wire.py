@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.core.wire import Count, Json, NumberedPaginationBody, Timestamp
+from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.events.channel import Channel
 from ojster.events.subscription import Subscription
 
@@ -80,6 +80,7 @@ class SubscriptionsAnswer(Struct):
     """Webhook subscriptions, oldest first."""
 
     subscriptions: list[SubscriptionInfo]
+    pagination: PaginationBody
 
 
 def show_subscription(one: Subscription) -> SubscriptionInfo:

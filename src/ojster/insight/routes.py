@@ -92,7 +92,8 @@ async def maintain(exchange: HttpRequest) -> Answer:
     """Enable or disable maintenance mode, in which workers claim no jobs and schedules create none."""
     body = await exchange.read(MAINTENANCE)
     now = exchange.engine.database.clock()
-    duration = None if body.estimated_duration is None else parse_duration(body.estimated_duration)
+    estimate = body.estimated_duration or body.duration
+    duration = None if estimate is None else parse_duration(estimate)
     wish = Maintenance(now, body.reason, None if duration is None else now + duration) if body.enabled else None
     return _maintenance(await exchange.engine.scope.do(system.maintain, wish))
 
@@ -111,7 +112,7 @@ async def show_maintenance(exchange: HttpRequest) -> Answer:
 
 
 def _maintenance(found: Maintenance | None) -> Answer:
-    shown = MaintenanceAnswer(found is not None)
+    shown = MaintenanceAnswer(found is not None, found is not None)
     if found is not None:
         shown.reason = found.reason
         shown.enabled_at, shown.estimated_end = format_optional(found.enabled_at), format_optional(found.estimated_end)

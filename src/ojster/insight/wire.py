@@ -54,6 +54,7 @@ class MaintenanceAnswer(Struct):
     """Whether maintenance mode is on, and why."""
 
     maintenance: bool
+    enabled: bool
     reason: str | UnsetType | None = UNSET
     enabled_at: Timestamp | UnsetType | None = UNSET
     estimated_end: Timestamp | UnsetType | None = UNSET

@@ -21,7 +21,7 @@ from ojster.queues.answer_wire import (
     show_queue,
     show_statistics,
 )
-from ojster.queues.configuration import configure
+from ojster.queues.configuration import Configuration, configure
 from ojster.queues.configuration_wire import configuration_of
 from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, NewQueueBody, QueueConfigBody, QueueDeletionBody
 from ojster.server.answer import Answer, encode
@@ -60,9 +60,9 @@ async def create_queue(exchange: HttpRequest) -> Answer:
     """Create a queue with its configuration, before it has jobs. A push creates its queue as well."""
     body = await exchange.read(NEW_QUEUE)
     name = check_queue_name(body.name)
-    change = None if body.config is None else configuration_of(name, body.config)
+    change = configuration_of(name, body.config or body)
     queue = await exchange.engine.queues.create(name)
-    if change is not None:
+    if change != Configuration(name):
         await exchange.engine.scope.do(configure, change)
     made = await queue_configuration(exchange, name)
     shown = show_queue(queue)
@@ -81,7 +81,7 @@ async def delete_queue(exchange: HttpRequest) -> Answer:
 
 
 ROUTES: Final = (
-    Route("POST", f"{BASE}/queues", create_queue, "Queues", NewQueueBody, QueueCreatedAnswer, 201),
+    Route("POST", f"{BASE}/queues", create_queue, "Queues", NewQueueBody, QueueCreatedAnswer, 201, for_all=True),
     Route(
         "DELETE",
         f"{BASE}/queues/{{name}}",
@@ -90,10 +90,24 @@ ROUTES: Final = (
         QueueDeletionBody,
         QueueDeletedAnswer,
         may_be_empty=True,
+        for_all=True,
     ),
-    Route("GET", f"{BASE}/queues/{{name}}/config", show_queue_config, "Queues", answer=QueueConfigurationAnswer),
     Route(
-        "PUT", f"{BASE}/queues/{{name}}/config", configure_queue, "Queues", QueueConfigBody, QueueConfigurationAnswer
+        "GET",
+        f"{BASE}/queues/{{name}}/config",
+        show_queue_config,
+        "Queues",
+        answer=QueueConfigurationAnswer,
+        for_all=True,
+    ),
+    Route(
+        "PUT",
+        f"{BASE}/queues/{{name}}/config",
+        configure_queue,
+        "Queues",
+        QueueConfigBody,
+        QueueConfigurationAnswer,
+        for_all=True,
     ),
     Route("GET", f"{BASE}/queues", list_queues, "Queues", answer=QueuesAnswer, query=PAGE),
     Route("GET", f"{BASE}/queues/{{name}}", queue_statistics, "Queues", answer=QueueStatisticsAnswer),

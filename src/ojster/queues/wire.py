@@ -139,8 +139,8 @@ DeletionStrategy = Literal["reject", "discard", "move"]
 """What becomes of waiting jobs when their queue is deleted; with ``reject``, the queue is not deleted."""
 
 
-class NewQueueBody(Struct, forbid_unknown_fields=True):
-    """A queue to create, and its configuration."""
+class NewQueueBody(QueueConfigBody, kw_only=True, forbid_unknown_fields=True):
+    """A queue to create, and its configuration: in ``config``, or beside the name."""
 
     name: str
     config: QueueConfigBody | None = None

@@ -98,10 +98,16 @@ def _cron_answer(cron: Cron) -> bytes:
     return encode(CronAnswer(shown, shown))
 
 
-ROUTES: Final = (
-    Route("GET", f"{BASE}/cron", list_crons, "Cron jobs", answer=CronsAnswer, query=("enabled", *PAGE)),
-    Route("POST", f"{BASE}/cron", register_cron, "Cron jobs", CronBody, CronAnswer, status=201),
-    Route("GET", f"{BASE}/cron/{{name}}", show_one_cron, "Cron jobs", answer=CronAnswer),
-    Route("PATCH", f"{BASE}/cron/{{name}}", switch_cron, "Cron jobs", CronPatchBody, CronAnswer),
-    Route("DELETE", f"{BASE}/cron/{{name}}", unregister_cron, "Cron jobs", answer=DeletedCronAnswer),
+_TAG: Final = "Cron jobs"
+
+ROUTES: Final = tuple(
+    route
+    for base in (f"{BASE}/cron", f"{BASE}/crons")  # the second is what the specification's admin interface asks for
+    for route in (
+        Route("GET", base, list_crons, _TAG, answer=CronsAnswer, query=("enabled", *PAGE)),
+        Route("POST", base, register_cron, _TAG, CronBody, CronAnswer, status=201),
+        Route("GET", f"{base}/{{name}}", show_one_cron, _TAG, answer=CronAnswer),
+        Route("PATCH", f"{base}/{{name}}", switch_cron, _TAG, CronPatchBody, CronAnswer),
+        Route("DELETE", f"{base}/{{name}}", unregister_cron, _TAG, answer=DeletedCronAnswer),
+    )
 )

@@ -53,6 +53,8 @@ class MaintenanceBody(Struct):
     enabled: bool
     reason: Annotated[str, Meta(max_length=1000)] | None = None
     estimated_duration: str | None = None
+    duration: str | None = None
+    """The same as ``estimated_duration``."""
 
 
 class CronPatchBody(Struct):

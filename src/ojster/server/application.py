@@ -31,6 +31,7 @@ from ojster.server import api_page, openapi
 from ojster.server.answer import Answer, encode
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
+from ojster.server.pages import numbered
 from ojster.server.request import Endpoint, HttpRequest, Services, Terms, refuse
 from ojster.server.route import BASE, Route
 from ojster.server.routes import routes_of
@@ -169,7 +170,8 @@ class Application:
         largest = self._largest_body if route.large else min(single, self._largest_body)
         query = frozenset(route.query) if route.path.startswith(BASE) else None
         terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query)
-        return Endpoint(route.handler, self.engine, self.metrics, largest, self._services, terms)
+        handler = numbered(route.handler) if "page" in route.query else route.handler
+        return Endpoint(handler, self.engine, self.metrics, largest, self._services, terms)
 
     def _plain_routes(self) -> list[Route]:
         """Return the routes that the specification does not define."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import wraps
 
 import msgspec
 from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.wire import NumberedPaginationBody, PaginationBody
+from ojster.server.answer import Answer
+from ojster.server.request import Handler, HttpRequest
 
 
 def page_of(query: Mapping[str, str], *, default: int = 50, largest: int = 200) -> tuple[int, int, int | None]:
@@ -91,6 +94,33 @@ def numbered_page(query: Mapping[str, str]) -> NumberedPage:
 def numbered_pagination(page: NumberedPage, total: int) -> NumberedPaginationBody:
     """Return the ``pagination`` object of an admin list."""
     return NumberedPaginationBody(total, page.number, page.size)
+
+
+def numbered(handler: Handler) -> Handler:
+    """Return the handler of a list, with answers for clients that ask for pages by number.
+
+    If the request has the parameter ``page``, the answer has its list as ``items``, too, and ``pagination`` has
+    ``page`` and ``per_page``, as in the admin API.
+    """
+
+    @wraps(handler)
+    async def answer(exchange: HttpRequest) -> Answer:
+        found = await handler(exchange)
+        if "page" in exchange.query:
+            found.body = _with_items(found.body)
+        return found
+
+    return answer
+
+
+def _with_items(body: bytes) -> bytes:
+    members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    shown_list = next(value for value in members.values() if bytes(value)[:1] == b"[")
+    shown = msgspec.json.decode(members["pagination"])
+    if (limit := shown.get("limit")) is not None:
+        shown |= {"page": shown["offset"] // limit + 1, "per_page": limit}
+    members["pagination"] = msgspec.Raw(msgspec.json.encode(shown))
+    return msgspec.json.encode(members | {"items": shown_list})
 
 
 def pagination(total: int, limit: int, offset: int, next_before: int | None) -> PaginationBody:

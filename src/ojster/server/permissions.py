@@ -42,6 +42,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /jobs/bulk": _ENQUEUE,
     "POST /workflows": _ENQUEUE,
     "POST /cron": _ENQUEUE,
+    "POST /crons": _ENQUEUE,
     "POST /workers/fetch": _DEQUEUE,
     "POST /workers/ack": _DEQUEUE,
     "POST /workers/ack/batch": _DEQUEUE,

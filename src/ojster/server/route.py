@@ -48,6 +48,9 @@ class Route(msgspec.Struct, frozen=True):
     streams: bool = False
     """Whether the response is an endless stream."""
 
+    for_all: bool = False
+    """Whether it concerns all tenants, although its path does not say so."""
+
     @property
     def needs(self) -> tuple[Operation, ...]:
         """Accepted operations: the caller needs at least one. Empty if the endpoint is public."""
@@ -64,4 +67,4 @@ class Route(msgspec.Struct, frozen=True):
     @property
     def is_for_tenants(self) -> bool:
         """Whether a request for one tenant is accepted. It is rejected if the endpoint concerns all tenants."""
-        return not self.path.startswith(FOR_ALL)
+        return not self.for_all and not self.path.startswith(FOR_ALL)
