@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ojster.core import errors
+from ojster.core import errors, refusals
 from ojster.core.errors import OjsterError
 
 TABLE = [
@@ -16,18 +16,21 @@ TABLE = [
     (errors.InvalidWorkflow, "invalid_workflow", 400, False),
     (errors.TokenExpired, "token_expired", 401, False),
     (errors.Unauthenticated, "unauthenticated", 401, False),
-    (errors.Forbidden, "forbidden", 403, False),
+    (errors.Forbidden, "permission_denied", 403, False),
     (errors.NotFound, "not_found", 404, False),
-    (errors.MethodNotAllowed, "method_not_allowed", 405, False),
-    (errors.WaitTimedOut, "timeout", 408, True),
+    (errors.MethodNotAllowed, "x_method_not_allowed", 405, False),
+    (errors.WaitTimedOut, "x_wait_timeout", 408, True),
     (errors.Conflict, "conflict", 409, False),
     (errors.Duplicate, "duplicate", 409, False),
     (errors.BatchTooLarge, "batch_size_exceeded", 413, False),
     (errors.PayloadTooLarge, "payload_too_large", 413, False),
+    (refusals.MetadataTooLarge, "metadata_too_large", 413, False),
+    (refusals.CancellationRequested, "conflict", 409, False),
+    (refusals.JobTypeNotAllowed, "job_type_not_allowed", 422, False),
     (errors.InvalidPolicy, "invalid_request", 422, False),
-    (errors.ResourcesRefused, "resource_limit_exceeded", 422, False),
+    (refusals.ResourcesRefused, "x_resource_limit_exceeded", 422, False),
     (errors.PromiseBroken, "promise_broken", 422, False),
-    (errors.SchemaViolation, "validation_error", 422, False),
+    (refusals.SchemaViolation, "validation_error", 422, False),
     (errors.TenantMissing, "invalid_request", 422, False),
     (errors.Unsupported, "unsupported", 422, False),
     (errors.QueueFull, "QUEUE_FULL", 429, True),
@@ -47,7 +50,7 @@ def test_each_error_has_its_code_and_status(kind: type[OjsterError], code: str, 
 
 
 def test_the_table_is_complete() -> None:
-    found = {kind for kind in _below(OjsterError) if kind.__module__ == errors.__name__}
+    found = {kind for kind in _below(OjsterError) if kind.__module__ in (errors.__name__, refusals.__name__)}
     assert found == {kind for kind, *_ in TABLE}
 
 

@@ -184,3 +184,52 @@ async def test_lists_are_read_page_by_page(http: Http, query: str) -> None:
         assert len(answer[members]) == 2, path
         assert answer[members][0][name] == first
         assert answer["pagination"]["total"] == 5
+
+
+NO_HANDLER = {
+    "JavaScript": {"code": "handler_not_found", "message": "No handler registered for job type 'x'."},
+    "Java": {"code": "handler_not_found", "message": "No handler registered for job type: x"},
+    "Python": {"code": "handler_error", "message": "No handler registered for job type 'x'"},
+    "Go": {"code": "handler_error", "message": 'no handler registered for job type "x"'},
+}
+
+
+@pytest.mark.parametrize("sdk", NO_HANDLER)
+async def test_a_job_that_an_sdk_has_no_handler_for_goes_back_without_spending_an_attempt(
+    http: Http, bench: Bench, sdk: str
+) -> None:
+    made = await http.push(type="x", options={"retry": {"max_attempts": 1}})
+    (job,) = await http.fetch()
+    error = NO_HANDLER[sdk] | {"retryable": False}
+    answer = await http("POST", "/ojs/v1/workers/nack", {"job_id": job["id"], "error": error})
+    assert answer.status_code == 200
+    await bench.run_due(5)
+    shown = (await http("GET", f"/ojs/v1/jobs/{made['id']}")).json()["job"]
+    assert (shown["state"], shown["attempt"]) == ("available", 0)
+
+
+async def test_an_error_that_only_mentions_a_handler_is_an_error(http: Http) -> None:
+    await http.push(type="x")
+    (job,) = await http.fetch()
+    error = {"code": "handler_error", "message": "No handler registered for the event", "retryable": False}
+    answer = await http("POST", "/ojs/v1/workers/nack", {"job_id": job["id"], "error": error})
+    assert answer.json()["state"] == "discarded"
+
+
+async def test_a_cancelled_workflow_counts_its_steps(http: Http) -> None:
+    steps: list[dict[str, Any]] = [{"type": kind, "args": []} for kind in ("a", "b", "c")]
+    made = (await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": steps})).json()["workflow"]
+    (job,) = await http.fetch()
+    await http("POST", "/ojs/v1/workers/ack", {"job_id": job["id"]})
+    cancelled = (await http("DELETE", f"/ojs/v1/workflows/{made['id']}")).json()["workflow"]
+    assert (cancelled["state"], cancelled["steps_cancelled"], cancelled["steps_already_completed"]) == (
+        "cancelled",
+        2,
+        1,
+    )
+
+
+@pytest.mark.parametrize("channel", ["worker:w", "job", "job:nowhere", "queue:nowhere"])
+async def test_a_stream_of_what_does_not_exist_is_refused(http: Http, channel: str) -> None:
+    answer = await http("GET", "/ojs/v1/events/stream", params={"channel": channel})
+    assert answer.status_code in (400, 404)

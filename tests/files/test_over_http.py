@@ -102,7 +102,7 @@ async def test_an_upload_is_taken_up_where_the_answer_says(http: Http) -> None:
 
 async def test_a_wrong_hash_is_refused(http: Http) -> None:
     refused = await http("PUT", f"{BASE}/files", b"other", params={"sha256": SHA256})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "hash_mismatch")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "checksum_mismatch")
 
 
 async def test_an_artifact_shows_its_file(http: Http) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from ojster import App, Worker
 from ojster.core.durations import SECOND
-from ojster.core.errors import InvalidRequest, ResourcesRefused
+from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.refusals import ResourcesRefused
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import NOTHING, Provided, read_provided
 from ojster.fleet.workers import Heartbeat

@@ -60,7 +60,7 @@ async def test_the_rules_of_a_queue_are_set_shown_kept_and_taken_away(http: Http
     assert (await http("GET", CONFIG)).json()["configuration"] == rules | {"concurrency": 3}
     assert (await push(http))["job"]["ext_ml_gpu_count"] == 1
     refused = (await push(http, 422, gpu_count=5))["error"]
-    assert (refused["code"], refused["details"]["allowed"]) == ("resource_limit_exceeded", 4)
+    assert (refused["code"], refused["details"]["allowed"]) == ("x_resource_limit_exceeded", 4)
     for wrong in (
         {"ml_defaults": {"x": 1}},
         {"ml_limits": {"max_gpus": 1}},
@@ -99,4 +99,4 @@ async def test_jobs_of_cron_say_all_that_their_template_says_and_keep_to_the_rul
     (job,) = (await http("GET", "/ojs/v1/jobs")).json()["jobs"]
     assert (job["version"], job["ext_ml_gpu_type"], job["ext_ml_gpu_count"]) == ("2.0", "nvidia-a100", 2)
     refused = await http("POST", "/ojs/v1/cron", cron | {"job_template": template | {"ext_ml_gpu_count": 5}})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "resource_limit_exceeded")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "x_resource_limit_exceeded")

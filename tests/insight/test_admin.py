@@ -292,7 +292,7 @@ async def test_in_maintenance_nothing_starts_and_everything_is_kept(http: Http, 
         "accepted": "available",
     }
     assert (await get(http, "/system/maintenance"))["reason"] == "upgrade"
-    assert (await http("POST", f"{ADMIN}/system/maintenance", {"enabled": False})).json() == {"maintenance": False}
+    assert (await http("POST", f"{ADMIN}/system/maintenance", {"enabled": False})).json()["enabled"] is False
     await bench.run_due()
     assert {job.type for job in await bench.fetch(count=9)} == {"waiting", "later", "accepted", "tick"}
 

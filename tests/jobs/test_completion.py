@@ -240,7 +240,7 @@ async def test_a_discarded_job_runs_again_by_hand_as_if_it_were_new(bench: Bench
     await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     job = await bench.fail(await bench.fetch_one())
     again = await bench.engine.jobs.retry_dead(job.id)
-    assert (again.state, again.attempt, again.errors, again.dead) == ("available", 0, None, 0)
+    assert (again.state, again.attempt, again.errors, again.dead) == ("available", 0, job.errors, 0)
     assert (await bench.fetch_one()).attempt == 1
     with pytest.raises(Conflict):
         await bench.engine.jobs.retry_dead(job.id)

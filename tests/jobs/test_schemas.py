@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojster.core.errors import InvalidRequest, SchemaViolation
+from ojster.core.errors import InvalidRequest
 from ojster.core.json_schema import breaking_changes, compile_schema, parse_version
+from ojster.core.refusals import SchemaViolation
 from ojster.jobs.schemas import Mode, Schema, register_schemas
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -210,3 +211,62 @@ async def test_other_processes_hear_of_a_new_schema(shared_url: str, clock: Cloc
                 await asyncio.sleep(0.01)
     for engine in engines:
         await engine.close()
+
+
+URI = "urn:ojs:schema:email.send:v1"
+
+
+async def test_a_schema_is_registered_found_and_deleted_by_its_uri(http: Http) -> None:
+    body = {"uri": URI, "type": "email.send", "version": 1, "schema": PERSON, "mode": "strict"}
+    made = await http("POST", "/ojs/v1/schemas", body)
+    assert made.status_code == 201
+    assert made.json()["schema"]["uri"] == URI
+    path = "/ojs/v1/schemas/urn%3Aojs%3Aschema%3Aemail.send%3Av1"
+    shown = (await http("GET", path)).json()["schema"]
+    assert (shown["uri"], shown["type"], shown["version"], shown["schema"]) == (URI, "email.send", 1, PERSON)
+    listed = (await http("GET", "/ojs/v1/schemas?limit=1")).json()
+    assert (listed["schemas"][0]["uri"], listed["pagination"]["total"]) == (URI, 1)
+    assert (await http("POST", "/ojs/v1/schemas", body | {"version": 2})).status_code == 409
+    gone = await http("DELETE", path)
+    assert (gone.json()["deleted"], gone.json()["uri"]) == (True, URI)
+    assert (await http("GET", path)).status_code == 404
+    assert (await http("DELETE", path)).status_code == 404
+    assert (await http("DELETE", "/ojs/v1/schemas/email.send")).status_code == 400
+
+
+async def test_a_schema_without_a_uri_has_that_of_its_type_and_version(http: Http) -> None:
+    await put(http, 1)
+    shown = (await http("GET", "/ojs/v1/schemas/urn:ojs:schema:email.send:v1")).json()["schema"]
+    assert (shown["type"], shown["schema"]) == ("email.send", PERSON)
+
+
+async def test_a_job_is_validated_against_the_schema_that_it_names(http: Http) -> None:
+    await put(http, 1, mode="strict")
+    await put(http, 2, {"type": "array", "maxItems": 0}, mode="strict")
+    assert (await push(http, {"to": "ada@example.com"})).status_code == 422, "the latest holds"
+    assert (await push(http, {"to": "ada@example.com"}, schema=URI)).status_code == 201
+    refused = await push(http, {"to": "nobody"}, schema=URI)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "validation_error")
+    other = await http("POST", "/ojs/v1/jobs", {"type": "another", "args": [], "schema": URI})
+    assert other.status_code == 422
+    kept = (await push(http, schema="urn:ojs:schema:email.send:v2")).json()["job"]
+    assert kept["schema"] == "urn:ojs:schema:email.send:v2"
+
+
+async def test_a_schema_that_nobody_registered_is_kept_with_a_warning(http: Http) -> None:
+    made = (await push(http, schema="https://example.com/schemas/email")).json()
+    assert made["job"]["schema"] == "https://example.com/schemas/email"
+    assert "https://example.com/schemas/email" in made["warnings"][0]
+
+
+@pytest.mark.parametrize("given", ["not a uri", "", 7, {"type": "array"}, "urn:" + "x" * 600])
+async def test_what_is_no_uri_is_no_schema_of_a_job(http: Http, given: Any) -> None:
+    answer = await push(http, schema=given)
+    assert (answer.status_code, answer.json()["error"]["details"]["field"]) == (400, "schema")
+
+
+async def test_a_step_is_validated_against_the_schema_that_it_names(http: Http) -> None:
+    await put(http, 1, mode="strict")
+    step = {"type": "another", "args": [{"to": "nobody"}], "schema": URI}
+    answer = await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": [step]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_workflow")

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from ojster.core.errors import JobTypeNotAllowed
+from ojster.core.refusals import JobTypeNotAllowed
 from tests.conftest import Bench, Http
 from tests.workflows.bench import WorkflowBench, chain, job
 

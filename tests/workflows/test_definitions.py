@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound, SchemaViolation
+from ojster.core.errors import Conflict, Duplicate, InvalidRequest, InvalidWorkflow, NotFound
 from ojster.core.json_objects import Members, read_members
+from ojster.core.refusals import SchemaViolation
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.storage.open import open_database

@@ -80,7 +80,7 @@ async def test_properties_are_compared_and_set(http: Http) -> None:
     assert changed.json()["properties"] == {"n": {"value": 2, "version": 2}}
     refused = await http("POST", path, {"set": {"n": 3, "m": 1}, "expected": {"n": 1}})
     error = refused.json()["error"]
-    assert (refused.status_code, error["code"], error["retryable"]) == (409, "property_conflict", True)
+    assert (refused.status_code, error["code"], error["retryable"]) == (409, "x_property_conflict", True)
     assert error["details"]["current_version"] == 2
     assert (await http("POST", path, {"delete": ["n"]})).json()["properties"] == {}
     (job,) = await http.fetch()

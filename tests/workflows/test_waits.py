@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from ojster.constructs import wait
-from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, SchemaViolation
+from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow
+from ojster.core.refusals import SchemaViolation
 from ojster.events.reaction_builders import enqueue
 from ojster.jobs.failure import Failure
 from ojster.workflow import Step

@@ -132,42 +132,12 @@ class InvalidPolicy(InvalidRequest):
     kind = "validation_error"
 
 
-class SchemaViolation(InvalidRequest):
-    """The arguments of a job violate the schema of its type.
-
-    Spec: ojs-schema-registry 7.3
-    """
-
-    code = "validation_error"
-    status = 422
-
-
 class PromiseBroken(OjsterError):
     """A job has ended without what its step promises to put into the collection of the workflow."""
 
     code = error_type = "promise_broken"
     status = 422
     retryable = False
-
-
-class ResourcesRefused(InvalidRequest):
-    """A job requires more resources than its queue allows.
-
-    Spec: ojs-ml-resources 10.2
-    """
-
-    code = "resource_limit_exceeded"
-    status = 422
-
-
-class JobTypeNotAllowed(InvalidRequest):
-    """The queue of a job takes only other job types.
-
-    Spec: ojs-queue-config 6.5
-    """
-
-    code = "job_type_not_allowed"
-    status = 422
 
 
 class InvalidWorkflow(InvalidRequest):
@@ -240,7 +210,7 @@ class NotFound(OjsterError):
 class MethodNotAllowed(OjsterError):
     """The path exists, but not with this method."""
 
-    code = "method_not_allowed"
+    code = "x_method_not_allowed"
     status = 405
     retryable = False
 
@@ -251,7 +221,7 @@ class WaitTimedOut(OjsterError):
     Spec: ojs-results 8.2
     """
 
-    code = "timeout"
+    code = "x_wait_timeout"
     status = 408
 
 
@@ -353,6 +323,10 @@ class BatchTooLarge(PayloadTooLarge):
 
     code = "batch_size_exceeded"
 
+    def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
+        """Return the ``error`` object, with the maximum number of jobs."""
+        return super().to_wire(request_id) | {"max_batch_size": self.details.get("max_batch_size", 0)}
+
     @property
     def headers(self) -> dict[str, str]:
         """Headers with the maximum number of jobs."""
@@ -443,7 +417,7 @@ class TokenExpired(Unauthenticated):
 class Forbidden(OjsterError):
     """The caller is not allowed to perform the operation."""
 
-    code = "forbidden"
+    code = "permission_denied"
     status = 403
     retryable = False
 

@@ -24,6 +24,12 @@ def is_job_id(text: str) -> bool:
     return JOB_ID.fullmatch(text) is not None
 
 
+def canonical_job_id(text: str) -> str:
+    """Return the id of a job in lower case, as it is stored; other text unchanged."""
+    lower = text.lower()
+    return lower if is_job_id(lower) else text
+
+
 LONGEST_WORKFLOW_ID: Final = 128
 
 

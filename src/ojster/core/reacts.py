@@ -27,5 +27,8 @@ ENQUEUE_TTL: Final = 1 << 20
 TOTAL_TIMEOUT: Final = 1 << 21
 """Bit of a job's ``reacts``: its total time is limited, so that a running attempt may be ended, too."""
 
+CANCEL_REQUESTED: Final = 1 << 22
+"""Bit of a job's ``reacts``: the active job is to be cancelled as soon as its worker gives it up."""
+
 KEPT: Final = 1 << 16
 """The job sets its own retention."""

@@ -34,6 +34,8 @@ def parse_timestamp(text: str) -> int:
     """
     try:
         moment = msgspec.convert(text, _Zoned)
+        if text[-1] not in "Zz" and text[-3] != ":":
+            raise msgspec.ValidationError("the offset has no colon")
     except msgspec.ValidationError as error:
         wrong = "has no time zone" if "timezone" in str(error) else "is not an RFC 3339 time stamp"
         raise InvalidRequest(

@@ -49,6 +49,7 @@ class ErrorBody(Struct):
     details: dict[str, Json] | UnsetType = UNSET
     hint: str | UnsetType = UNSET
     docs_url: str | UnsetType = UNSET
+    max_batch_size: Count | UnsetType = UNSET
 
 
 class ErrorAnswer(Struct):

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from ojster.core.errors import InvalidRequest
 from ojster.core.events import SOURCE
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
@@ -52,8 +53,22 @@ async def follow_queue(exchange: HttpRequest) -> Answer:
 
 
 async def follow_all(exchange: HttpRequest) -> Answer:
-    """Stream all events as server-sent events, optionally by ``event_types``."""
-    return _stream(exchange, ALL, await _begin(exchange))
+    """Stream all events as server-sent events, optionally by ``event_types``.
+
+    With ``channel=job:ID`` or ``channel=queue:NAME``, which official SDKs send, only those of a job or a queue.
+    """
+    kind, _, name = exchange.query.get("channel", "").partition(":")
+    match kind:
+        case "job":
+            exchange.path = {"id": name}
+            return await follow_job(exchange)
+        case "queue":
+            exchange.path = {"name": name}
+            return await follow_queue(exchange)
+        case "" | "all":
+            return _stream(exchange, ALL, await _begin(exchange))
+    message = f"There is no channel {exchange.query['channel'][:80]!r}. Use 'job:ID' or 'queue:NAME'."
+    raise InvalidRequest(message, field="channel")
 
 
 async def _begin(exchange: HttpRequest) -> tuple[int, bool]:
@@ -132,5 +147,5 @@ _QUERY: Final = ("event_types", "last_event_id")
 ROUTES: Final = (
     Route("GET", f"{BASE}/jobs/{{id}}/events", follow_job, _TAG, query=_QUERY, streams=True),
     Route("GET", f"{BASE}/queues/{{name}}/events", follow_queue, _TAG, query=_QUERY, streams=True),
-    Route("GET", f"{BASE}/events/stream", follow_all, _TAG, query=_QUERY, streams=True),
+    Route("GET", f"{BASE}/events/stream", follow_all, _TAG, query=(*_QUERY, "channel"), streams=True),
 )

@@ -41,7 +41,7 @@ _MARK: Final = b'"result_ref"'
 class HashMismatch(OjsterError):
     """The uploaded bytes do not have the announced SHA-256. The upload was discarded."""
 
-    code = "hash_mismatch"
+    code = "checksum_mismatch"
     status = 422
     retryable = True
 

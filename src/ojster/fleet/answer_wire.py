@@ -36,11 +36,11 @@ class WorkerBody(Struct, kw_only=True):
 
     state: str
     directive: str | None
-    hostname: str | None
-    pid: int | None
-    queues: list[str]
+    hostname: str | UnsetType = UNSET
+    pid: int | UnsetType = UNSET
+    queues: list[str] | UnsetType = UNSET
     labels: list[str]
-    concurrency: int | None
+    concurrency: int | UnsetType = UNSET
     active_jobs: int
     started_at: Timestamp
     last_heartbeat_at: Timestamp
@@ -66,8 +66,13 @@ _SAME: tuple[str, ...] = (
 """Members that are the same in JSON."""
 
 
+_OPTIONAL: frozenset[str] = frozenset({"hostname", "pid", "queues", "concurrency"})
+"""Members that are left out if the worker has not said them."""
+
+
 def _members(worker: Worker) -> dict[str, Any]:
-    return {name: getattr(worker, name) for name in _SAME} | {
+    known = {name: getattr(worker, name) for name in _SAME}
+    return {name: value for name, value in known.items() if name not in _OPTIONAL or value not in (None, [])} | {
         "started_at": format_timestamp(worker.started_at),
         "last_heartbeat_at": format_timestamp(worker.last_seen_at),
     }
@@ -85,8 +90,12 @@ def read_worker(shown: WorkerInfo) -> Worker:
         id=shown.worker_id,
         started_at=parse_timestamp(shown.started_at),
         last_seen_at=parse_timestamp(shown.last_heartbeat_at),
-        **{name: getattr(shown, name) for name in _SAME},
+        **{name: _known(getattr(shown, name), [] if name == "queues" else None) for name in _SAME},
     )
+
+
+def _known(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is UNSET else value
 
 
 class WorkersAnswer(Struct):

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from ojster.core.durations import SECOND
-from ojster.core.errors import InvalidRequest, ResourcesRefused
+from ojster.core.errors import InvalidRequest
 from ojster.core.parsing import read_value
+from ojster.core.refusals import ResourcesRefused
 from ojster.fleet.requirements import ALIASES, COMPARISONS, MAX_CONDITIONS, MAX_FACT_LENGTH, Condition, Needs, text_of
 from ojster.jobs.code import ATTRIBUTE, CODE_CAPABILITY
 

@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.reacts import CANCEL_REQUESTED
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.requirements import read_provided
@@ -149,7 +150,9 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
         job = jobs.get(id)
         if job is not None and one.tenant not in (None, job.tenant):
             job = None
-        if job is not None and job.state == "active" and job.worker_id in (None, one.worker_id):
+        if job is not None and job.state == "active" and job.reacts & CANCEL_REQUESTED:
+            pulse.cancelled.append(id)
+        elif job is not None and job.state == "active" and job.worker_id in (None, one.worker_id):
             lease = one.lease or tx.settings.default_lease
             job.due_at = lease_end(tx, job, lease)
             tx.expect(job.due_at)

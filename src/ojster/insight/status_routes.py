@@ -121,7 +121,7 @@ async def manifest(exchange: HttpRequest) -> Answer:
         extensions=[one.name for one in _EXTENSIONS],
         extension_details=ExtensionsBody(_EXTENSIONS, []),
         features=_FEATURES,
-        endpoints=EndpointsBody(BASE, "/ojs/manifest", f"{BASE}/health", "/openapi.json", "/metrics"),
+        endpoints=EndpointsBody("/ojs/manifest", f"{BASE}/health", "/openapi.json", "/metrics"),
     )
     return Answer(encode(shown))
 

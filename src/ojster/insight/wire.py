@@ -135,7 +135,6 @@ class ExtensionsBody(Struct):
 class EndpointsBody(Struct):
     """Addresses of the server."""
 
-    base_url: str
     manifest: str
     health: str
     openapi: str

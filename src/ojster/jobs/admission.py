@@ -13,6 +13,7 @@ from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.job import Job
 from ojster.core.reacts import LOOKUP_BIT
 from ojster.core.states import JOB_STATES, JobState
+from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import Group, life
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import cancel_job
@@ -91,7 +92,7 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
         job.version = version_number(msgspec.json.decode(new.version))
     job.needs = new.needs
     job.reacts = new.reacts if new.node is None else new.reacts & ~LOOKUP_BIT  # lookups of steps are already resolved
-    job.envelope = new.envelope
+    job.envelope = new.envelope if scheduled_at == new.scheduled_at else _scheduled(new.envelope, scheduled_at or now)
     if new.wait is not None:
         job.state = "pending"
         job.hold = "delay" if new.wait.ends_by_time else "complete"
@@ -108,6 +109,12 @@ def _new_row(tx: Transaction, new: NewJob, scheduled_at: int | None = None) -> J
     for admit_one in life(tx).admit:
         admit_one(tx, new, job)
     return job
+
+
+def _scheduled(envelope: bytes, scheduled_at: int) -> bytes:
+    """Return the envelope of a job that keeps the time of the job which it replaces."""
+    members = msgspec.json.decode(envelope, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(members | {"scheduled_at": format_timestamp(scheduled_at)})
 
 
 def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:

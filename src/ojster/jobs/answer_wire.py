@@ -127,7 +127,7 @@ def show_changed(changed: ChangedJob) -> ChangedJobBody:
     return ChangedJobBody(job.id, job.type, job.queue, job.state, job.attempt, job.max_attempts, changed.before)
 
 
-class ProgressAnswer(Struct):
+class ProgressAnswer(Struct, kw_only=True):
     """The progress of a job.
 
     Spec: ojs-progress
@@ -138,7 +138,7 @@ class ProgressAnswer(Struct):
     progress: float | None = None
     message: str | None = None
     data: dict[str, Json] | None = None
-    updated_at: Timestamp | UnsetType = UNSET
+    updated_at: Timestamp
 
 
 class ResultBody(Struct):

@@ -70,7 +70,7 @@ Outcome = Pushed | ChangedJob | Job | OjsterError
 class NotExecuted(Conflict):
     """Refusal of an item because another item of the atomic request failed."""
 
-    code = "not_executed"
+    code = "x_not_executed"
     status = 424
 
 
@@ -180,6 +180,10 @@ _OPERATIONS: Final[dict[Action, _Steering]] = {
 }
 
 
+_SWEEPS: Final = _OPERATIONS | {Action.CANCEL: interventions.cancel_if_waiting}
+"""Operations on jobs that a filter selects: active ones are not cancelled before their workers have stopped them."""
+
+
 class SweepBatch(msgspec.Struct, frozen=True):
     """Part of the jobs that a filter selected; jobs that are no longer in one of ``states`` are skipped."""
 
@@ -201,7 +205,7 @@ def perform_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatc
     for one in some:
         jobs = tx.lock_jobs(one.ids)
         ids = [id for id in one.ids if id in jobs and jobs[id].state in one.states]
-        outcomes = _OPERATIONS[one.action](tx, ids)
+        outcomes = _SWEEPS[one.action](tx, ids)
         results.append(
             SweepBatchResult(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes])
         )

@@ -15,6 +15,7 @@ import msgspec
 
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
+from ojster.core.refusals import CancellationRequested
 from ojster.jobs.admission import Pushed
 from ojster.jobs.bulk import Action, Bulk, NotExecuted, Outcome
 from ojster.jobs.bulk_wire import (
@@ -229,7 +230,9 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
 async def _swept(exchange: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat) -> Reply:
     found = await exchange.engine.bulk.sweep(action, chosen)
     entries = [_Entry(job_id, refusal) for job_id, refusal in found.items]
-    return style.answer(action, entries, _Totals(found.matched, found.succeeded), atomic=False)
+    reply = style.answer(action, entries, _Totals(found.matched, found.succeeded), atomic=False)
+    told = any(isinstance(refusal, CancellationRequested) for _, refusal in found.items)
+    return Reply(200, reply.body) if told and reply.status == 422 else reply
 
 
 async def _perform(

@@ -14,6 +14,7 @@ from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import life, lock_with, settle
+from ojster.jobs.failure import Failure
 from ojster.jobs.leases import LeaseReport, refusal_of
 from ojster.jobs.messages import Acknowledgement, EndOfAttempt, FailureReport, Release
 from ojster.jobs.progress import complete_progress
@@ -113,13 +114,20 @@ def fail(tx: Transaction, reports: Sequence[FailureReport]) -> list[Job | Ojster
         if refusal := _refuse_end(tx, job, report):
             results.append(refusal)
             continue
-        if report.failure.type == UNKNOWN_TYPE:
+        if _had_no_handler(report.failure):
             _queue(tx, job, Release(job.id, delay=UNKNOWN_TYPE_DELAY), reason="the worker has no handler for it")
         else:
             fail_attempt(tx, job, report.failure)
         results.append(job)
     settle(tx)
     return results
+
+
+def _had_no_handler(failure: Failure) -> bool:
+    """Whether a worker failed a job because it has no handler for its type; official SDKs say it in these ways."""
+    if failure.type == UNKNOWN_TYPE or failure.code == "handler_not_found":
+        return True
+    return failure.retryable is False and failure.message.lower().startswith("no handler registered for job type")
 
 
 def release(tx: Transaction, releases: Sequence[Release]) -> list[Job | OjsterError]:

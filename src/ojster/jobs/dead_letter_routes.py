@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.answer_wire import DeletedJobAnswer, JobPageAnswer, RevivedAnswer
-from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.filters import filter_of
 from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.job_json import to_json
 from ojster.jobs.routes import job_page
@@ -21,9 +23,11 @@ from ojster.server.route import BASE, PAGE, Route
 
 
 async def list_dead_letters(exchange: HttpRequest) -> Answer:
-    """List the dead letters (kept jobs with exhausted retries), newest first, optionally by ``queue`` and ``type``."""
+    """List the dead letters (kept jobs with exhausted retries), newest first, optionally only some."""
     query = exchange.query
-    return await job_page(exchange, JobFilter(dead=True, queue=query.get("queue"), type=query.get("type")))
+    given = {name: query[name] for name in _FILTERS if name in query}
+    chosen = msgspec.structs.replace(filter_of(given), dead=True)
+    return await job_page(exchange, chosen)
 
 
 async def retry_dead_letter(exchange: HttpRequest) -> Answer:
@@ -51,6 +55,11 @@ async def delete_dead_letter(exchange: HttpRequest) -> Answer:
 
 _TAG: Final = "Dead letters"
 
+_TIMES: Final = ("since", "until", "discarded_after", "discarded_before")
+
+_FILTERS: Final[tuple[str, ...]] = ("queue", "type", "error_type", *_TIMES)
+"""Query parameters that select dead letters; ``since`` and ``until`` are about their creation."""
+
 ROUTES: Final = (
     Route(
         "GET",
@@ -59,7 +68,7 @@ ROUTES: Final = (
         _TAG,
         None,
         JobPageAnswer,
-        query=("queue", "type", *PAGE),
+        query=(*_FILTERS, *PAGE),
     ),
     Route(
         "POST",

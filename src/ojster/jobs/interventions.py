@@ -10,13 +10,14 @@ import msgspec
 from ojster.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.core.reacts import ENQUEUE_TTL, TOTAL_TIMEOUT
+from ojster.core.reacts import CANCEL_REQUESTED, ENQUEUE_TTL, TOTAL_TIMEOUT
+from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.new_job import read_job
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.queries import no_job
-from ojster.jobs.transitions import ChangedJob, cancel_jobs, make_available
+from ojster.jobs.transitions import ChangedJob, cancel_jobs, make_available, request_cancellation
 from ojster.storage.transaction import Transaction
 from ojster.workflows.wait import WAIT_TYPE
 
@@ -37,6 +38,21 @@ def cancel(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError
             results.append(_wrong_state(job, "cancelled", "it is finished"))
     settle(tx)
     return results
+
+
+def cancel_if_waiting(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError]:
+    """Cancel jobs that wait, and tell the workers of active ones to stop them; return each, or its refusal.
+
+    Spec: ojs-bulk-operations 6.1
+    """
+    jobs = tx.lock_jobs(ids)
+    active = {id: job for id, job in jobs.items() if job.state == JobState.ACTIVE}
+    request_cancellation(tx, list(active.values()))
+    message = "Job is in active state; its worker is told to stop it."
+    refused = {id: CancellationRequested(message, job_id=id, current_state=job.state) for id, job in active.items()}
+    waiting = [id for id in ids if id not in active]
+    results = dict(zip(waiting, cancel(tx, waiting), strict=True)) | refused
+    return [results[id] for id in ids]
 
 
 class Adjustment(msgspec.Struct, frozen=True):
@@ -127,7 +143,7 @@ class DeadLetterRetry(msgspec.Struct, frozen=True):
 
 
 def retry_dead(tx: Transaction, revivals: Sequence[DeadLetterRetry]) -> list[Job | OjsterError]:
-    """Run dead letters again as if they were new, without attempts and errors.
+    """Run dead letters again as if they were new, without attempts; their errors are kept.
 
     Spec: ojs-core 6.3
     """
@@ -228,17 +244,19 @@ def _retry(tx: Transaction, ids: Sequence[str], allowed: Collection[str]) -> lis
 
 
 def _run_again(tx: Transaction, job: Job) -> None:
-    """Make a finished job available as if it were new."""
+    """Make a finished job available as if it were new; its errors are kept.
+
+    Spec: ojs-dead-letter 6.2
+    """
     if job.dead:
         tx.emit("dead_letter.retried", job)
     job.attempt = 0
-    job.errors = None
     job.error_type = None
     job.retry_delay = None
     job.dead = 0
     job.hold = None
     job.expires_at = None
-    job.reacts &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT)
+    job.reacts &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT | CANCEL_REQUESTED)
     make_available(tx, [job])
     tx.execute(
         "UPDATE jobs SET started_at = NULL, expires_at = NULL, reacts = :reacts WHERE seq = :seq",

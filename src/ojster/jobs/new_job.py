@@ -15,6 +15,7 @@ from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members, check_names, read_members
 from ojster.core.parsing import read_value
+from ojster.core.refusals import MetadataTooLarge
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.events.channel import Notify
@@ -160,8 +161,7 @@ def read_job(
         _other_members(members) if members else b"",
         b"" if scheduled_at is None and expires_at is None else _relative_times(options, scheduled_at, expires_at),
     )
-    if len(envelope) > largest:
-        raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", limit=largest)
+    _check_size(envelope, largest)
     attributes = read_attributes(type, args, members)
     for reaction in attributes.enqueues:
         read_job(dict(reaction.job), now, largest=largest, tenant=owner)  # validates it
@@ -190,6 +190,12 @@ def read_job(
         wait=attributes.wait,
         notices=attributes.notices,
     )
+
+
+def _check_size(envelope: bytes, largest: int) -> None:
+    if len(envelope) > largest:
+        sizes = {"limit": largest, "max_bytes": largest, "actual_bytes": len(envelope), "field": "envelope"}
+        raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", **sizes)
 
 
 def _read_type_and_args(members: Members) -> tuple[str, bytes]:
@@ -236,7 +242,8 @@ def _read_meta(members: Members) -> bytes:
     elif meta != b"{}":
         check_names(meta, "'meta'")
     if len(meta) > MAX_META_BYTES:
-        raise PayloadTooLarge(f"'meta' takes {len(meta)} bytes; at most {MAX_META_BYTES} are allowed.", field="meta")
+        sizes = {"limit": MAX_META_BYTES, "max_bytes": MAX_META_BYTES, "actual_bytes": len(meta), "field": "meta"}
+        raise MetadataTooLarge(f"'meta' takes {len(meta)} bytes; at most {MAX_META_BYTES} are allowed.", **sizes)
     return meta
 
 

@@ -22,13 +22,19 @@ class SchemaInfo(Struct):
     type: str
     job_type: str
     version: int | str
+    uri: str
     mode: Mode
     schema: Raw
     created_at: Timestamp
 
 
 class SchemaAnswer(SchemaInfo, kw_only=True):
-    """A version of a schema, in the registry's format also in ``registered``."""
+    """A version of a schema, in the registry's format also in ``registered``.
+
+    If it was registered or asked for by its URI, ``schema`` has that format, too.
+
+    Spec: ojs-schema-registry 10, ojs-http-binding 15.3
+    """
 
     registered: SchemaInfo
 
@@ -60,6 +66,7 @@ class DeletedSchemaAnswer(Struct):
 
     type: str
     version: int | str
+    uri: str
     deleted: Literal[True] = True
 
 
@@ -74,6 +81,7 @@ def show_schema(schema: Schema) -> SchemaInfo:
         called(schema.type),
         called(schema.type),
         show_version(schema),
+        schema.uri,
         schema.mode,
         Raw(schema.body),
         format_timestamp(schema.created_at),

@@ -272,7 +272,9 @@ def _progress(job: Job) -> Answer:
     headers = [(b"cache-control", b"no-cache")]
     if shown.get("progress") is not None:
         headers.append((b"x-ojs-progress", str(shown["progress"]).encode()))
-    return Answer(encode(ProgressAnswer(job.id, job.state, **shown)), headers=headers)
+    changed_at = job.finished_at or job.started_at or job.enqueued_at or job.created_at
+    shown.setdefault("updated_at", format_timestamp(changed_at))
+    return Answer(encode(ProgressAnswer(job_id=job.id, state=job.state, **shown)), headers=headers)
 
 
 async def account_agent(exchange: HttpRequest) -> Answer:

@@ -13,7 +13,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_schema import compile_schema, parse_version
-from ojster.core.tenant import called, split
+from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import record_wire, schemas
 from ojster.jobs.names import read_type
@@ -37,7 +37,7 @@ async def register_schema(exchange: HttpRequest) -> Answer:
     """Register a JSON Schema for the arguments of a job type, as a new version."""
     body = await exchange.read(SCHEMA)
     schema = await _register(exchange, body, body.job_type or body.type, body.version)
-    return Answer(encode(_registered(schema)), 201)
+    return Answer(encode(_registered(schema) if body.uri is None else _by_uri(schema)), 201)
 
 
 async def put_schema(exchange: HttpRequest) -> Answer:
@@ -56,12 +56,16 @@ async def _register(exchange: HttpRequest, body: SchemaBody, type: str | None, v
     name = read_type(encode(type))
     compile_schema(msgspec.json.decode(given))
     mode = exchange.engine.database.settings.schema_mode if body.mode is None else body.mode
-    schema = Schema(exchange.engine.scope.named(name), parse_version(version), str(version), Mode(mode), bytes(given))
+    uri = None if body.uri is None else schemas.check_uri(body.uri)
+    named = exchange.engine.scope.named(name)
+    schema = Schema(named, parse_version(version), str(version), Mode(mode), bytes(given), given_uri=uri)
     return await exchange.engine.scope.do(schemas.register_schemas, schema)
 
 
 async def show_latest_schema(exchange: HttpRequest) -> Answer:
-    """Show the latest schema of a job type."""
+    """Show the latest schema of a job type, or the schema with a URI."""
+    if _is_uri(exchange):
+        return Answer(encode(_by_uri(await _find_by_uri(exchange))))
     found = await _versions(exchange)
     if not found:
         raise no_schema(exchange.path["type"])
@@ -104,7 +108,36 @@ async def delete_schema(exchange: HttpRequest) -> Answer:
     """Delete a version of the schema of a job type."""
     version = parse_version(exchange.path["version"])
     found = await exchange.engine.scope.do(schemas.delete_schemas, (_type(exchange), version))
-    return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found))))
+    return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found), found.uri)))
+
+
+async def delete_schema_with_uri(exchange: HttpRequest) -> Answer:
+    """Delete the schema with a URI. Jobs that name it are not affected."""
+    if not _is_uri(exchange):
+        message = f"{exchange.path['type'][:80]!r} is not a URI. Name the version, too: DELETE /schemas/TYPE/VERSION."
+        raise InvalidRequest(message, field="uri")
+    schema = await _find_by_uri(exchange)
+    found = await exchange.engine.scope.do(schemas.delete_schemas, (schema.type, schema.version))
+    return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found), found.uri)))
+
+
+def _is_uri(exchange: HttpRequest) -> bool:
+    return ":" in exchange.path["type"]
+
+
+async def _find_by_uri(exchange: HttpRequest) -> Schema:
+    engine, uri = exchange.engine, exchange.path["type"]
+    found = await engine.scope.look(schemas.find_by_uri, (engine.scope.tenant or NOBODY, uri))
+    if found is None:
+        raise no_schema(uri)
+    return found
+
+
+def _by_uri(schema: Schema) -> SchemaAnswer:
+    """Return a schema for those who know it by its URI."""
+    shown = _registered(schema)
+    shown.schema = msgspec.Raw(encode(shown.registered))
+    return shown
 
 
 def _type(exchange: HttpRequest) -> str:
@@ -132,6 +165,7 @@ ROUTES: Final = (
             Route("GET", f"{base}/schemas", list_schemas, _TAG, answer=SchemasAnswer, query=PAGE),
             Route("GET", f"{base}/schemas/{{type}}/versions", list_schema_versions, _TAG, answer=SchemaVersionsAnswer),
             Route("GET", f"{base}/schemas/{{type}}", show_latest_schema, _TAG, answer=SchemaAnswer),
+            Route("DELETE", f"{base}/schemas/{{type}}", delete_schema_with_uri, _TAG, answer=DeletedSchemaAnswer),
             Route("GET", f"{base}/schemas/{{type}}/{{version}}", show_schema, _TAG, answer=SchemaAnswer),
             Route("DELETE", f"{base}/schemas/{{type}}/{{version}}", delete_schema, _TAG, answer=DeletedSchemaAnswer),
         )

@@ -5,6 +5,7 @@ Spec: ojs-schema-registry
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -12,7 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.json_objects import Members
 from ojster.core.json_schema import Check, Version, breaking_changes, compile_schema, parse_version
+from ojster.core.refusals import SchemaViolation
+from ojster.core.tenant import NOBODY, called, qualify, split
+from ojster.jobs.names import string
+from ojster.jobs.new_job import NewJob
 from ojster.storage.transaction import Transaction
 
 
@@ -25,7 +31,11 @@ class Mode(StrEnum):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """A version of the schema for a job type's arguments. ``name`` is the version as given, ``body`` is JSON."""
+    """A version of the schema for a job type's arguments.
+
+    ``name`` is the version as given, and ``body`` is JSON. ``given_uri`` is the URI under which it was registered;
+    ``None``: the URI of its type and version.
+    """
 
     type: str
     version: Version
@@ -33,14 +43,42 @@ class Schema(msgspec.Struct, frozen=True):
     mode: Mode
     body: bytes
     created_at: int = 0
+    given_uri: str | None = None
+
+    @property
+    def uri(self) -> str:
+        """The URI by which jobs name the schema, without its tenant.
+
+        Spec: ojs-core 5.2
+        """
+        return self.given_uri or f"urn:ojs:schema:{called(self.type)}:v{self.name}"
 
 
-_COLUMNS: Final = "type, major, minor, patch, name, mode, body, created_at"
+_COLUMNS: Final = "type, major, minor, patch, name, mode, body, created_at, uri"
+
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:[!-~]+")
+
+MAX_URI_LENGTH: Final = 500
+
+
+def check_uri(given: str) -> str:
+    """Return the URI of a schema.
+
+    Raises
+    ------
+    InvalidRequest
+        It is not a URI.
+    """
+    if len(given) > MAX_URI_LENGTH or not _URI.fullmatch(given):
+        raise InvalidRequest(
+            f"'schema' must be a URI such as 'urn:ojs:schema:email.send:v1', not {given[:80]!r}.", field="schema"
+        )
+    return given
 
 
 def _schema(row: Sequence[Any]) -> Schema:
-    type, major, minor, patch, name, mode, body, created_at = row
-    return Schema(type, (major, minor, patch), name, Mode(mode), body, created_at)
+    type, major, minor, patch, name, mode, body, created_at, uri = row
+    return Schema(type, (major, minor, patch), name, Mode(mode), body, created_at, uri)
 
 
 def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema | OjsterError]:
@@ -54,6 +92,10 @@ def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema 
     results: list[Schema | OjsterError] = []
     for schema in schemas:
         known = _versions(tx, schema.type)
+        if schema.given_uri is not None and find_by_uri(tx, [(split(schema.type)[0], schema.given_uri)])[0] is not None:
+            message = f"A schema with the URI {schema.given_uri} already exists. Register it under another URI."
+            results.append(Duplicate(message, uri=schema.given_uri))
+            continue
         if any(one.version == schema.version for one in known):
             results.append(
                 Duplicate(
@@ -77,9 +119,10 @@ def register_schemas(tx: Transaction, schemas: Sequence[Schema]) -> list[Schema 
                 )
                 continue
         tx.execute(
-            f"INSERT INTO schemas ({_COLUMNS}) VALUES (:type, :major, :minor, :patch, :name, :mode, :body, :now)",
+            f"INSERT INTO schemas ({_COLUMNS}) VALUES (:type, :major, :minor, :patch, :name, :mode, :body, :now, :uri)",
             dict(zip(("major", "minor", "patch"), schema.version, strict=True))
-            | {"type": schema.type, "name": schema.name, "mode": schema.mode.value, "body": schema.body, "now": tx.now},
+            | {"type": schema.type, "name": schema.name, "mode": schema.mode.value, "body": schema.body}
+            | {"now": tx.now, "uri": schema.given_uri},
         )
         tx.effects.configured = True
         tx.emit_about("schema.registered", schema.type, job_type=schema.type, version=schema.name)
@@ -105,6 +148,13 @@ def list_schemas(tx: Transaction, types: Sequence[str | None]) -> list[list[Sche
             rows = tx.execute(f"SELECT {_COLUMNS} FROM schemas ORDER BY type, major DESC, minor DESC, patch DESC")
             results.append([_schema(row) for row in rows])
     return results
+
+
+def find_by_uri(tx: Transaction, named: Sequence[tuple[str, str]]) -> list[Schema | None]:
+    """Return the schema of a tenant with a URI, for each pair of both."""
+    (found,) = list_schemas(tx, [None])
+    by_uri = {(split(schema.type)[0], schema.uri): schema for schema in found}
+    return [by_uri.get(pair) for pair in named]
 
 
 def delete_schemas(tx: Transaction, named: Sequence[tuple[str, Version]]) -> list[Schema | OjsterError]:
@@ -135,12 +185,18 @@ class Catalogue:
 
     def __init__(self, schemas: Sequence[Schema]) -> None:
         self._by_type: dict[str, list[Schema]] = {}
+        self._by_uri: dict[tuple[str, str], Schema] = {}
         for schema in schemas:
             self._by_type.setdefault(schema.type, []).append(schema)
+            self._by_uri[split(schema.type)[0], schema.uri] = schema
         self._checks: dict[Schema, Check] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_type)
+
+    def schema_with_uri(self, tenant: str, uri: str) -> Schema | None:
+        """Return the schema of a tenant with a URI, or else the one for all tenants, if there is one."""
+        return self._by_uri.get((tenant, uri)) or self._by_uri.get((NOBODY, uri))
 
     def schema_of(self, type: str, version: Any) -> Schema | None:
         """Return the schema for a job: the one of its version, or the latest if it has no version.
@@ -167,3 +223,47 @@ class Catalogue:
         if schema not in self._checks:
             self._checks[schema] = compile_schema(msgspec.json.decode(schema.body))
         return self._checks[schema](args)
+
+
+def schema_uri(members: Members) -> str | None:
+    """Return the URI of the schema that an enqueue request names, if any.
+
+    Raises
+    ------
+    InvalidRequest
+        ``schema`` is not a URI.
+    """
+    given = bytes(members.get("schema", b"null"))
+    return None if given == b"null" else check_uri(string(given, "schema"))
+
+
+def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw, uri: str | None = None) -> tuple[str, ...]:
+    """Return warnings for the arguments of a job that violate a schema in mode ``warn``.
+
+    Parameters
+    ----------
+    uri:
+        The URI of the schema that the job names; ``None``: the schema of its type and version.
+
+    Raises
+    ------
+    SchemaViolation
+        The arguments violate a strict schema.
+
+    Spec: ojs-core 5.2, ojs-schema-registry 7
+    """
+    if uri is not None:
+        schema = catalogue.schema_with_uri(job.tenant, uri)
+        if schema is None:
+            return (f"The arguments were not validated: no schema is registered under {uri}.",)
+    else:
+        version = None if job.version is None else msgspec.json.decode(job.version)
+        schema = catalogue.schema_of(qualify(job.tenant, job.type), version) or catalogue.schema_of(job.type, version)
+    if schema is None:
+        return ()
+    wrong = catalogue.violations(schema, msgspec.json.decode(args))
+    if wrong and schema.mode is Mode.STRICT:
+        raise SchemaViolation(
+            f"Job arguments do not match the schema of {job.type}@{schema.name}.", validation_errors=wrong
+        )
+    return tuple(f"Schema validation warning: {one}" for one in wrong)

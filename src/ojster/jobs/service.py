@@ -15,7 +15,6 @@ from ojster.core.errors import (
     BackendUnavailable,
     Forbidden,
     OjsterError,
-    SchemaViolation,
 )
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
@@ -36,7 +35,7 @@ from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import push
 from ojster.jobs.queries import JobPage, Page
-from ojster.jobs.schemas import Catalogue, Mode
+from ojster.jobs.schemas import Catalogue, check_args, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.call import LongPoll, Operation
@@ -106,6 +105,7 @@ class JobService(CapabilityService):
         members = await self.complete(members)
         catalogue = await self.schemas()
         args = members.get("args", msgspec.Raw(b"null"))
+        uri = schema_uri(members)
         settings = self.database.settings
         job = read_job(
             members,
@@ -124,8 +124,8 @@ class JobService(CapabilityService):
                 f"Queue {job.queue!r} is reserved: tenants cannot use names that begin with {RESERVED_QUEUE_PREFIX!r}. "
                 "Choose another name."
             )
-        if catalogue:
-            job.warnings = check_args(catalogue, job, args)
+        if catalogue or uri is not None:
+            job.warnings = check_args(catalogue, job, args, uri)
         if job.reacts:
             await self.check(job)
         return job
@@ -441,28 +441,6 @@ class JobService(CapabilityService):
         """
         await self.scope.check_job(job_id)
         return accepted(await self.database.run(interventions.delete_dead, job_id))
-
-
-def check_args(catalogue: Catalogue, job: NewJob, args: msgspec.Raw) -> tuple[str, ...]:
-    """Return warnings for the arguments of a job that violate a schema in mode ``warn``.
-
-    Raises
-    ------
-    SchemaViolation
-        The arguments violate a strict schema.
-
-    Spec: ojs-schema-registry 7
-    """
-    version = None if job.version is None else msgspec.json.decode(job.version)
-    schema = catalogue.schema_of(qualify(job.tenant, job.type), version) or catalogue.schema_of(job.type, version)
-    if schema is None:
-        return ()
-    wrong = catalogue.violations(schema, msgspec.json.decode(args))
-    if wrong and schema.mode is Mode.STRICT:
-        raise SchemaViolation(
-            f"Job arguments do not match the schema of {job.type}@{schema.name}.", validation_errors=wrong
-        )
-    return tuple(f"Schema validation warning: {one}" for one in wrong)
 
 
 def _should_wait(jobs: Sequence[Job]) -> bool:

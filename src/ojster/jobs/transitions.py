@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final
 
 from ojster.core.job import Job
-from ojster.core.reacts import KEPT
+from ojster.core.reacts import CANCEL_REQUESTED, KEPT
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.deadlines import TOTAL_TIMEOUT_ERROR, total_deadline
 from ojster.jobs.ending_attempts import await_confirmation
@@ -175,7 +175,9 @@ def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
 
 def stop_jobs(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     """Suspend or cancel those of the jobs that must not become available; return their ids."""
-    stopped: set[str] = set()
+    given_up = [job for job in jobs if job.reacts & CANCEL_REQUESTED]
+    cancel_jobs(tx, given_up, by_themselves=True)
+    stopped: set[str] = {job.id for job in given_up}
     for stop in life(tx).stop:
         stopped |= stop(tx, [job for job in jobs if job.id not in stopped])
     return stopped
@@ -211,6 +213,18 @@ def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
     tx.envelopes([job for job in jobs if job.envelope == b"{}"])
     for job in jobs:
         job.due_at = kept_until(tx.now, delay_of(job.envelope))
+
+
+def request_cancellation(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Tell the workers of active jobs to stop them. A job that completes all the same is completed.
+
+    Spec: ojs-bulk-operations 6.1
+    """
+    for job in jobs:
+        job.reacts |= CANCEL_REQUESTED
+        if job.worker_id is not None:
+            tx.effects.told_workers[job.worker_id] = None
+    tx.execute_many("UPDATE jobs SET reacts = ? WHERE seq = ?", [(job.reacts, job.seq) for job in jobs])
 
 
 def cancel_job(tx: Transaction, job: Job, *, by_itself: bool = False) -> None:

@@ -29,6 +29,7 @@ class SchemaBody(Struct):
     job_type: str | None = None
     type: str | None = None
     version: int | str | None = None
+    uri: Annotated[str | None, Meta(description="By default 'urn:ojs:schema:TYPE:vVERSION'.")] = None
     schema: Raw | UnsetType = UNSET
     args_schema: Raw | UnsetType = UNSET
     mode: Literal["strict", "warn", "off"] | None = None

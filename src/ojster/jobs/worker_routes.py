@@ -211,6 +211,8 @@ async def fail_batch(exchange: HttpRequest) -> Answer:
 def _failure_report(body: NackBody) -> FailureReport:
     if body.error is None:
         raise InvalidRequest("'error' is missing. Describe why the job failed.", field="error")
+    if "message" not in body.error:
+        raise InvalidRequest("'error.message' is missing. Say in words why the job failed.", field="error.message")
     failure = parse_failure(body.error)
     return FailureReport(body.job_id, failure, body.worker_id, body.attempt, changes_of(body.properties))
 

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ojster.core.errors import JobTypeNotAllowed
 from ojster.core.json_objects import Members
+from ojster.core.refusals import JobTypeNotAllowed
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction

@@ -52,7 +52,7 @@ async def register_cron(exchange: HttpRequest) -> Answer:
             name=body.name,
             expression=expression,
             timezone=body.timezone,
-            overlap_policy=body.overlap_policy,
+            overlap_policy="cancel_previous" if body.overlap_policy == "cancel" else body.overlap_policy,
             enabled=body.enabled,
             description=body.description,
             template=_template(body, read_members(raw)),

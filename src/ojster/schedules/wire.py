@@ -31,7 +31,8 @@ class CronBody(Struct):
     expression: str | None = None
     cron: str | None = None
     timezone: str = "UTC"
-    overlap_policy: OverlapPolicy = "skip"
+    overlap_policy: OverlapPolicy | Literal["cancel"] = "skip"
+    """``cancel`` is the same as ``cancel_previous``."""
     enabled: bool = True
     description: str | None = None
     job_template: JobTemplateBody | None = None

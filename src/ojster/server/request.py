@@ -44,6 +44,7 @@ from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
 from ojster.server.authentication import Authenticator, audit
 from ojster.server.compression import decompress
 from ojster.server.metrics import Metrics
+from ojster.server.paths import path_parameters
 from ojster.service import Service
 
 log = logging.getLogger(__name__)
@@ -315,10 +316,9 @@ class HttpRequest:
             pass
 
     def _too_large(self, size: int) -> PayloadTooLarge:
-        return PayloadTooLarge(
-            f"The request body takes {size} bytes; at most {self.max_body_bytes} are allowed.",
-            limit=self.max_body_bytes,
-        )
+        largest = self.max_body_bytes
+        message = f"The request body takes {size} bytes; at most {largest} are allowed."
+        return PayloadTooLarge(message, limit=largest, max_bytes=largest, actual_bytes=size, field="body")
 
 
 Handler = Callable[[HttpRequest], Awaitable[Answer]]
@@ -386,7 +386,7 @@ class Endpoint:
         self._name = handler.__name__
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = self.exchange(scope["headers"], scope["query_string"], scope.get("path_params", {}), receive)
+        exchange = self.exchange(scope["headers"], scope["query_string"], path_parameters(scope), receive)
         exchange.address = (scope.get("client") or ("",))[0]
         answer = await self.answer(exchange)
         headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +23,31 @@ class WorkflowAnswer(Struct):
     """One workflow."""
 
     workflow: WorkflowInfo
+
+
+class CancelledWorkflow(WorkflowInfo, kw_only=True, omit_defaults=True):
+    """A workflow that was cancelled, with the numbers of its jobs that were cancelled and that had completed before.
+
+    Spec: ojs-http-binding 14.3
+    """
+
+    steps_cancelled: int
+    steps_already_completed: int
+
+
+class CancelledWorkflowAnswer(Struct):
+    """A workflow that was cancelled."""
+
+    workflow: CancelledWorkflow
+
+
+def show_cancelled(info: WorkflowInfo) -> CancelledWorkflow:
+    """Return a cancelled workflow with the numbers of its jobs that were cancelled and that had completed."""
+    states = Counter(step.state for step in info.walk() if not step.children)
+    members = {name: getattr(info, name) for name in info.__struct_fields__}
+    return CancelledWorkflow(
+        **members, steps_cancelled=states["cancelled"], steps_already_completed=states["completed"]
+    )
 
 
 class WorkflowsAnswer(Struct):

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.errors import InvalidRequest, SchemaViolation
+from ojster.core.errors import InvalidRequest
 from ojster.core.ids import is_segment
 from ojster.core.json_objects import Members
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
+from ojster.core.refusals import SchemaViolation
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import RetryPolicy
 from ojster.workflows.locks import compile_lock

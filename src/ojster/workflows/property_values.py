@@ -44,7 +44,7 @@ class PropertyConflict(Conflict):
     (True, True, {'property': 'total'})
     """
 
-    code = "property_conflict"
+    code = "x_property_conflict"
     retryable = True
 
 

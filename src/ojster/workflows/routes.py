@@ -15,6 +15,7 @@ from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
+    CancelledWorkflowAnswer,
     NoteAnswer,
     NotesAnswer,
     PropertiesAnswer,
@@ -23,6 +24,7 @@ from ojster.workflows.answer_wire import (
     WorkflowsAnswer,
     WorkflowStatisticsAnswer,
     WorkflowStatusAnswer,
+    show_cancelled,
     show_progress,
 )
 from ojster.workflows.graph import WORKFLOW_STATES
@@ -100,7 +102,8 @@ async def cancel_workflow(exchange: HttpRequest) -> Answer:
     active = exchange.query.get("active", "finish")
     if active not in ("finish", "cancel"):
         raise InvalidRequest("The parameter 'active' must be 'finish' or 'cancel'.", field="active")
-    return _workflow(await exchange.engine.workflows.cancel(exchange.path["id"], stop_active=active == "cancel"))
+    info = await exchange.engine.workflows.cancel(exchange.path["id"], stop_active=active == "cancel")
+    return Answer(encode(CancelledWorkflowAnswer(show_cancelled(info))))
 
 
 async def retry_workflow(exchange: HttpRequest) -> Answer:
@@ -261,7 +264,7 @@ ROUTES: Final = (
             cancel_workflow,
             "Workflows",
             None,
-            WorkflowAnswer,
+            CancelledWorkflowAnswer,
             query=("active",),
         )
         for method, end in (("DELETE", ""), ("POST", "/cancel"))

@@ -16,9 +16,9 @@ from ojster.core.json_objects import Members, read_members
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import no_workflow
-from ojster.jobs.schemas import Catalogue
+from ojster.jobs.schemas import Catalogue, check_args, schema_uri
 from ojster.jobs.scope import CapabilityService, Scope, accepted
-from ojster.jobs.service import MAX_WAIT_SECONDS, JobService, check_args
+from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
 from ojster.workflows import cancellation, creation, notes, properties, restart, status, suspensions, views, workflows
@@ -410,7 +410,7 @@ def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
             continue
         request = read_members(spec.request, "The step")
         try:
-            check_args(catalogue, job, request["args"])
+            check_args(catalogue, job, request["args"], schema_uri(request))
         except InvalidRequest as error:
             place = msgspec.json.decode(request["workflow_step"], type=str)
             wrong = "; ".join(error.details.get("validation_errors", ()))

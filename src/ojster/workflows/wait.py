@@ -7,9 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.durations import parse_duration
-from ojster.core.errors import InvalidRequest, SchemaViolation
+from ojster.core.errors import InvalidRequest
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
+from ojster.core.refusals import SchemaViolation
 from ojster.core.timestamps import parse_timestamp
 
 WAIT_TYPE: Final = "ojster.wait"
