@@ -32,6 +32,7 @@ from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.answers import check_all_answers
+from tests.faithful.spec_answers import RECORDS, SpecAnswers, spec_answers
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -70,6 +71,21 @@ def every_answer_is_checked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         check_all_answers(patch)
         yield
+
+
+@pytest.fixture(scope="session")
+def spec_check() -> Iterator[SpecAnswers | None]:
+    """Check the answers and events of all servers in this process against the specification, if it is there."""
+    with spec_answers() as check:
+        yield check
+
+
+@pytest.fixture(autouse=True)
+def answers_follow_the_specification(spec_check: SpecAnswers | None) -> Iterator[None]:
+    """Fail if an answer or event of the test breaks a rule of the specification."""
+    yield
+    if spec_check is not None and (broken := spec_check.unexplained()) and RECORDS not in os.environ:
+        pytest.fail("\n".join(sorted(set(broken))))
 
 
 @pytest.fixture
