@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypedDict
 
 import msgspec
+from msgspec import UNSET
 
 from ojster.agents import attributes
 from ojster.core.durations import SECOND
@@ -48,7 +49,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         Exception classes or error types (``auth.*`` for a prefix) that are not retried; none by default.
     dead_letter:
         Whether to keep a job that is not retried any more as a dead letter, for inspection and manual retry. If false,
-        the default, the job is only discarded.
+        the job is only discarded. ``None``, the default: the server's ``Settings.on_exhaustion``, which is ``discard``.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     coefficient: float = DEFAULT_RETRY.backoff_coefficient
     jitter: bool = DEFAULT_RETRY.jitter
     give_up_on: Sequence[type[BaseException] | str] = ()
-    dead_letter: bool = False
+    dead_letter: bool | None = None
 
     def to_wire(self) -> dict[str, Json]:
         """Return the policy as the ``retry`` object of a job.
@@ -90,7 +91,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
                 non_retryable_errors=tuple(
                     entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on
                 ),
-                on_exhaustion="dead_letter" if self.dead_letter else "discard",
+                on_exhaustion=UNSET if self.dead_letter is None else "dead_letter" if self.dead_letter else "discard",
                 backoff_strategy=self.backoff,
             )
         )

@@ -61,6 +61,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Maximum number of jobs in one request; 1,000 by default.
     most_generations:
         Maximum number of jobs and workflows that create each other by reactions, one after the other; 100 by default.
+    on_exhaustion:
+        What becomes of a job that is not retried any more, if its retry policy does not say it: ``discard``, the
+        default, or ``dead_letter``.
     tenants:
         Whether jobs must name their tenant: ``required``, or ``optional``, the default.
     default_tenant:
@@ -86,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     largest_job: int = 1_048_576
     largest_batch: int = 1_000
     most_generations: int = 100
+    on_exhaustion: Literal["discard", "dead_letter"] = "discard"
     tenants: Literal["optional", "required"] = "optional"
     default_tenant: str = ""
     schema_mode: Literal["strict", "warn", "off"] = "warn"

@@ -101,3 +101,13 @@ async def test_a_silent_worker_stops_with_an_error(bench: Bench) -> None:
     await bench.run_due(bench.engine.database.settings.heartbeat_timeout / SECOND + 1)
     page = await bench.engine.events.select(EventFilter(types=("worker.stopped",)))
     assert [event["data"]["reason"] for event in page.events] == ["error"]
+
+
+async def test_a_worker_that_becomes_quiet_is_told_of_once(http: Http, bench: Bench) -> None:
+    job = await bench.push()
+    await bench.fetch_one(worker_id="w")
+    for state in ("running", "quiet", "quiet", "running", "quiet"):
+        body = {"worker_id": "w", "active_jobs": [job.id], "state": state}
+        await http("POST", "/ojs/v1/workers/heartbeat", body)
+    page = await bench.engine.events.select(EventFilter(types=("worker.quiet",)))
+    assert [event["data"] for event in page.events] == [{"worker_id": "w", "active_jobs": 1}] * 2

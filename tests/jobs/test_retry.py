@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ojster import Retry
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidPolicy
+from ojster.core.settings import Settings
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import RetryPolicy, Verdict, judge
+from tests.conftest import Bench
 
 policies = st.builds(
     RetryPolicy,
@@ -147,3 +150,28 @@ def test_intervals_may_be_given_in_milliseconds() -> None:
 def test_a_policy_that_breaks_a_rule_is_refused_and_the_rule_named(given: Any, named: str) -> None:
     with pytest.raises(InvalidPolicy, match=named):
         parse_retry_policy(given)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("engine_settings", [Settings(on_exhaustion="dead_letter")], ids=["keeps dead letters"])
+@pytest.mark.parametrize(
+    ("retry", "dead"),
+    [
+        ({"max_attempts": 1}, 1),
+        ({"max_attempts": 1, "on_exhaustion": "discard"}, 0),
+        ({"max_attempts": 1, "on_exhaustion": "dead_letter"}, 1),
+    ],
+)
+async def test_the_server_says_what_becomes_of_a_job_whose_policy_does_not(
+    bench: Bench, retry: dict[str, Any], dead: int
+) -> None:
+    job = await bench.push(retry=retry)
+    await bench.fail(await bench.fetch_one())
+    found = await bench.find(job)
+    assert (found.state, found.dead) == ("discarded", dead)
+
+
+def test_a_python_policy_leaves_it_to_the_server_unless_it_says_so() -> None:
+    assert "on_exhaustion" not in Retry().to_wire()
+    assert Retry(dead_letter=False).to_wire()["on_exhaustion"] == "discard"
+    assert Retry(dead_letter=True).to_wire()["on_exhaustion"] == "dead_letter"

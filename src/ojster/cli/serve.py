@@ -68,6 +68,13 @@ from ojster.settings import Retention, Settings
     help="Maximum number of jobs in one request.",
 )
 @click.option(
+    "--on-exhaustion",
+    type=click.Choice(["discard", "dead_letter"]),
+    default="discard",
+    show_default=True,
+    help="What becomes of a job that is not retried any more, if its retry policy does not say it.",
+)
+@click.option(
     "--max-generations",
     type=click.IntRange(min=1),
     default=100,
@@ -143,6 +150,7 @@ def serve(
     retention: Retention,
     max_batch: int,
     max_generations: int,
+    on_exhaustion: Literal["discard", "dead_letter"],
     tenants: Literal["optional", "required"],
     default_tenant: str,
     tenant_file: Path | None,
@@ -162,8 +170,7 @@ def serve(
     if not default_lease or not heartbeat_timeout:
         raise click.UsageError("--default-lease and --heartbeat-timeout must be longer than zero.")
     log_to_console(log_level)
-    # Imported here, because the server's libraries would slow down all other commands.
-    from ojster.server.run import serve as serve_forever
+    from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
     from ojster.tenancy.routes import read_tenants
 
     serve_forever(
@@ -178,6 +185,7 @@ def serve(
             largest_job=max_job_bytes,
             largest_batch=max_batch,
             most_generations=max_generations,
+            on_exhaustion=on_exhaustion,
             tenants=tenants,
             default_tenant=check_tenant(default_tenant),
             retention=retention,

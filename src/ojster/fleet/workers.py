@@ -115,6 +115,9 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     now = tx.now
     abilities = Abilities(one.handlers, read_provided(one.capabilities), runs=one.job_types)
     _note_abilities(tx, one, abilities)
+    becomes_quiet = one.state == "quiet" and tx.execute(
+        "SELECT id FROM workers WHERE id = :id AND state <> 'quiet'", {"id": one.worker_id}
+    )
     ((directive, started_at),) = tx.execute(
         f"INSERT INTO workers ({_WORKER_COLUMNS}, abilities) VALUES (:id, :state, NULL, :hostname, :pid, :queues, "
         ":labels, :concurrency, :active_jobs, :now, :now, :pool, :abilities) "
@@ -139,6 +142,8 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     )
     if started_at == now:
         _announce(tx, one, abilities)
+    elif becomes_quiet:
+        tx.emit_about("worker.quiet", one.worker_id, worker_id=one.worker_id, active_jobs=len(one.active_jobs))
     tx.expect(now + tx.settings.heartbeat_timeout)
     jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
     rule = worker_rules_by_id(tx).get(one.worker_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.durations import MILLISECOND, format_duration, parse_any_duration
 from ojster.core.errors import InvalidPolicy, InvalidRequest
@@ -41,7 +41,7 @@ class RetryPolicyBody(Struct):
     max_interval: str = format_duration(DEFAULT_RETRY.max_interval)
     jitter: bool = DEFAULT_RETRY.jitter
     non_retryable_errors: tuple[str, ...] = DEFAULT_RETRY.non_retryable_errors
-    on_exhaustion: Exhaustion = DEFAULT_RETRY.on_exhaustion
+    on_exhaustion: Exhaustion | UnsetType = UNSET
     backoff_strategy: Backoff = DEFAULT_RETRY.backoff
 
 

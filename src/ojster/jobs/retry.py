@@ -22,7 +22,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     """How often and after what delays a failed job is retried. The defaults are those of the specification.
 
     ``max_attempts`` includes the first attempt; 0 and 1 both mean that a failure is final. Intervals are in
-    microseconds.
+    microseconds. ``on_exhaustion``: ``None`` leaves it to the server's settings.
 
     Spec: ojs-retry 8
     """
@@ -33,7 +33,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     max_interval: int = 5 * MINUTE
     jitter: bool = True
     non_retryable_errors: tuple[str, ...] = ()
-    on_exhaustion: Exhaustion = "discard"
+    on_exhaustion: Exhaustion | None = None
     backoff: Backoff = "exponential"
 
     def delay(self, retry: int, random: float) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence, Set
 from operator import attrgetter
 from typing import Final
 
+import msgspec
+
 from ojster.core.job import Job
 from ojster.core.reacts import CANCEL_REQUESTED, KEPT
 from ojster.core.states import FINISHED, JobState
@@ -114,6 +116,8 @@ def fail_attempt(
 
 
 def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, *, immediately: bool) -> Verdict:
+    if policy.on_exhaustion is None:
+        policy = msgspec.structs.replace(policy, on_exhaustion=tx.settings.on_exhaustion)
     verdict = judge(
         policy,
         attempt=job.attempt,
