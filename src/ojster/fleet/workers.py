@@ -142,7 +142,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
     )
     if started_at == now:
         _announce(tx, one, abilities)
-    elif becomes_quiet:
+    if becomes_quiet:
         tx.emit_about("worker.quiet", one.worker_id, worker_id=one.worker_id, active_jobs=len(one.active_jobs))
     tx.expect(now + tx.settings.heartbeat_timeout)
     jobs = tx.lock_jobs(one.active_jobs) if one.active_jobs else {}
