@@ -23,6 +23,7 @@ from ojster.core.errors import (
     PayloadTooLarge,
 )
 from ojster.core.job import Job
+from ojster.core.refusals import JobDropped
 from ojster.core.states import JobState
 from ojster.job_handle import JobHandle
 from ojster.job_options import JobOptions, RateLimit, Retry, Unique
@@ -70,6 +71,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobContext",
+    "JobDropped",
     "JobFailed",
     "JobHandle",
     "JobOptions",

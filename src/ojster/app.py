@@ -28,7 +28,7 @@ from ojster.files.open import store_for
 from ojster.job_handle import JobHandle
 from ojster.job_options import JobOptions, JobOptionsDict, policy_to_wire
 from ojster.job_type import Declare, DeclaredJob, JobType
-from ojster.jobs.middleware import EnqueueMiddleware
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.names import check_queue_name, read_type
 from ojster.jobs.scope import Caller
 from ojster.jobs.versions import ANY, Handled, parse_handled
@@ -160,8 +160,8 @@ class App:
         self.handlers: dict[str, JobType[Any, Any]] = {}
         self.crons: list[Cron] = []
         self.orchestrators = Orchestrators()
-        self.enqueue_middleware: list[EnqueueMiddleware] = []
-        self.execution_middleware: list[ExecutionMiddleware] = []
+        self.enqueue_middleware = MiddlewareChain[EnqueueMiddleware]()
+        self.execution_middleware = MiddlewareChain[ExecutionMiddleware]()
         self.migrate = migrate
         self._synchronous = synchronous
         self._headers = dict(headers or {})
@@ -366,6 +366,7 @@ class App:
             from ojster.client.client import HttpClient  # imported here, because the import is slow
 
             client = self._http[loop] = HttpClient(self.url, headers=headers)
+            client.jobs.middleware = self.enqueue_middleware
         return client
 
     def engine(self) -> Service:

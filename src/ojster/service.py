@@ -22,7 +22,7 @@ from ojster.fleet.service import Directive, FleetService
 from ojster.insight.service import TaskService
 from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.extension import Extension, install
-from ojster.jobs.middleware import EnqueueMiddleware
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.scope import Caller, Scope
 from ojster.jobs.service import JobService
 from ojster.queues.service import QueueService
@@ -62,7 +62,7 @@ class Service:
         extensions: Sequence[Extension] = EXTENSIONS,
     ) -> None:
         self.database = database
-        self.middleware = list(middleware)
+        self.middleware = MiddlewareChain(middleware)
         self.directives = list(directives)
         self.store = store
         self.check_orchestrator: Callable[[str, Any], None] = _no_orchestrator

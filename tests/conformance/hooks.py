@@ -19,7 +19,7 @@ _DIRECTIVE = "test_directive"
 def install(engine: Service) -> None:
     """Add the hooks to an engine."""
 
-    async def note_directive(request: JobRequest, enqueue: Enqueue) -> JobRequest:
+    async def note_directive(request: JobRequest, enqueue: Enqueue) -> JobRequest | None:
         options = request.get("options")
         metadata = options.get("metadata") if isinstance(options, dict) else None
         directive = metadata.get("test_directive") if isinstance(metadata, dict) else None
@@ -27,7 +27,7 @@ def install(engine: Service) -> None:
             request["meta"] = {**(request.get("meta") or {}), _DIRECTIVE: directive}
         return await enqueue(request)
 
-    async def refuse_marked(request: JobRequest, enqueue: Enqueue) -> JobRequest:
+    async def refuse_marked(request: JobRequest, enqueue: Enqueue) -> JobRequest | None:
         meta = request.get("meta")
         if isinstance(meta, dict) and meta.get("ojs_validate") is True:
             raise InvalidPolicy("The job has 'ojs_validate' in its meta. Remove it.", field="meta.ojs_validate")

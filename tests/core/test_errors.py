@@ -25,6 +25,7 @@ TABLE = [
     (errors.BatchTooLarge, "batch_size_exceeded", 413, False),
     (errors.PayloadTooLarge, "payload_too_large", 413, False),
     (refusals.MetadataTooLarge, "metadata_too_large", 413, False),
+    (refusals.JobDropped, "x_job_dropped", 422, False),
     (refusals.CancellationRequested, "conflict", 409, False),
     (refusals.JobTypeNotAllowed, "job_type_not_allowed", 422, False),
     (errors.InvalidPolicy, "invalid_request", 422, False),

@@ -235,11 +235,11 @@ async def test_middleware_may_change_a_request_or_refuse_it(bench: Bench) -> Non
     from ojster.core.errors import InvalidRequest
     from ojster.jobs.middleware import Enqueue, JobRequest
 
-    async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest:
+    async def stamp(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
         job["meta"] = {"stamped": True, **job.get("meta", {})}
         return await enqueue(job)
 
-    async def no_secrets(job: JobRequest, enqueue: Enqueue) -> JobRequest:
+    async def no_secrets(job: JobRequest, enqueue: Enqueue) -> JobRequest | None:
         if job["type"] == "secret":
             raise InvalidRequest("secrets are not enqueued")
         return await enqueue(job)

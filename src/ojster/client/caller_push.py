@@ -12,7 +12,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.reacts import BITS
 from ojster.jobs.extension import install
-from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
 from ojster.jobs.scope import accepted
@@ -27,7 +27,7 @@ class Pushing(Protocol):
     url: str
     tenant: str | None
     settings: Settings
-    enqueue_middleware: list[EnqueueMiddleware]
+    enqueue_middleware: MiddlewareChain[EnqueueMiddleware]
     _event_loop_thread: EventLoopThread
 
 

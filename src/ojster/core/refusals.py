@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ojster.core.errors import Conflict, InvalidRequest, PayloadTooLarge
+from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 
 
 class SchemaViolation(InvalidRequest):
@@ -42,6 +42,40 @@ class MetadataTooLarge(PayloadTooLarge):
     """
 
     code = "metadata_too_large"
+
+
+class JobDropped(OjsterError):
+    """Enqueue middleware has dropped a job: nothing was enqueued, and nothing went wrong.
+
+    Parameters
+    ----------
+    message:
+        Which job was dropped.
+    details:
+        Machine-readable context; none.
+
+    Examples
+    --------
+    >>> from ojster import App, JobDropped
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.enqueue_middleware.append
+    ... async def only_letters(request, enqueue):
+    ...     return await enqueue(request) if request["type"] == "letter" else None
+    >>> @app.job("draft")
+    ... def draft() -> None: ...
+    >>> try:
+    ...     draft.enqueue()
+    ... except JobDropped as dropped:
+    ...     print(dropped)
+    Middleware has dropped the job of type "draft"; it was not enqueued.
+    >>> app.close()
+
+    Spec: ojs-middleware 7.2
+    """
+
+    code = "x_job_dropped"
+    status = 422
+    retryable = False
 
 
 class CancellationRequested(Conflict):

@@ -56,8 +56,10 @@ class JobAnswer(Struct):
 class EnqueuedAnswer(Struct):
     """An enqueued job, or the existing one that it duplicates."""
 
-    job: JobBody
+    job: JobBody | UnsetType = UNSET
     deduplicated: bool | UnsetType = UNSET
+    dropped: bool | UnsetType = UNSET
+    """Whether middleware of the server has dropped the job, which was then not enqueued."""
     warnings: tuple[str, ...] | UnsetType = UNSET
 
 

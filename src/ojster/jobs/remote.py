@@ -20,6 +20,7 @@ from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.core.refusals import JobDropped
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Json
 from ojster.jobs.admission import Pushed
@@ -31,6 +32,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
+from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.record_wire import HistoryAnswer, read_entry
 from ojster.jobs.transitions import ChangedJob
@@ -53,15 +55,26 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class RemoteJobs(RemoteCapability):
-    """Calls about jobs."""
+    """Calls about jobs.
+
+    Attributes
+    ----------
+    middleware:
+        The enqueue middleware of the application, through which each job passes before it is sent.
+    """
+
+    middleware: Sequence[EnqueueMiddleware] = ()
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Push jobs, all or none."""
+        requests = [await through_middleware(self.middleware, members) for members in requests]
         for members in requests:
             members.setdefault("id", msgspec.Raw(_encode(new_id())))
         try:
             if len(requests) == 1:
                 answer = await self._connection.call("POST", "/jobs", requests[0])
+                if "dropped" in answer:
+                    raise JobDropped("Middleware of the server has dropped the job; it was not enqueued.")
                 return [Pushed(job_of(answer["job"]), existing="deduplicated" in answer)]
             answer = await self._connection.call("POST", "/jobs/batch", {"jobs": requests})
         except Duplicate as refusal:

@@ -16,6 +16,7 @@ from ojster.agents.wire import AGENT_USAGE, AgentUsageAnswer, AgentUsageBody
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, QueueFull, WaitTimedOut
 from ojster.core.job import Job
 from ojster.core.parsing import read_value
+from ojster.core.refusals import JobDropped
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import answer_wire
@@ -71,7 +72,10 @@ from ojster.workflows.wire import NOTE, RESUME, NoteBody, ResumeBody
 async def enqueue(exchange: HttpRequest) -> Answer:
     """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate."""
     engine = exchange.engine
-    job = await engine.jobs.prepare(await exchange.members())
+    try:
+        job = await engine.jobs.prepare(await exchange.members())
+    except JobDropped:
+        return Answer(b'{"dropped":true}')
     (pushed,) = await _push_or_block(exchange, job)
     if pushed.existing:
         return Answer(b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
