@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ojster.jobs.messages import Release
@@ -37,3 +39,36 @@ async def test_the_status_says_what_each_step_waits_for(http: Http, flow: Workfl
     }
     assert current["release"]["state"] == "blocked"
     assert current["tomorrow"]["state"] == "waiting"
+
+
+async def test_lists_say_and_select_what_workflows_wait_for(http: Http, flow: WorkflowBench) -> None:
+    waits: dict[str, dict[str, Any]] = {
+        "gate": {"type": "gate", "id": "release"},
+        "form": {"type": "wait", "id": "answer", "form": {"type": "object"}},
+        "delay": {"type": "wait", "id": "tomorrow", "delay": "P1D"},
+        "suspension": job("paused"),
+    }
+    ids = {what: (await flow.create(group(step, job("busy")))).id for what, step in waits.items()}
+    both = (await flow.create(group(waits["gate"], waits["form"]))).id
+    for one in await flow.take(10):
+        if one.type == "paused":
+            await flow.engine.jobs.release([Release(one.id, one.worker_id, one.attempt, then="wait", again=True)])
+
+    async def listed(**query: str) -> dict[str, list[str]]:
+        answer = (await http("GET", "/ojs/v1/workflows", params=query)).json()
+        assert answer["pagination"]["total"] == len(answer["workflows"])
+        return {one["id"]: one.get("waiting_for", []) for one in answer["workflows"]}
+
+    assert await listed() == {id: [what] for what, id in ids.items()} | {both: ["gate", "form"]}
+    for what, id in ids.items():
+        assert set(await listed(waiting_for=what)) == {id, *([both] if what in ("gate", "form") else [])}
+    assert await listed(waiting_for="delay", state="completed") == {}
+    refused = await http("GET", "/ojs/v1/workflows", params={"waiting_for": "godot"})
+    assert (refused.status_code, refused.json()["error"]["details"]["field"]) == (400, "waiting_for")
+
+
+async def test_what_no_longer_waits_is_not_listed(http: Http, flow: WorkflowBench) -> None:
+    await flow.create(group({"type": "gate", "id": "release"}, job("busy")))
+    await flow.review("release", "approve")
+    answer = await http("GET", "/ojs/v1/workflows", params={"waiting_for": "gate"})
+    assert answer.json()["workflows"] == []

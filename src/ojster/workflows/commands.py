@@ -7,7 +7,7 @@ import getpass
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 import msgspec
@@ -38,6 +38,7 @@ from ojster.workflows.property_values import Changes
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.wait import WaitingFor
 from ojster.workflows.workflows import Review
 
 STYLES: Final = {
@@ -134,6 +135,7 @@ def parameter(text: str) -> tuple[str, Any]:
 @click.option("--name", help="Only workflows of this name.")
 @click.option("--definition", help="Only workflows of this definition.")
 @click.option("--target", help="Only workflows with this target.")
+@click.option("--waiting-for", type=click.Choice(get_args(WaitingFor)), help="Only workflows that wait for this.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
 )
@@ -151,7 +153,7 @@ def list_workflows(url: str, as_json: bool, **chosen: Any) -> None:
                 one.id,
                 one.name,
                 one.type,
-                _state(one.state, "held" if one.held else ""),
+                _state(one.state, ", ".join([*(["held"] if one.held else []), *one.waiting_for])),
                 one.metadata.get("job_count"),
                 one.metadata.get("completed_count"),
                 one.metadata.get("failed_count"),

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ojster.core.outcome import Outcome
+from ojster.workflows.wait import WaitingFor
 
 
 class ReviewInfo(msgspec.Struct, omit_defaults=True):
@@ -176,6 +177,9 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         Whether nothing of it runs any more. A cancelled workflow may still wait for jobs that were active.
     held:
         Whether no step starts until it is released.
+    waiting_for:
+        In lists: what steps of it wait for: ``gate`` (an approval), ``form`` (an answer), ``delay`` (a time), or
+        ``suspension`` (until their job is resumed).
     steps_total, steps_completed, jobs_total, jobs_completed:
         Number of steps in its outermost container, and how many of them have completed.
     steps, jobs, callbacks, compensations, on_error, on_cancel:
@@ -219,6 +223,7 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     version: int = 0
     finished: bool = False
     held: bool = False
+    waiting_for: list[WaitingFor] = []
     steps_total: int | None = None
     steps_completed: int | None = None
     jobs_total: int | None = None

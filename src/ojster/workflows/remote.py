@@ -83,7 +83,9 @@ class RemoteWorkflows(RemoteCapability):
 
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows."""
-        given = {name: getattr(chosen, name) for name in ("state", "type", "name", "definition", "target")}
+        given = {
+            name: getattr(chosen, name) for name in ("state", "type", "name", "definition", "target", "waiting_for")
+        }
         query = paging(chosen) | given
         answer, total, before = await self._connection.list_page("/workflows", query)
         found = [WorkflowInfo.from_json(raw) for raw in list_of(answer["workflows"])]

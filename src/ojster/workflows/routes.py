@@ -35,6 +35,7 @@ from ojster.workflows.property_values import Changes
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
 from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.waiting import WAITING_FOR
 from ojster.workflows.wire import (
     PROPERTIES,
     REVIEW,
@@ -77,6 +78,10 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
         raise InvalidRequest(
             f"Unknown workflow state {state[:40]!r}. Use one of {', '.join(WORKFLOW_STATES)}.", field="state"
         )
+    waits = query.get("waiting_for")
+    if waits is not None and waits not in WAITING_FOR:
+        message = f"A workflow does not wait for {waits[:40]!r}. Use one of {', '.join(WAITING_FOR)}."
+        raise InvalidRequest(message, field="waiting_for")
     limit, offset, before = page_of(query)
     page = await exchange.engine.workflows.select(
         WorkflowFilter(
@@ -88,6 +93,7 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
             offset,
             definition=query.get("definition"),
             target=query.get("target"),
+            waiting_for=waits,
         )
     )
     shown = pagination(page.total, limit, offset, page.next_before)
@@ -216,7 +222,7 @@ ROUTES: Final = (
         list_workflows,
         "Workflows",
         answer=WorkflowsAnswer,
-        query=("state", "type", "name", "definition", "target", *PAGE),
+        query=("state", "type", "name", "definition", "target", "waiting_for", *PAGE),
     ),
     Route(
         "GET",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,7 +20,7 @@ from ojster.workflows.graph import WORKFLOW_STATES, Workflow, find_workflow
 from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
 from ojster.workflows.views import summary_of
-from ojster.workflows.wait import WAIT_TYPE
+from ojster.workflows.wait import WAIT_TYPE, WaitingFor
 
 MAX_BRANCH_RESULTS: Final = 10_000
 """Maximum number of step results returned for each branch. The most recent ones are returned."""
@@ -43,10 +43,6 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: str | None = None
     finished_at: str | None = None
     job_id: str | None = None
-
-
-WaitingFor = Literal["gate", "form", "delay", "suspension"]
-"""What a step waits for: an approval, an answer, a time, or that its suspended job is resumed."""
 
 
 class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,8 @@ from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowI
 from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState
 from ojster.workflows.plan_values import read_spec
 from ojster.workflows.results import outcomes
+from ojster.workflows.wait import WaitingFor
+from ojster.workflows.waiting import find_waits, waits_for
 
 DEFAULT_PAGE: Final = 50
 MAX_WORKFLOW_ERRORS: Final = 100
@@ -57,6 +59,7 @@ class WorkflowFilter(msgspec.Struct, frozen=True):
     tenant: str | None = None
     definition: str | None = None
     target: str | None = None
+    waiting_for: WaitingFor | None = None
 
 
 class WorkflowCounts(msgspec.Struct, frozen=True):
@@ -111,6 +114,8 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
         if (value := getattr(chosen, name)) is not None:
             conditions.append(f"{name} = :{name}")
             parameters[name] = value
+    if chosen.waiting_for is not None:
+        conditions.append(waits_for(chosen.waiting_for))
     where = " AND ".join(conditions)
     ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
     if chosen.before is not None:
@@ -121,15 +126,17 @@ def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     workflows = [Workflow(*row) for row in rows]
     more = len(workflows) > chosen.limit
     workflows = workflows[: chosen.limit]
-    return WorkflowPage([summary_of(one) for one in workflows], total, workflows[-1].seq if more else None)
+    waits = find_waits(tx, [one.seq for one in workflows if one.finished_at is None])
+    shown = [summary_of(one, waits.get(one.seq, ())) for one in workflows]
+    return WorkflowPage(shown, total, workflows[-1].seq if more else None)
 
 
 def _rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
 
 
-def summary_of(workflow: Workflow) -> WorkflowInfo:
-    """Return a workflow without its steps."""
+def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> WorkflowInfo:
+    """Return a workflow without its steps; ``waiting_for``: what steps of it wait for."""
     metadata: dict[str, Any] = _decode(workflow.metadata)
     times = {
         "created_at": workflow.created_at,
@@ -155,6 +162,7 @@ def summary_of(workflow: Workflow) -> WorkflowInfo:
         version=workflow.version,
         finished=workflow.finished_at is not None,
         held=workflow.held_at is not None,
+        waiting_for=list(waiting_for),
         params=msgspec.Raw(workflow.params) if workflow.params != b"{}" else msgspec.UNSET,
         error=error,
         retries=workflow.retries,
