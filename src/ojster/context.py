@@ -97,6 +97,8 @@ class JobContext:
         self._stopped = threading.Event()
         self.thread_ended: asyncio.Event | None = None
         """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
+        self.time_limit: asyncio.Timeout | None = None
+        """The timeout of the attempt, while it runs."""
         self.appended: list[bytes] = []
         """Steps that the job appends to its workflow, as JSON."""
         self.changes: Changes | None = None
@@ -329,6 +331,11 @@ class JobContext:
     def stop(self) -> None:
         """Signal the handler to stop. The worker calls it."""
         self._stopped.set()
+
+    def lift_timeout(self) -> None:
+        """Let the handler clean up: its timeout must not cancel it again. The worker calls it."""
+        if self.time_limit is not None and not self.time_limit.expired():
+            self.time_limit.reschedule(None)
 
     def progress(
         self, done: float, total: float = 1.0, message: str | None = None, data: Mapping[str, Any] | None = None

@@ -13,6 +13,7 @@ ADDED = "ojs-http-binding 3.3: new response fields may be added; the schema forb
 BULK = "a batch with a mode answers as ojs-bulk-operations 5.3 requires"
 ERRORS = "ojs-http-binding 16.1, which requires request_id, and the conformance suite, which requires docs_url and hint"
 TENANT_ERROR = "ojs-multi-tenancy 8.2: an exceeded limit is described in the error itself"
+TIMEOUT_ERROR = "ojs-timeouts 8: an error of a timeout has these members"
 JOB_ERROR = "the conformance suite requires occurred_at, and job.json has code, attempt and occurred_at in errors"
 LOWER_CASE = "ojs-http-binding 16.3 and the conformance suite have lower-case codes"
 MORE_CODES = "a code of ojs-errors 4 or of an extension; openapi.yaml has a few codes only"
@@ -89,6 +90,9 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "error.json#/additionalProperties:code": JOB_ERROR,
     "error.json#/additionalProperties:details": JOB_ERROR,
     "error.json#/additionalProperties:occurred_at": JOB_ERROR,
+    "error.json#/additionalProperties:timeout_kind": TIMEOUT_ERROR,
+    "error.json#/additionalProperties:limit_seconds": TIMEOUT_ERROR,
+    "error.json#/additionalProperties:elapsed_seconds": TIMEOUT_ERROR,
     "error.json#/additionalProperties:timestamp": "ojs-retry 10.1 has timestamp",
     "event.json#/properties/type/enum:backpressure.*": MORE_EVENTS,
     "event.json#/properties/type/enum:batch.*": OWN_EVENTS,

@@ -69,3 +69,31 @@ async def test_a_branch_starts_when_the_handler_has_really_stopped(app: App, kin
         worker.stop(0)
         await working
     assert seen == ["stopped", "tidied"]
+
+
+async def test_a_timeout_does_not_end_the_cleanup_of_a_cancelled_handler(app: App) -> None:
+    seen: list[str] = []
+    running = asyncio.Event()
+
+    @app.job("slow", timeout=1)
+    async def slow() -> None:
+        running.set()
+        try:
+            await asyncio.sleep(LIMIT)
+        finally:
+            await asyncio.sleep(1.2)  # beyond the timeout
+            seen.append("cleaned up")
+
+    job = await slow.aenqueue()
+    worker = Worker(app)
+    working = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(LIMIT):
+            await running.wait()
+            await app.client().jobs.cancel(job.id)
+            while not seen:
+                await asyncio.sleep(0.01)
+                assert seen or worker.active, "the handler ended before it had cleaned up"
+    finally:
+        worker.stop(0)
+        await working

@@ -96,6 +96,7 @@ class Executor:
         timeout = job.timeout / 1e6 if job.timeout else None
         try:
             async with asyncio.timeout(timeout) as limit:
+                context.time_limit = limit
                 result = await self._call(context)
             appended = tuple(context.appended)
             encoded, file = _to_json(job.type, result), None
@@ -115,6 +116,7 @@ class Executor:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             return FailureReport(job.id, failure_of(error), worker_id, job.attempt, context.changes)
         finally:
+            context.time_limit = None
             context.finish()
 
     async def _call(self, context: JobContext) -> Any:

@@ -31,6 +31,7 @@ class Stopping:
         """Stop an attempt that the server has ended, and tell the server when it has stopped."""
         context.stop()
         if not task.cancelling():  # at its timeout it stops already; a second cancellation would end its cleanup
+            context.lift_timeout()
             task.cancel()
         confirmation = Release(context.id, self._worker_id, context.attempt)
         task.add_done_callback(lambda _: self.tell_when_stopped(context, confirmation, tell))
