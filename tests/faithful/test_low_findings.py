@@ -41,6 +41,12 @@ async def test_workflow_ids_in_paths_are_taken_as_they_are(http: Http) -> None:
     assert (await http("GET", f"/ojs/v1/workflows/{id}")).json()["workflow"]["id"] == id
 
 
+async def test_worker_ids_in_paths_are_taken_as_they_are(http: Http) -> None:
+    id = "01A206A0-1ECA-7652-BD42-DED39FDBF091"
+    await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": id, "active_jobs": []})
+    assert (await http("GET", f"/ojs/v1/workers/{id}/health")).status_code == 200
+
+
 @pytest.mark.parametrize("text", ["2030-01-01T00:00:00+0100", "2030-01-01T00:00:00-01", "2030-01-01T00:00:00"])
 async def test_an_offset_is_hours_and_minutes_with_a_colon(http: Http, text: str) -> None:
     answer = await http("POST", JOBS, {"type": "a", "args": [], "scheduled_at": text})
