@@ -16,7 +16,7 @@ from ojster.core.errors import (
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, Summary, SweepBatch, SweepBatchResult
-from ojster.jobs.filter_walk import JobFilter, Step, walk
+from ojster.jobs.filter_walk import JobFilter, batches
 from ojster.jobs.idempotency import Key, Reply
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS
@@ -128,13 +128,9 @@ class BulkService(CapabilityService):
                 field="state",
             )
         found = Sweep(action)
-        step: Step | None = Step(msgspec.structs.replace(self._theirs(chosen), states=states))
-        while step is not None:
-            stretch = await self.database.read(walk, step)
-            for start in range(0, len(stretch.ids), SWEEP_BATCH_SIZE):
-                ids = stretch.ids[start : start + SWEEP_BATCH_SIZE]
-                found.add(await self.database.run(bulks.perform_batch, SweepBatch(action, ids, states)))
-            step = stretch.next
+        chosen = msgspec.structs.replace(self._theirs(chosen), states=states)
+        async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
+            found.add(await self.database.run(bulks.perform_batch, SweepBatch(action, ids, states)))
         if not quietly:
             await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
         return found

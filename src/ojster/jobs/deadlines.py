@@ -9,7 +9,7 @@ Spec: ojs-timeouts 5.2, 5.3
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -101,26 +101,28 @@ def end_waits(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 
 def timeout_failure(kind: str, limit: int, elapsed: int) -> Failure:
-    """Return the failure of an attempt or a job that took too long.
+    """Return the failure of an attempt or a job that took or waited too long.
 
     Parameters
     ----------
     kind:
-        ``execution`` or ``total``.
+        ``execution``, ``total`` or ``enqueue_ttl``.
     limit, elapsed:
         How long it might take, and how long it took, in microseconds.
 
     Spec: ojs-timeouts 8
     """
-    facts: dict[str, Any] = {
-        "timeout_kind": kind,
-        "limit_seconds": _shown(limit),
-        "elapsed_seconds": _shown(elapsed),
-    }
-    if kind == "total":
-        message = f"The job did not end within {limit / 1e6:g} seconds of its creation."
-        return Failure(TOTAL_TIMEOUT_ERROR, message, code=TOTAL_TIMEOUT_ERROR, retryable=False, facts=facts)
-    return Failure("timeout", f"The job ran longer than {limit / 1e6:g} seconds.", code="timeout", facts=facts)
+    type, message, retryable = _FAILURES[kind]
+    facts = {"timeout_kind": kind, "limit_seconds": _shown(limit), "elapsed_seconds": _shown(elapsed)}
+    return Failure(type, message.format(limit / 1e6), code=type, retryable=retryable, facts=facts)
+
+
+_FAILURES: Final = {
+    "execution": ("timeout", "The job ran longer than {:g} seconds.", None),
+    "total": (TOTAL_TIMEOUT_ERROR, "The job did not end within {:g} seconds of its creation.", False),
+    "enqueue_ttl": ("enqueue_ttl_expired", "The job did not start within {:g} seconds of its creation.", False),
+}
+"""Error type, message, and whether a retry makes sense (``None``: the policy decides), by ``timeout_kind``."""
 
 
 def expiry_failure(tx: Transaction, job: Job) -> Failure:
@@ -130,13 +132,7 @@ def expiry_failure(tx: Transaction, job: Job) -> Failure:
     if job.reacts & TOTAL_TIMEOUT and limits.total is not None and elapsed >= limits.total:
         return timeout_failure("total", limits.total, elapsed)
     if job.reacts & ENQUEUE_TTL and limits.wait is not None and elapsed >= limits.wait:
-        facts = {
-            "timeout_kind": "enqueue_ttl",
-            "limit_seconds": _shown(limits.wait),
-            "elapsed_seconds": _shown(elapsed),
-        }
-        message = f"The job did not start within {limits.wait / 1e6:g} seconds of its creation."
-        return Failure("enqueue_ttl_expired", message, code="enqueue_ttl_expired", retryable=False, facts=facts)
+        return timeout_failure("enqueue_ttl", limits.wait, elapsed)
     return Failure("expired", "The job did not start before its 'expires_at'.", code="expired", retryable=False)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from ojster.storage.database import Database
 from ojster.storage.transaction import Transaction
 
 WINDOW: Final = 20_000
@@ -159,6 +160,16 @@ def _walk(tx: Transaction, step: Step) -> WalkResult:
         rows_found = tx.execute(f"SELECT id FROM {looked_at} WHERE {where} ORDER BY seq", bounds | parameters)
         ids = [id for (id,) in rows_found]
     return WalkResult(ids, Step(step.chosen, last, until) if rows == WINDOW else None)
+
+
+async def batches(database: Database, chosen: JobFilter, size: int) -> AsyncIterator[list[str]]:
+    """Yield the ids of all jobs that match now, oldest first, at most ``size`` at a time."""
+    step: Step | None = Step(chosen)
+    while step is not None:
+        stretch = await database.read(walk, step)
+        for start in range(0, len(stretch.ids), size):
+            yield stretch.ids[start : start + size]
+        step = stretch.next
 
 
 class _Meta(msgspec.Struct):

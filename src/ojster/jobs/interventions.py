@@ -24,20 +24,7 @@ from ojster.workflows.wait import WAIT_TYPE
 
 def cancel(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError]:
     """Cancel unfinished jobs; return each, or its refusal."""
-    results: list[ChangedJob | OjsterError] = []
-    jobs = tx.lock_jobs(ids)
-    before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
-    cancel_jobs(tx, [jobs[id] for id in before])
-    for id in ids:
-        job = jobs.get(id)
-        if job is None:
-            results.append(no_job(id))
-        elif id in before:
-            results.append(ChangedJob(job, before.pop(id)))
-        else:
-            results.append(_wrong_state(job, "cancelled", "it is finished"))
-    settle(tx)
-    return results
+    return _cancel(tx, ids, active_too=True)
 
 
 def cancel_if_waiting(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError]:
@@ -45,14 +32,29 @@ def cancel_if_waiting(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | 
 
     Spec: ojs-bulk-operations 6.1
     """
+    return _cancel(tx, ids, active_too=False)
+
+
+def _cancel(tx: Transaction, ids: Sequence[str], *, active_too: bool) -> list[ChangedJob | OjsterError]:
+    results: list[ChangedJob | OjsterError] = []
     jobs = tx.lock_jobs(ids)
-    active = {id: job for id, job in jobs.items() if job.state == JobState.ACTIVE}
-    request_cancellation(tx, list(active.values()))
-    message = "Job is in active state; its worker is told to stop it."
-    refused = {id: CancellationRequested(message, job_id=id, current_state=job.state) for id, job in active.items()}
-    waiting = [id for id in ids if id not in active]
-    results = dict(zip(waiting, cancel(tx, waiting), strict=True)) | refused
-    return [results[id] for id in ids]
+    before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
+    told = set() if active_too else {id for id, state in before.items() if state == JobState.ACTIVE}
+    request_cancellation(tx, [jobs[id] for id in told])
+    cancel_jobs(tx, [jobs[id] for id in before if id not in told])
+    for id in ids:
+        job = jobs.get(id)
+        if job is None:
+            results.append(no_job(id))
+        elif id in told:
+            message = "Job is in active state; its worker is told to stop it."
+            results.append(CancellationRequested(message, job_id=id, current_state=job.state))
+        elif id in before:
+            results.append(ChangedJob(job, before.pop(id)))
+        else:
+            results.append(_wrong_state(job, "cancelled", "it is finished"))
+    settle(tx)
+    return results
 
 
 class Adjustment(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_schema import compile_schema, parse_version
+from ojster.core.json_schema import Version, compile_schema, parse_version
 from ojster.core.tenant import NOBODY, called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs import record_wire, schemas
@@ -106,9 +106,7 @@ async def list_schemas(exchange: HttpRequest) -> Answer:
 
 async def delete_schema(exchange: HttpRequest) -> Answer:
     """Delete a version of the schema of a job type."""
-    version = parse_version(exchange.path["version"])
-    found = await exchange.engine.scope.do(schemas.delete_schemas, (_type(exchange), version))
-    return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found), found.uri)))
+    return await _delete(exchange, _type(exchange), parse_version(exchange.path["version"]))
 
 
 async def delete_schema_with_uri(exchange: HttpRequest) -> Answer:
@@ -117,7 +115,11 @@ async def delete_schema_with_uri(exchange: HttpRequest) -> Answer:
         message = f"{exchange.path['type'][:80]!r} is not a URI. Name the version, too: DELETE /schemas/TYPE/VERSION."
         raise InvalidRequest(message, field="uri")
     schema = await _find_by_uri(exchange)
-    found = await exchange.engine.scope.do(schemas.delete_schemas, (schema.type, schema.version))
+    return await _delete(exchange, schema.type, schema.version)
+
+
+async def _delete(exchange: HttpRequest, type: str, version: Version) -> Answer:
+    found = await exchange.engine.scope.do(schemas.delete_schemas, (type, version))
     return Answer(encode(DeletedSchemaAnswer(called(found.type), show_version(found), found.uri)))
 
 

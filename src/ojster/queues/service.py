@@ -7,7 +7,7 @@ from typing import Final
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.tenant import NOBODY
 from ojster.jobs.bulk_service import SWEEP_BATCH_SIZE
-from ojster.jobs.filter_walk import JobFilter, Step, walk
+from ojster.jobs.filter_walk import JobFilter, batches
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
@@ -108,13 +108,9 @@ class QueueService(CapabilityService):
     async def _drain(self, name: str, target: str | None) -> int:
         """Discard or move the jobs that wait now, in small transactions; return their number."""
         changed = 0
-        step: Step | None = Step(JobFilter(queue=name, states=lifecycle.WAITING_STATES))
-        while step is not None:
-            stretch = await self.database.read(walk, step)
-            for start in range(0, len(stretch.ids), SWEEP_BATCH_SIZE):
-                draining = Draining(stretch.ids[start : start + SWEEP_BATCH_SIZE], target)
-                changed += await self.database.run(lifecycle.drain, draining)
-            step = stretch.next
+        chosen = JobFilter(queue=name, states=lifecycle.WAITING_STATES)
+        async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
+            changed += await self.database.run(lifecycle.drain, Draining(ids, target))
         return changed
 
     async def resume(self, name: str) -> Queue:

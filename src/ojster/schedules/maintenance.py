@@ -16,7 +16,7 @@ from ojster.files import records
 from ojster.files.service import FileService
 from ojster.jobs.bulk import Action
 from ojster.jobs.bulk_service import BulkService
-from ojster.jobs.filter_walk import JobFilter, Step, walk
+from ojster.jobs.filter_walk import WINDOW, JobFilter, batches
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.schedules import retention
 from ojster.schedules.due import run_due
@@ -170,13 +170,7 @@ class Maintenance(CapabilityService):
         return {name: found[name] for name in ("jobs", "workflows", "files")}
 
     async def _count_matching(self, chosen: JobFilter) -> int:
-        count, step = 0, Step(chosen)
-        while True:
-            stretch = await self.database.read(walk, step)
-            count += len(stretch.ids)
-            if stretch.next is None:
-                return count
-            step = stretch.next
+        return sum([len(ids) async for ids in batches(self.database, chosen, WINDOW)])
 
 
 def answer(tx: Transaction, requests: Sequence[None]) -> list[None]:
