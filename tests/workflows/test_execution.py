@@ -85,6 +85,15 @@ async def test_results_come_through_as_they_were_written(flow: WorkflowBench) ->
     assert claimed.parent_results == b'[{"z": 1.50, "a": 12345678901234567890123, "e": "\\u00e9"}]'
 
 
+async def test_a_step_of_a_long_chain_gets_the_results_of_the_last_hundred_by_index(flow: WorkflowBench) -> None:
+    steps = [job(f"s{number}") for number in range(103)]
+    await flow.create(chain(*steps))
+    await flow.work(results={f"s{number}": number for number in range(103)})
+    assert flow.given["s100"] == list(range(100)), "all of them"
+    assert flow.given["s101"] == {str(number): number for number in range(1, 101)}
+    assert flow.given["s102"] == {str(number): number for number in range(2, 102)}
+
+
 # References and conditions
 
 

@@ -206,15 +206,24 @@ def add_parent_results(tx: Transaction, jobs: Sequence[Job]) -> None:
         job.parent_results = inputs.get(sources.get(job.node or 0, -1), b"[]")
 
 
+MAX_STEPS_BEFORE: Final = 100
+"""Number of earlier steps of a chain whose results a step receives, so that a long chain costs the same at its end."""
+
 _STEPS_BEFORE: Final = {
-    Inputs.BEFORE: "JOIN nodes AS n ON n.parent = s.parent AND n.position < s.position",
+    Inputs.BEFORE: (
+        "JOIN nodes AS n ON n.parent = s.parent AND n.position < s.position "
+        f"AND n.position >= s.position - {MAX_STEPS_BEFORE}"
+    ),
     Inputs.NEEDED: "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source",
 }
 """Joins that find the nodes ``n`` with the results that a node ``s`` requests."""
 
 
 def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
-    """Return the inputs from each source, as JSON: an object by name, or an array by index."""
+    """Return the inputs from each source, as JSON.
+
+    They are an object by name, or an array by index, or an object by index if the first ones are left out.
+    """
     ids = tx.integers(sources)
     kinds: dict[int, str] = dict(tx.execute(f"SELECT id, inputs FROM nodes WHERE id {tx.among}", (ids,)))
     given: dict[int, list[Outcome]] = {source: [] for source in sources}
@@ -235,10 +244,16 @@ def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
             if container == Kind.GRAPH:
                 by_name.add(source)
     composed = _composed(tx, [one for members in given.values() for one in members])
-    return {
-        source: (object_of if source in by_name else array_of)([composed[one.id] for one in members])
-        for source, members in given.items()
-    }
+    inputs: dict[int, bytes] = {}
+    for source, members in given.items():
+        shown = [composed[one.id] for one in members]
+        if source in by_name:
+            inputs[source] = object_of(shown)
+        elif kinds[source] == Inputs.BEFORE and shown and shown[0].position:
+            inputs[source] = object_of(shown, by_index=True)
+        else:
+            inputs[source] = array_of(shown)
+    return inputs
 
 
 def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
