@@ -38,7 +38,7 @@ class Capability(msgspec.Struct, frozen=True):
     commands:
         Commands of the ``ojster`` command line, as ``module:name``.
     metrics:
-        The module with its metrics: ``EVENT_COUNTERS``, and a function ``families(service)``.
+        The module with its metrics: ``EVENT_METRICS``, and a function ``families(service)``.
     is_optional:
         Whether a server without it still passes levels 0 and 1 of the conformance suite.
     """

@@ -147,8 +147,8 @@ class JobContext:
     def parent_results(self) -> dict[str, Any]:
         """The results of the predecessor steps.
 
-        In a chain, the results of the last 100 steps before it, by index (``"0"``, ``"1"``, …); in a graph, those of the
-        dependencies, by id; in a callback or a branch, those of all steps before it. The entry of a failed step has
+        In a chain, the results of the last 100 steps before it, by index (``"0"``, ``"1"``, …); in a graph, those of
+        the dependencies, by id; in a callback or a branch, those of all steps before it. The entry of a failed step has
         its ``state`` and ``error``; the entry of a skipped step is ``None``.
         """
         given = msgspec.json.decode(self.job.parent_results or b"[]")

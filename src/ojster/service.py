@@ -25,6 +25,7 @@ from ojster.jobs.extension import Extension, install
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.scope import Caller, Scope
 from ojster.jobs.service import JobService
+from ojster.metering import record_events
 from ojster.queues.service import QueueService
 from ojster.schedules.maintenance import Maintenance, answer
 from ojster.schedules.service import ScheduleService
@@ -69,6 +70,7 @@ class Service:
         """Checks the name of an orchestrator, and parameters for it; raises ``InvalidRequest``."""
         self.scope = Scope(database)
         install(database.memory, extensions)
+        record_events(database)
 
     def as_(self, caller: Caller) -> Service:
         """Return the same service for a caller (ojs-multi-tenancy; ojs-security 7)."""

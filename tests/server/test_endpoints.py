@@ -289,7 +289,7 @@ async def test_prometheus_sees_jobs_and_requests(http: Http, clock: Clock) -> No
     await http.push(options={"queue": "q"})
     response = await http("GET", "/metrics")
     assert response.headers["content-type"].startswith("text/plain")
-    assert 'ojs_jobs{queue="q",state="available"} 1.0' in response.text
+    assert 'ojs_queue_depth{queue="q",state="available"} 1.0' in response.text
     assert 'ojs_http_requests_total{endpoint="enqueue",status="201"} 1.0' in response.text
 
 

@@ -39,6 +39,34 @@ async def test_dead_letters_progress_and_sweeps_are_counted(http: Http, bench: B
     assert await seen(http, "ojs_bulk_cancel_requests_total") == ["ojs_bulk_cancel_requests_total 1.0"]
 
 
+async def test_jobs_are_counted_and_timed_by_queue_and_type(http: Http, bench: Bench) -> None:
+    await bench.push("done", args=[1])
+    await bench.push("lost", retry={"max_attempts": 1})
+    await bench.push("lost", retry={"max_attempts": 2})
+    await bench.push("later", scheduled_at="2100-01-01T00:00:00Z")
+    bench.clock.advance(2)
+    for _ in range(3):
+        job = await bench.fetch_one()
+        bench.clock.advance(0.25)
+        await (bench.ack(job) if job.type == "done" else bench.fail(job))
+    assert await seen(http, "ojs_job_enqueued_total") == [
+        'ojs_job_enqueued_total{queue="default",type="done"} 1.0',
+        'ojs_job_enqueued_total{queue="default",type="lost"} 2.0',
+        'ojs_job_enqueued_total{queue="default",type="later"} 1.0',
+    ]
+    for name, type in (("completed", "done"), ("failed", "lost"), ("retried", "lost")):
+        line = f'ojs_job_{name}_total{{queue="default",type="{type}"}} 1.0'
+        assert await seen(http, f"ojs_job_{name}_total") == [line]
+    assert await seen(http, "ojs_job_duration_seconds_sum") == [
+        'ojs_job_duration_seconds_sum{queue="default",state="completed",type="done"} 0.25',
+        'ojs_job_duration_seconds_sum{queue="default",state="discarded",type="lost"} 0.25',
+    ]
+    assert await seen(http, "ojs_job_queue_time_seconds_sum") == [
+        'ojs_job_queue_time_seconds_sum{queue="default",type="done"} 2.0',
+        'ojs_job_queue_time_seconds_sum{queue="default",type="lost"} 4.75',
+    ]
+
+
 async def test_pools_and_subscriptions_stand_beside_their_bounds(http: Http, bench: Bench) -> None:
     await http("PUT", "/ojs/v1/admin/pools/mail", {"queues": ["default"], "concurrency": 4})
     await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "pool": "mail"})
@@ -53,7 +81,7 @@ def test_the_number_of_series_per_metric_is_bounded() -> None:
     for number in range(MAX_SERIES + 5):
         event: Event = ("rate_limit.exceeded", 0, f"key{number}", None, None, {"strategy": "rate"}, "*")
         metrics.count_events([event])
-    (family,) = [one for one in metrics._event_metrics() if one.name == "ojs_rate_limit_exceeded"]
+    (family,) = metrics._collectors["ojs_rate_limit_exceeded"].collect()
     totals = [sample for sample in family.samples if sample.name.endswith("_total")]
     assert len(totals) == MAX_SERIES + 1
     assert (totals[-1].labels, totals[-1].value) == ({"key": "_other", "strategy": "_other"}, 5.0)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ojster.core.event_counters import EventCounter
+from ojster.core.event_metrics import EventMetric
 from ojster.events.webhooks import count_active
 
 if TYPE_CHECKING:
     from ojster.service import Service
 
-EVENT_COUNTERS: Final = {
-    "webhook.delivered": EventCounter("ojs_webhook_delivered", "Webhook deliveries accepted.", ("event_type",)),
-    "webhook.failed": EventCounter("ojs_webhook_failed", "Webhook deliveries to be retried.", ("event_type",)),
-    "webhook.dead": EventCounter("ojs_webhook_dead", "Webhook deliveries given up.", ("event_type",)),
+EVENT_METRICS: Final = {
+    "webhook.delivered": (EventMetric("ojs_webhook_delivered", "Webhook deliveries accepted.", ("event_type",)),),
+    "webhook.failed": (EventMetric("ojs_webhook_failed", "Webhook deliveries to be retried.", ("event_type",)),),
+    "webhook.dead": (EventMetric("ojs_webhook_dead", "Webhook deliveries given up.", ("event_type",)),),
 }
 
 

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ojster.core.event_counters import EventCounter
+from ojster.core.event_metrics import EventMetric
 
 if TYPE_CHECKING:
     from ojster.service import Service
 
-EVENT_COUNTERS: Final[dict[str, EventCounter]] = {}
+EVENT_METRICS: Final[dict[str, tuple[EventMetric, ...]]] = {}
 
 
 async def families(service: Service) -> Iterator[Metric]:
-    """Return a gauge of workers by state."""
+    """Return gauges of workers by state, and of those that take jobs."""
     gauge = GaugeMetricFamily("ojs_workers", "Workers by state.", labels=["state"])
-    for state, number in Counter(worker.state for worker in await service.fleet.all()).items():
+    active = GaugeMetricFamily("ojs_workers_active", "Workers that take jobs.")
+    states = Counter(worker.state for worker in await service.fleet.all())
+    for state, number in states.items():
         gauge.add_metric([state], number)
-    return iter((gauge,))
+    active.add_metric([], states["running"])
+    return iter((gauge, active))

@@ -209,9 +209,10 @@ def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
         job.due_at = due
         tx.expect(due)
         tx.make_taken(job)
+        waited = now - (job.enqueued_at or now)
         for tally in tx.tallies_of(job):
-            tally.count_wait(now - (job.enqueued_at or now))
-        tx.emit("job.started", job, attempt=job.attempt, worker_id=shown)
+            tally.count_wait(waited)
+        tx.emit("job.started", job, attempt=job.attempt, worker_id=shown, wait_ms=waited // 1000)
         if job.reacts:
             tx.note_event(job, "on_assignment")
 

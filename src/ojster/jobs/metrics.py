@@ -7,32 +7,64 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ojster.core.event_counters import EventCounter
+from ojster.core.event_metrics import DURATION_BUCKETS, QUEUE_TIME_BUCKETS, EventMetric
 from ojster.core.states import JobState
 from ojster.jobs.queries import count_dead_letters
 
 if TYPE_CHECKING:
     from ojster.service import Service
 
-EVENT_COUNTERS: Final = {
-    "batch.enqueued": EventCounter("ojs_bulk_enqueue_requests", "Bulk enqueue operations."),
-    "batch.cancelled": EventCounter("ojs_bulk_cancel_requests", "Bulk cancel operations."),
-    "batch.retried": EventCounter("ojs_bulk_retry_requests", "Bulk retry operations."),
-    "batch.deleted": EventCounter("ojs_bulk_delete_requests", "Bulk delete operations."),
-    "dead_letter.added": EventCounter("ojs_dead_letter_added", "Jobs that became dead letters.", ("queue", "job_type")),
-    "dead_letter.retried": EventCounter("ojs_dead_letter_retried", "Dead letters retried.", ("queue",)),
-    "job.progress": EventCounter("ojs_progress_updates", "Progress reports.", ("queue", "job_type")),
+_LABELS: Final = ("queue", "type")
+
+_ENQUEUED: Final = EventMetric("ojs.job.enqueued", "Jobs enqueued.", _LABELS, only=("from", None))
+_DURATION: Final = EventMetric(
+    "ojs.job.duration",
+    "Time from the start of the last attempt of a job to its end.",
+    (*_LABELS, "state"),
+    milliseconds="duration_ms",
+    buckets=DURATION_BUCKETS,
+)
+_QUEUE_TIME: Final = EventMetric(
+    "ojs.job.queue_time",
+    "Time from when a job was enqueued, or due, to its first start.",
+    _LABELS,
+    only=("attempt", 1),
+    milliseconds="wait_ms",
+    buckets=QUEUE_TIME_BUCKETS,
+)
+
+EVENT_METRICS: Final = {
+    "job.scheduled": (_ENQUEUED,),
+    "job.pending": (_ENQUEUED,),
+    "job.enqueued": (_ENQUEUED,),
+    "job.started": (_QUEUE_TIME,),
+    "job.completed": (EventMetric("ojs.job.completed", "Jobs that completed.", _LABELS), _DURATION),
+    "job.discarded": (EventMetric("ojs.job.failed", "Jobs that were discarded.", _LABELS), _DURATION),
+    "job.cancelled": (EventMetric("ojs.job.cancelled", "Jobs that were cancelled.", _LABELS), _DURATION),
+    "job.expired": (EventMetric("ojs.job.expired", "Jobs that expired.", _LABELS),),
+    "job.retrying": (EventMetric("ojs.job.retried", "Retries of jobs.", _LABELS),),
+    "batch.enqueued": (EventMetric("ojs_bulk_enqueue_requests", "Bulk enqueue operations."),),
+    "batch.cancelled": (EventMetric("ojs_bulk_cancel_requests", "Bulk cancel operations."),),
+    "batch.retried": (EventMetric("ojs_bulk_retry_requests", "Bulk retry operations."),),
+    "batch.deleted": (EventMetric("ojs_bulk_delete_requests", "Bulk delete operations."),),
+    "dead_letter.added": (
+        EventMetric("ojs_dead_letter_added", "Jobs that became dead letters.", ("queue", "job_type")),
+    ),
+    "dead_letter.retried": (EventMetric("ojs_dead_letter_retried", "Dead letters retried.", ("queue",)),),
+    "job.progress": (EventMetric("ojs_progress_updates", "Progress reports.", ("queue", "job_type")),),
 }
 
 
 async def families(service: Service) -> Iterator[Metric]:
-    """Return gauges of jobs by queue and state, and of dead letters."""
+    """Return gauges of jobs by queue and state, of running jobs, and of dead letters."""
     counts = await service.jobs.count()
-    jobs = GaugeMetricFamily("ojs_jobs", "Jobs by queue and state.", labels=["queue", "state"])
+    jobs = GaugeMetricFamily("ojs_queue_depth", "Jobs by queue and state.", labels=["queue", "state"])
+    busy = GaugeMetricFamily("ojs_workers_busy", "Jobs that run.", labels=["queue"])
     for queue, states in counts.items():
+        busy.add_metric([queue], states.get(JobState.ACTIVE, 0))
         for state in JobState:
             jobs.add_metric([queue, state.value], states.get(state.value, 0))
     dead = GaugeMetricFamily("ojs_dead_letters", "Dead letters of a queue.", labels=["queue"])
     for queue, number in (await service.database.read(count_dead_letters, None)).items():
         dead.add_metric([queue], number)
-    return iter((jobs, dead))
+    return iter((jobs, busy, dead))

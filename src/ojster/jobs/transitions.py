@@ -77,7 +77,8 @@ def fail_attempt(
         "code": clean(failure.code),
         "retryable": failure.retryable is not False and failure.type not in policy.non_retryable_errors,
     }
-    tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error)
+    ran = _duration(tx, job)
+    tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error, **ran)
     for follow_up in life(tx).failed:
         follow_up(tx, job, failure)
     delayed = None
@@ -86,7 +87,7 @@ def fail_attempt(
         delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
     if verdict != Verdict.RETRY and delayed is None:
         finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER, running=running)
-        last = {"total_attempts": job.attempt, "last_error": error}
+        last = {"total_attempts": job.attempt, "last_error": error, **ran}
         tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead), **last)
         if job.dead:
             tx.emit("dead_letter.added", job, attempt=job.attempt, error=error)
@@ -113,6 +114,11 @@ def fail_attempt(
         next_retry_at=job.due_at,
         error=error,
     )
+
+
+def _duration(tx: Transaction, job: Job) -> dict[str, int]:
+    """Return how long the attempt of a job ran, as data of an event; nothing if it never started."""
+    return {} if job.started_at is None else {"duration_ms": (tx.now - job.started_at) // 1000}
 
 
 def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, *, immediately: bool) -> Verdict:
@@ -243,8 +249,9 @@ def cancel_jobs(tx: Transaction, jobs: Sequence[Job], *, by_themselves: bool = F
     """
     for job in jobs:
         before = job.state
+        ran = _duration(tx, job) if before == JobState.ACTIVE else {}
         end(tx, job, JobState.CANCELLED, running=before == JobState.ACTIVE and not by_themselves)
-        tx.emit("job.cancelled", job, previous_state=before)
+        tx.emit("job.cancelled", job, previous_state=before, **ran)
     write_states(tx, jobs)
 
 

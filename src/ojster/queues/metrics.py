@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ojster.core.event_counters import EventCounter
+from ojster.core.event_metrics import EventMetric
 from ojster.queues.backpressure import bounded_pressures
 from ojster.queues.pools import list_pools
 
 if TYPE_CHECKING:
     from ojster.service import Service
 
-EVENT_COUNTERS: Final = {
-    "backpressure.rejected": EventCounter("ojs_backpressure_rejected", "Jobs rejected by a full queue.", ("queue",)),
-    "backpressure.dropped": EventCounter("ojs_backpressure_dropped", "Jobs dropped by a full queue.", ("queue",)),
-    "rate_limit.exceeded": EventCounter("ojs_rate_limit_exceeded", "Rate limits exceeded.", ("key", "strategy")),
-    "rate_limit.dropped": EventCounter("ojs_rate_limit_dropped", "Jobs dropped by a rate limit.", ("queue",)),
-    "scheduling.queue_starved": EventCounter("ojs_scheduling_starvation_events", "Starvations of a queue.", ("queue",)),
+EVENT_METRICS: Final = {
+    "backpressure.rejected": (EventMetric("ojs_backpressure_rejected", "Jobs rejected by a full queue.", ("queue",)),),
+    "backpressure.dropped": (EventMetric("ojs_backpressure_dropped", "Jobs dropped by a full queue.", ("queue",)),),
+    "rate_limit.exceeded": (EventMetric("ojs_rate_limit_exceeded", "Rate limits exceeded.", ("key", "strategy")),),
+    "rate_limit.dropped": (EventMetric("ojs_rate_limit_dropped", "Jobs dropped by a rate limit.", ("queue",)),),
+    "scheduling.queue_starved": (
+        EventMetric("ojs_scheduling_starvation_events", "Starvations of a queue.", ("queue",)),
+    ),
 }
 
 

@@ -27,6 +27,7 @@ from ojster.events.mail import Smtp
 from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender, WebhookWorker
 from ojster.events.websocket import serve_websocket
+from ojster.metering import observed_depth
 from ojster.server import api_page, openapi
 from ojster.server.answer import Answer, encode
 from ojster.server.authentication import Authenticator
@@ -117,7 +118,7 @@ class Application:
         self._cors_origins = cors_origins
         self._tenants = tenants
         self.metrics = Metrics(capabilities)
-        engine.database.on_events = self.metrics.count_events
+        engine.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
         self._services = Services(self.deliverer.sender, Feed(engine), Authenticator(engine) if guarded else None)
         self._largest_body = max_body_bytes or max(
@@ -194,7 +195,8 @@ class Application:
         self.deliverer.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
         try:
-            yield
+            with observed_depth(self.engine.database):
+                yield
         finally:
             if self._worker is not None and working is not None:
                 self._worker.stop(grace=ORCHESTRATOR_GRACE_SECONDS)

@@ -5,17 +5,16 @@ Spec: ojs-observability
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ojster.capabilities import CAPABILITIES, Capability
-from ojster.core.event_counters import EventCounter
+from ojster.core.event_metrics import EventMetric, EventMetrics
 from ojster.core.events import Event
 from ojster.service import Service
 
@@ -25,7 +24,7 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Upper bounds of response times, in seconds."""
 
 MAX_SERIES: Final = 1_000
-"""Maximum number of series of an event counter; further label values are counted as ``_other``."""
+"""Maximum number of series of a metric of events; further label values are counted as ``_other``."""
 
 
 class Metrics:
@@ -33,13 +32,11 @@ class Metrics:
 
     def __init__(self, capabilities: Sequence[Capability] = CAPABILITIES) -> None:
         self._modules = [one.module(one.metrics) for one in capabilities if one.metrics is not None]
-        self._counters: Mapping[str, EventCounter] = {
-            type: counter for module in self._modules for type, counter in module.EVENT_COUNTERS.items()
-        }
-        self._events: dict[str, dict[tuple[str, ...], int]] = {type: {} for type in self._counters}
-        self._lock = threading.Lock()
         self._started = time.monotonic()
         self._registry = CollectorRegistry()
+        self._of_events = EventMetrics(module.EVENT_METRICS for module in self._modules)
+        self._collectors = {metric.name: _collector(metric, self._registry) for metric in self._of_events.all()}
+        self._series: dict[str, dict[tuple[str, ...], Counter | Histogram]] = {name: {} for name in self._collectors}
         self._duration = Histogram(
             "ojs_http_request_seconds", "Response time.", _LABELS, buckets=_BUCKETS, registry=self._registry
         )
@@ -47,16 +44,20 @@ class Metrics:
 
     def count_events(self, events: Sequence[Event]) -> None:
         """Count the events of a committed transaction. Any thread may call this."""
-        for type, _, subject, queue, job_type, data, _ in events:
-            if type not in self._counters:
-                continue
-            known = {"queue": queue, "job_type": job_type, "key": subject} | data
-            labels = tuple([str(known.get(name) or "") for name in self._counters[type].labels])
-            with self._lock:
-                series = self._events[type]
-                if labels not in series and len(series) >= MAX_SERIES:
-                    labels = ("_other",) * len(labels)
-                series[labels] = series.get(labels, 0) + 1
+        for metric, labels, value in self._of_events.measure(events):
+            series = self._series[metric.name].get(labels) or self._add_series(metric, labels)
+            if isinstance(series, Counter):
+                series.inc()
+            else:
+                series.observe(value)
+
+    def _add_series(self, metric: EventMetric, labels: tuple[str, ...]) -> Counter | Histogram:
+        known = self._series[metric.name]
+        if len(known) >= MAX_SERIES:
+            labels = ("_other",) * len(labels)
+        collector = self._collectors[metric.name]
+        series = known[labels] = collector.labels(*labels) if labels else collector
+        return series
 
     def count_request(self, endpoint: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -70,7 +71,6 @@ class Metrics:
         reported: list[Metric] = []
         for module in self._modules:
             reported += await module.families(service)
-        reported += self._event_metrics()
         reported.append(self._requests())
         reported.append(
             GaugeMetricFamily(
@@ -90,15 +90,12 @@ class Metrics:
                     family.add_metric([sample.labels[label] for label in _LABELS], sample.value)
         return family
 
-    def _event_metrics(self) -> Iterator[Metric]:
-        """Yield the event counters of this server."""
-        with self._lock:
-            counted = {type: dict(series) for type, series in self._events.items()}
-        for type, (name, help, labels) in self._counters.items():
-            family = CounterMetricFamily(name, help, labels=labels)
-            for values, number in counted[type].items():
-                family.add_metric(values, number)
-            yield family
+
+def _collector(metric: EventMetric, registry: CollectorRegistry) -> Counter | Histogram:
+    name = metric.name.replace(".", "_")
+    if metric.milliseconds is None:
+        return Counter(name, metric.help, metric.labels, registry=registry)
+    return Histogram(f"{name}_seconds", metric.help, metric.labels, buckets=metric.buckets, registry=registry)
 
 
 class _Snapshot(Collector):

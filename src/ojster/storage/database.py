@@ -65,8 +65,8 @@ class Database(ABC):
         self.draining = False
         """Whether long polls end at once, because the process shuts down."""
         self.next_due: int | None = None
-        self.on_events: Callable[[Sequence[Event]], None] | None = None
-        """Callback for the events of a transaction, called after its commit, from any thread."""
+        self.on_events: list[Callable[[Sequence[Event]], None]] = []
+        """Callbacks for the events of a transaction, called after its commit, from any thread."""
 
     @abstractmethod
     def open(self) -> None:
@@ -132,8 +132,8 @@ class Database(ABC):
         if effects.events:
             if wakeups.waits_for(EVENTS):
                 wakeups.wake(EVENTS)
-            if self.on_events is not None:
-                self.on_events(effects.events)
+            for tell in self.on_events:
+                tell(effects.events)
         if effects.due is not None:
             self.expect(effects.due)
         if effects.configured:

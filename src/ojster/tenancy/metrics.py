@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ojster.core.event_counters import EventCounter
+from ojster.core.event_metrics import EventMetric
 from ojster.core.tenant import NOBODY, shown_tenant
 from ojster.tenancy.quotas import DEPTH_STATES
 from ojster.tenancy.tenants import MAX_TENANTS_IN_METRICS, TenantOverview, list_tenants
@@ -16,8 +16,8 @@ from ojster.tenancy.tenants import MAX_TENANTS_IN_METRICS, TenantOverview, list_
 if TYPE_CHECKING:
     from ojster.service import Service
 
-EVENT_COUNTERS: Final = {
-    "tenant.limit_exceeded": EventCounter("ojs_tenant_limit_exceeded", "Tenant limits exceeded.", ("limit",)),
+EVENT_METRICS: Final = {
+    "tenant.limit_exceeded": (EventMetric("ojs_tenant_limit_exceeded", "Tenant limits exceeded.", ("limit",)),),
 }
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ojster.core.event_counters import EventCounter
+from ojster.core.event_metrics import EventMetric
 
 if TYPE_CHECKING:
     from ojster.service import Service
 
-EVENT_COUNTERS: Final[dict[str, EventCounter]] = {}
+EVENT_METRICS: Final[dict[str, tuple[EventMetric, ...]]] = {}
 
 
 async def families(service: Service) -> Iterator[Metric]:

@@ -1,0 +1,90 @@
+"""Metrics that are made from events, as capabilities declare them. Prometheus and OpenTelemetry show the same ones.
+
+Spec: ojs-observability 8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ojster.core.events import Event
+
+DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Upper bounds of the durations of jobs, in seconds. Spec: ojs-observability 8.2"""
+
+QUEUE_TIME_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
+"""Upper bounds of the times that jobs wait in their queue, in seconds. Spec: ojs-observability 8.2"""
+
+
+class EventMetric(NamedTuple):
+    """A counter of events, or a histogram of a duration in their data.
+
+    Parameters
+    ----------
+    name:
+        Name in OpenTelemetry; in Prometheus, dots become underscores, and histograms end in ``_seconds``.
+    labels:
+        Names of the labels: ``queue``, ``type`` or ``job_type``, ``key`` (the subject), ``state`` (the
+        new one), or members of the event's data.
+    only:
+        A member of the event's data and the value that it must have.
+    milliseconds:
+        The member of the event's data with the duration of a histogram; ``None`` for a counter.
+    buckets:
+        Upper bounds of the histogram, in seconds.
+    """
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    only: tuple[str, Any] | None = None
+    milliseconds: str | None = None
+    buckets: tuple[float, ...] = ()
+
+
+Measurement = tuple[EventMetric, tuple[str, ...], float]
+"""A metric, the values of its labels, and 1 for a counter or a number of seconds for a histogram."""
+
+
+class EventMetrics:
+    """The metrics of all capabilities, by type of event."""
+
+    def __init__(self, declared: Iterable[Mapping[str, tuple[EventMetric, ...]]]) -> None:
+        self._by_type = {type: metrics for one in declared for type, metrics in one.items()}
+
+    def all(self) -> Iterable[EventMetric]:
+        """Return each metric once."""
+        return dict.fromkeys(metric for metrics in self._by_type.values() for metric in metrics)
+
+    def measure(self, events: Sequence[Event]) -> Iterator[Measurement]:
+        """Yield what a transaction's events add to the metrics."""
+        for event in events:
+            data = event[5]
+            for metric in self._by_type.get(event[0], ()):
+                if metric.only is not None and data.get(metric.only[0], _ABSENT) != metric.only[1]:
+                    continue
+                if metric.milliseconds is None:
+                    value = 1.0
+                elif (duration := data.get(metric.milliseconds)) is not None:
+                    value = duration / 1000
+                else:
+                    continue
+                yield metric, tuple([_label(name, event) for name in metric.labels]), value
+
+
+_ABSENT: Final = object()
+
+
+def _label(name: str, event: Event) -> str:
+    match name:
+        case "queue":
+            return event[3] or ""
+        case "type" | "job_type":
+            return event[4] or ""
+        case "state":
+            return str(event[5]["to"])
+        case "key":
+            return event[2]
+        case _:
+            return str(event[5].get(name) or "")
