@@ -64,6 +64,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_exhaustion:
         What becomes of a job that is not retried any more, if its retry policy does not say it: ``discard``, the
         default, or ``dead_letter``.
+    contributors_cancel:
+        What tokens without the operation ``admin`` may cancel: ``all``, the default, or only jobs and workflows of
+        their ``own``.
     tenants:
         Whether jobs must name their tenant: ``required``, or ``optional``, the default.
     default_tenant:
@@ -90,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     largest_batch: int = 1_000
     most_generations: int = 100
     on_exhaustion: Literal["discard", "dead_letter"] = "discard"
+    contributors_cancel: Literal["all", "own"] = "all"
     tenants: Literal["optional", "required"] = "optional"
     default_tenant: str = ""
     schema_mode: Literal["strict", "warn", "off"] = "warn"

@@ -270,7 +270,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.model.jobs:
             return
         job = self.model.jobs[data.draw(st.sampled_from(sorted(self.model.jobs)))]
-        result = self.run_in(interventions.cancel, job.id)
+        result = self.run_in(interventions.cancel, interventions.Cancellation(job.id))
         finished = job.state in ("completed", "cancelled", "discarded")
         assert isinstance(result, OjsterError) == finished
         if not finished:

@@ -51,6 +51,21 @@ class Duration(click.ParamType[int | None]):
             self.fail(error.message, param, ctx)
 
 
+class LimitedDuration(click.ParamType[timedelta]):
+    """An ISO 8601 duration that is longer than zero and not ``never``."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Return the duration."""
+        if isinstance(value, timedelta):
+            return value
+        microseconds = Duration().convert(value, param, ctx)
+        if not microseconds:
+            self.fail(f"{value} is no limit. Use a duration that is longer than zero, such as PT30S.", param, ctx)
+        return timedelta(microseconds=microseconds)
+
+
 def with_url(command: Command) -> Command:
     """Add the option ``--url``: the database or server."""
     return click.option(

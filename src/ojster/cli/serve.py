@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE
-from ojster.cli.options import Duration, examples, with_migrate, with_retention
+from ojster.cli.options import Duration, LimitedDuration, examples, with_migrate, with_retention
 from ojster.cli.run import LOG_LEVELS, ends_with_parent, log_to_console
 from ojster.core.tenant import DEFAULT_TENANT, check_tenant
 from ojster.loading import load_app, load_plugin
@@ -46,7 +46,7 @@ from ojster.settings import Retention, Settings
 @click.option("--max-job-bytes", type=click.IntRange(1024), default=1_048_576, show_default=True)
 @click.option(
     "--default-lease",
-    type=Duration(),
+    type=LimitedDuration(),
     default="PT30M",
     show_default=True,
     help="Lease (visibility timeout) of fetched jobs if neither job nor worker sets one.",
@@ -58,7 +58,7 @@ from ojster.settings import Retention, Settings
     show_default=True,
     help="Maximum run time of jobs that set none; 'never' for no limit.",
 )
-@click.option("--heartbeat-timeout", type=Duration(), default="PT30S", show_default=True)
+@click.option("--heartbeat-timeout", type=LimitedDuration(), default="PT30S", show_default=True)
 @with_retention
 @click.option(
     "--max-batch",
@@ -73,6 +73,13 @@ from ojster.settings import Retention, Settings
     default="discard",
     show_default=True,
     help="What becomes of a job that is not retried any more, if its retry policy does not say it.",
+)
+@click.option(
+    "--contributors-cancel",
+    type=click.Choice(["all", "own"]),
+    default="all",
+    show_default=True,
+    help="What tokens with the role 'contributor' may cancel.",
 )
 @click.option(
     "--max-generations",
@@ -144,13 +151,14 @@ def serve(
     auth: Literal["required", "off"] | None,
     cors: tuple[str, ...],
     max_job_bytes: int,
-    default_lease: int | None,
+    default_lease: timedelta,
     default_timeout: int | None,
-    heartbeat_timeout: int | None,
+    heartbeat_timeout: timedelta,
     retention: Retention,
     max_batch: int,
     max_generations: int,
     on_exhaustion: Literal["discard", "dead_letter"],
+    contributors_cancel: Literal["all", "own"],
     tenants: Literal["optional", "required"],
     default_tenant: str,
     tenant_file: Path | None,
@@ -167,8 +175,6 @@ def serve(
 
     SIGTERM or SIGINT stops it: it answers open requests first, for at most 25 seconds. Durations are ISO 8601.
     """
-    if not default_lease or not heartbeat_timeout:
-        raise click.UsageError("--default-lease and --heartbeat-timeout must be longer than zero.")
     log_to_console(log_level)
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
     from ojster.tenancy.routes import read_tenants
@@ -179,13 +185,14 @@ def serve(
         port=port,
         guarded=None if auth is None else auth == "required",
         settings=Settings(
-            default_lease=timedelta(microseconds=default_lease),
+            default_lease=default_lease,
             default_timeout=None if default_timeout is None else timedelta(microseconds=default_timeout),
-            heartbeat_timeout=timedelta(microseconds=heartbeat_timeout),
+            heartbeat_timeout=heartbeat_timeout,
             largest_job=max_job_bytes,
             largest_batch=max_batch,
             most_generations=max_generations,
             on_exhaustion=on_exhaustion,
+            contributors_cancel=contributors_cancel,
             tenants=tenants,
             default_tenant=check_tenant(default_tenant),
             retention=retention,

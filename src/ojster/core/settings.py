@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     largest_batch: int = 1_000
     most_generations: int = 100
     on_exhaustion: Literal["discard", "dead_letter"] = "discard"
+    contributors_cancel: Literal["all", "own"] = "all"
     tenants: Literal["optional", "required"] = "optional"
     default_tenant: str = ""
     schema_mode: Literal["strict", "warn", "off"] = "warn"

@@ -89,6 +89,8 @@ class Bulk(msgspec.Struct, frozen=True):
         Whether nothing is done if one item fails.
     answer:
         Builds, from the outcomes of all items, the reply that is stored under ``key``.
+    by:
+        The name of the caller, if it is known.
     """
 
     action: Action
@@ -96,6 +98,7 @@ class Bulk(msgspec.Struct, frozen=True):
     atomic: bool
     answer: Callable[[Sequence[Outcome]], Reply]
     key: Key | None = None
+    by: str | None = None
 
 
 class _RolledBack(Exception):
@@ -155,7 +158,7 @@ def _do(tx: Transaction, bulk: Bulk) -> list[Outcome | Later]:
                 outcomes[place] = result[0]
         return outcomes
     ids = [item for _, item in wanted if isinstance(item, str)]
-    for (place, _), outcome in zip(wanted, _OPERATIONS[bulk.action](tx, ids), strict=True):
+    for (place, _), outcome in zip(wanted, _OPERATIONS[bulk.action](tx, ids, bulk.by), strict=True):
         outcomes[place] = outcome
     return outcomes
 
@@ -171,16 +174,20 @@ def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Seq
     return admit(tx, groups) if atomic else push(tx, groups)
 
 
-_Steering = Callable[[Transaction, Sequence[str]], Sequence[ChangedJob | Job | OjsterError]]
+_Steering = Callable[[Transaction, Sequence[str], str | None], Sequence[ChangedJob | Job | OjsterError]]
 
 _OPERATIONS: Final[dict[Action, _Steering]] = {
-    Action.CANCEL: interventions.cancel,
-    Action.RETRY: interventions.retry,
-    Action.DELETE: interventions.delete,
+    Action.CANCEL: lambda tx, ids, by: interventions.cancel(tx, [interventions.Cancellation(id, by) for id in ids]),
+    Action.RETRY: lambda tx, ids, by: interventions.retry(tx, ids),
+    Action.DELETE: lambda tx, ids, by: interventions.delete(tx, ids),
 }
 
 
-_SWEEPS: Final = _OPERATIONS | {Action.CANCEL: interventions.cancel_if_waiting}
+def _cancel_waiting(tx: Transaction, ids: Sequence[str], by: str | None) -> Sequence[ChangedJob | OjsterError]:
+    return interventions.cancel_if_waiting(tx, [interventions.Cancellation(id, by) for id in ids])
+
+
+_SWEEPS: Final = _OPERATIONS | {Action.CANCEL: _cancel_waiting}
 """Operations on jobs that a filter selects: active ones are not cancelled before their workers have stopped them."""
 
 
@@ -190,6 +197,7 @@ class SweepBatch(msgspec.Struct, frozen=True):
     action: Action
     ids: Sequence[str]
     states: Sequence[str]
+    by: str | None = None
 
 
 class SweepBatchResult(msgspec.Struct, frozen=True):
@@ -205,7 +213,7 @@ def perform_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatc
     for one in some:
         jobs = tx.lock_jobs(one.ids)
         ids = [id for id in one.ids if id in jobs and jobs[id].state in one.states]
-        outcomes = _SWEEPS[one.action](tx, ids)
+        outcomes = _SWEEPS[one.action](tx, ids, one.by)
         results.append(
             SweepBatchResult(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes])
         )

@@ -10,6 +10,7 @@ import msgspec
 
 from ojster.core.errors import (
     Conflict,
+    Forbidden,
     InvalidRequest,
     OjsterError,
 )
@@ -72,11 +73,13 @@ class BulkService(CapabilityService):
         Conflict
             The idempotency key belongs to another request.
         """
-        if self.scope.tenant is not None:
+        if self.scope.tenant is not None or self.scope.access is not None:
             ids = [item for item in bulk.items if isinstance(item, str)]
             refusals = dict(zip(ids, await self.scope.check_jobs(ids), strict=True))
+            if bulk.action is Action.CANCEL:
+                refusals |= await self.scope.refuse_cancellation([id for id in ids if refusals[id] is None])
             items = [(refusals[item] or item) if isinstance(item, str) else item for item in bulk.items]
-            bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key))
+            bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key), by=self.scope.who)
         return accepted(await self.database.run(bulks.perform, bulk))
 
     def _key(self, key: Key | None) -> Key | None:
@@ -127,10 +130,15 @@ class BulkService(CapabilityService):
                 f"Choose from the states {', '.join(sorted(ALLOWED_STATES[action]))}.",
                 field="state",
             )
+        if action is Action.CANCEL and self.scope.cancels_only_own:
+            raise Forbidden(
+                f"The token {self.scope.who!r} may cancel only what it created; only an owner may cancel by a filter. "
+                "Name the jobs."
+            )
         found = Sweep(action)
         chosen = msgspec.structs.replace(self._theirs(chosen), states=states)
         async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
-            found.add(await self.database.run(bulks.perform_batch, SweepBatch(action, ids, states)))
+            found.add(await self.database.run(bulks.perform_batch, SweepBatch(action, ids, states, self.scope.who)))
         if not quietly:
             await self.database.run(bulks.conclude, Summary(action, found.matched, found.succeeded))
         return found

@@ -104,7 +104,8 @@ _Noted = tuple[int, str, Mapping[str, Any]]
 def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
     facts = _facts_of(job.envelope)
     size = len(facts.args)
-    yield Entry("job.created", job.created_at, {"queue": job.queue, "type": job.type, "args_size_bytes": size}, _CLIENT)
+    created = {"queue": job.queue, "type": job.type, "args_size_bytes": size}
+    yield Entry("job.created", job.created_at, created, _client(facts.created_by))
     planned = parse_timestamp(facts.scheduled_at) if facts.scheduled_at else None
     if planned is not None and planned > job.created_at and (noted or job.enqueued_at is not None):
         at = planned if noted or job.enqueued_at is None else job.enqueued_at
@@ -123,10 +124,10 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
             told = {"error": data.get("error"), "attempt": attempt, "will_retry": follows != JobState.DISCARDED}
             yield Entry("job.attempt_failed", at, told, worker)
         if "to" in data:
-            actor = _CLIENT if type == "job.cancelled" else _SYSTEM
+            actor = _client(data.get("cancelled_by")) if type == "job.cancelled" else _SYSTEM
             yield Entry("job.state_changed", at, {"from": data["from"], "to": data["to"]}, actor)
         if type == "job.cancelled":
-            yield Entry("job.cancelled", at, {"reason": data.get("reason")}, _CLIENT)
+            yield Entry("job.cancelled", at, {"reason": data.get("reason")}, _client(data.get("cancelled_by")))
         elif type == "job.reaction_failed":
             yield Entry(type, at, {"reaction": data.get("reaction"), "error": data.get("error")})
         elif type == "job.skipped":
@@ -137,6 +138,11 @@ def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
         elif type in _ENDS:
             yield Entry("job.discarded", at, {"total_attempts": job.attempt, "last_error": data.get("error")})
     yield from _last_attempt(job, begun)
+
+
+def _client(name: str | None) -> Mapping[str, Any]:
+    """Return the actor for a client, with the name of its token if that is known."""
+    return _CLIENT if name is None else {"type": "client", "id": name}
 
 
 def _last_attempt(job: Job, begun: Set[int]) -> Iterator[Entry]:
@@ -167,6 +173,7 @@ def _start(attempt: int, at: int, worker_id: str | None) -> Iterator[Entry]:
 class _Facts(msgspec.Struct):
     args: msgspec.Raw
     scheduled_at: str | None = None
+    created_by: str | None = None
 
 
 _facts_of: Final = msgspec.json.Decoder(_Facts).decode

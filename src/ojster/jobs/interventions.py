@@ -13,6 +13,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.reacts import CANCEL_REQUESTED, ENQUEUE_TTL, TOTAL_TIMEOUT
 from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
+from ojster.jobs.authorship import creator_of, sign
 from ojster.jobs.extension import life, lock_with, settle
 from ojster.jobs.new_job import read_job
 from ojster.jobs.options import PRIORITIES
@@ -22,26 +23,34 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.wait import WAIT_TYPE
 
 
-def cancel(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError]:
+class Cancellation(msgspec.Struct, frozen=True):
+    """A job to cancel, and the name of the caller, if it is known."""
+
+    job_id: str
+    by: str | None = None
+
+
+def cancel(tx: Transaction, orders: Sequence[Cancellation]) -> list[ChangedJob | OjsterError]:
     """Cancel unfinished jobs; return each, or its refusal."""
-    return _cancel(tx, ids, active_too=True)
+    return _cancel(tx, orders, active_too=True)
 
 
-def cancel_if_waiting(tx: Transaction, ids: Sequence[str]) -> list[ChangedJob | OjsterError]:
+def cancel_if_waiting(tx: Transaction, orders: Sequence[Cancellation]) -> list[ChangedJob | OjsterError]:
     """Cancel jobs that wait, and tell the workers of active ones to stop them; return each, or its refusal.
 
     Spec: ojs-bulk-operations 6.1
     """
-    return _cancel(tx, ids, active_too=False)
+    return _cancel(tx, orders, active_too=False)
 
 
-def _cancel(tx: Transaction, ids: Sequence[str], *, active_too: bool) -> list[ChangedJob | OjsterError]:
+def _cancel(tx: Transaction, orders: Sequence[Cancellation], *, active_too: bool) -> list[ChangedJob | OjsterError]:
     results: list[ChangedJob | OjsterError] = []
+    ids = [one.job_id for one in orders]
     jobs = tx.lock_jobs(ids)
     before = {id: job.state for id, job in jobs.items() if job.state not in FINISHED}
     told = set() if active_too else {id for id, state in before.items() if state == JobState.ACTIVE}
     request_cancellation(tx, [jobs[id] for id in told])
-    cancel_jobs(tx, [jobs[id] for id in before if id not in told])
+    cancel_jobs(tx, [jobs[id] for id in before if id not in told], by={one.job_id: one.by for one in orders})
     for id in ids:
         job = jobs.get(id)
         if job is None:
@@ -199,7 +208,8 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         tx.count(job.queue, job.tenant, job.state, -1)
         tx.count(revised.queue, job.tenant, job.state, 1)
         tx.ensure_queues({revised.queue})
-    job.queue, job.max_attempts, job.envelope = revised.queue, revised.max_attempts, revised.envelope
+    job.queue, job.max_attempts = revised.queue, revised.max_attempts
+    job.envelope = sign(revised.envelope, creator_of(job.envelope).created_by)
     job.needs = revised.needs
     tx.execute(
         "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts, needs = :needs WHERE seq = :seq",

@@ -56,6 +56,7 @@ _SYSTEM_NAMES: Final = frozenset(
         "parent_results",
         "checkpoint",
         "worker_id",
+        "created_by",
     }
 )
 """Attributes that only the server sets; values from clients are ignored.

@@ -8,9 +8,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from ojster.core.access import Access
+from ojster.core.access import Operation as Allowed
 from ojster.core.errors import Forbidden, OjsterError, TenantMissing
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
+from ojster.jobs.authorship import find_creators
 from ojster.jobs.messages import Holder
 from ojster.storage.call import Operation
 from ojster.storage.database import Database
@@ -121,6 +123,28 @@ class Scope:
         for refusal in await self.check_jobs((job_id,)):
             if refusal is not None:
                 raise refusal
+
+    @property
+    def cancels_only_own(self) -> bool:
+        """Whether the caller may cancel only what it has created."""
+        access = self.access
+        return (
+            access is not None and self.database.settings.contributors_cancel == "own" and not access.may(Allowed.ADMIN)
+        )
+
+    async def refuse_cancellation(self, ids: Sequence[str]) -> dict[str, OjsterError | None]:
+        """Return for each id of an existing job why the caller may not cancel it, or ``None``."""
+        if not self.cancels_only_own or not ids:
+            return dict.fromkeys(ids)
+        creators = await self.database.read(find_creators, tuple(ids))
+        return {id: self.refuse_foreign(f"The job {id}", creators[id]) if id in creators else None for id in ids}
+
+    def refuse_foreign(self, what: str, creator: str | None) -> OjsterError | None:
+        """Return why the caller may not cancel what ``creator`` has created, or ``None``."""
+        if not self.cancels_only_own or creator == self.who:
+            return None
+        by = "nobody with a token" if creator is None else repr(creator)
+        return Forbidden(f"{what} was created by {by}; {self.who!r} may cancel only its own. Ask an owner.")
 
     async def do(self, operation: Operation[A, R | OjsterError], argument: A) -> R:
         """Run a transaction function that may write; return its result, or raise its refusal."""

@@ -23,6 +23,7 @@ from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.jobs import checkpoints, completion, interventions, progress, queries, schemas
 from ojster.jobs.admission import Pushed
+from ojster.jobs.authorship import sign
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
@@ -116,6 +117,7 @@ class JobService(CapabilityService):
         )
         self.scope.check_tenant(job.tenant)
         if self.scope.access is not None:
+            job.envelope = sign(job.envelope, self.scope.who)
             self.scope.access.check_queue(job.queue)
             if job.reacts & ANY_EVENT:
                 self.scope.access.need_all_queues("A reaction")
@@ -369,9 +371,14 @@ class JobService(CapabilityService):
         ------
         NotFound, Conflict
             There is no such job, or it is finished.
+        Forbidden
+            The caller may cancel only its own jobs.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.run(interventions.cancel, job_id))
+        refusals = await self.scope.refuse_cancellation((job_id,))
+        accepted(refusals[job_id])
+        order = interventions.Cancellation(job_id, self.scope.who)
+        return accepted(await self.database.run(interventions.cancel, order))
 
     async def adjust_priority(self, job_id: str, by: int) -> Job:
         """Set the difference of an unfinished job's priority from the priority at its push.

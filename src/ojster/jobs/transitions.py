@@ -7,8 +7,9 @@ Workflow jobs that end are added to ``tx.effects.ended``: the caller must then c
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -225,6 +226,9 @@ def set_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
         job.due_at = kept_until(tx.now, delay_of(job.envelope))
 
 
+_NOBODY: Final[Mapping[str, str | None]] = MappingProxyType({})
+
+
 def request_cancellation(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Tell the workers of active jobs to stop them. A job that completes all the same is completed.
 
@@ -242,16 +246,20 @@ def cancel_job(tx: Transaction, job: Job, *, by_itself: bool = False) -> None:
     cancel_jobs(tx, [job], by_themselves=by_itself)
 
 
-def cancel_jobs(tx: Transaction, jobs: Sequence[Job], *, by_themselves: bool = False) -> None:
+def cancel_jobs(
+    tx: Transaction, jobs: Sequence[Job], *, by_themselves: bool = False, by: Mapping[str, str | None] = _NOBODY
+) -> None:
     """Cancel unfinished jobs. Their workers are told at once, by the answers to their waiting heartbeats.
 
-    With ``by_themselves``, the workers that run the jobs report it, so that they run no longer.
+    With ``by_themselves``, the workers that run the jobs report it, so that they run no longer. ``by`` has the names of
+    the callers, by job id, where they are known.
     """
     for job in jobs:
         before = job.state
         ran = _duration(tx, job) if before == JobState.ACTIVE else {}
         end(tx, job, JobState.CANCELLED, running=before == JobState.ACTIVE and not by_themselves)
-        tx.emit("job.cancelled", job, previous_state=before, **ran)
+        who = {} if (name := by.get(job.id)) is None else {"cancelled_by": name}
+        tx.emit("job.cancelled", job, previous_state=before, **who, **ran)
     write_states(tx, jobs)
 
 

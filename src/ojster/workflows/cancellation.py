@@ -30,10 +30,19 @@ _UNFINISHED: Final = (NodeState.WAITING, NodeState.BLOCKED, NodeState.READY)
 
 
 class WorkflowCancellation(msgspec.Struct, frozen=True):
-    """A workflow to cancel; ``stop_active``: cancel its active jobs, too, which may finish otherwise."""
+    """A workflow to cancel.
+
+    Parameters
+    ----------
+    stop_active:
+        Whether to cancel its active jobs, too, which may finish otherwise.
+    by:
+        The name of the caller, if it is known.
+    """
 
     workflow_id: str
     stop_active: bool = False
+    by: str | None = None
 
 
 def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) -> list[str | OjsterError]:
@@ -43,18 +52,19 @@ def cancel_workflows(tx: Transaction, orders: Sequence[WorkflowCancellation]) ->
 
     Spec: ojs-workflows 11.3
     """
-    return [steer(tx, one.workflow_id, partial(_cancel, stop_active=one.stop_active)) for one in orders]
+    return [steer(tx, one.workflow_id, partial(_cancel, stop_active=one.stop_active, by=one.by)) for one in orders]
 
 
-def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False) -> None:
+def _cancel(run: Advance, workflow: Workflow, *, stop_active: bool = False, by: str | None = None) -> None:
     if workflow.state in FINAL_STATES:
         raise wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
     was_pending = workflow.state == WorkflowState.PENDING
     change_workflow(workflow, WorkflowState.CANCELLED)
     workflow.cancelled_at = run.tx.now
+    workflow.cancelled_by = by
     workflow.due_at = None
     run.graph.change(workflow)
-    emit(run.tx, "workflow.cancelled", workflow)
+    emit(run.tx, "workflow.cancelled", workflow, **({} if by is None else {"cancelled_by": by}))
     run.graph.load([workflow.root])
     root = run.graph.nodes[workflow.root]
     if was_pending or root.state == NodeState.READY:

@@ -42,6 +42,7 @@ _GIVEN_COLUMNS: Final = (
     "attempt",
     "previous_attempt",
     "expiration_delay",
+    "created_by",
 )
 """Columns that take the value of the attribute of the same name of the new workflow."""
 

@@ -82,6 +82,8 @@ class Workflow(msgspec.Struct, gc=False):
     next_attempt: str | None = None
     expiration_delay: int | None = None
     kept_until: int | None = None
+    created_by: str | None = None
+    cancelled_by: str | None = None
 
     @property
     def root(self) -> int:
@@ -116,6 +118,7 @@ _CHANGING: Final[dict[str, ColumnType]] = {
     "locks": "text",
     "next_attempt": "text",
     "kept_until": "bigint",
+    "cancelled_by": "text",
 }
 """Columns that change in an existing workflow."""
 

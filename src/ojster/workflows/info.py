@@ -199,6 +199,8 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
         after.
     created_at, started_at, completed_at, cancelled_at:
         Times at which it was created, started, completed and cancelled.
+    created_by, cancelled_by:
+        Names of the tokens that created and cancelled it; ``None`` without a token.
     scheduled_at, expires_at:
         Times before which it does not start, and after which it no longer starts.
     expiration_delay:
@@ -249,6 +251,8 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     started_at: str | None = None
     completed_at: str | None = None
     cancelled_at: str | None = None
+    created_by: str | None = None
+    cancelled_by: str | None = None
     scheduled_at: str | None = None
     expires_at: str | None = None
     expiration_delay: str | None = None

@@ -111,3 +111,5 @@ class NewWorkflow(msgspec.Struct):
     expiration_delay: int | None = None
     attempt: int = 1
     previous_attempt: str | None = None
+    created_by: str | None = None
+    """The name of its creator's token, if it is known."""

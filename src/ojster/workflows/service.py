@@ -63,6 +63,12 @@ class WorkflowService(CapabilityService):
         if self.scope.tenant is not None:
             await self._workflow(WorkflowRequest(workflow_id, steps=False))
 
+    async def _check_author(self, workflow_id: str) -> None:
+        """Raise ``Forbidden`` if the caller may not cancel a workflow or its steps."""
+        if self.scope.cancels_only_own:
+            found = await self._workflow(WorkflowRequest(workflow_id, steps=False))
+            accepted(self.scope.refuse_foreign(f"The workflow {workflow_id}", found.created_by))
+
     async def prepare(self, members: Members) -> NewWorkflow:
         """Run the enqueue middleware on the jobs of a request; return the workflow that it describes.
 
@@ -93,6 +99,7 @@ class WorkflowService(CapabilityService):
         size = sum(map(len, members.values()))
         new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
         self.scope.check_tenant(new.tenant)
+        new.created_by = self.scope.who
         if definition is not None:
             new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
         if self._jobs.changes_requests:
@@ -204,7 +211,8 @@ class WorkflowService(CapabilityService):
         NotFound, Conflict
             There is no such workflow, or it is in a final state.
         """
-        order = cancellation.WorkflowCancellation(workflow_id, stop_active)
+        await self._check_author(workflow_id)
+        order = cancellation.WorkflowCancellation(workflow_id, stop_active, self.scope.who)
         return await self._steered(cancellation.cancel_workflows, order, workflow_id)
 
     async def retry(self, workflow_id: str) -> WorkflowInfo:
@@ -347,7 +355,10 @@ class WorkflowService(CapabilityService):
         ------
         NotFound, Conflict
             The step does not exist, or has ended.
+        Forbidden
+            The caller may cancel only its own workflows.
         """
+        await self._check_author(address.workflow_id)
         return await self._steered(cancellation.cancel_steps, address, address.workflow_id)
 
     async def retry_step(self, address: StepAddress) -> WorkflowInfo:

@@ -1,0 +1,45 @@
+"""Who created a job: the name of the caller's token, which the server adds to the job.
+
+A step of a workflow belongs to whoever created the workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.job import NODE_BITS
+from ojster.storage.transaction import Transaction
+
+
+class _Signed(msgspec.Struct):
+    created_by: str | None = None
+
+
+creator_of: Final = msgspec.json.Decoder(_Signed).decode
+"""Reads ``created_by`` of an envelope."""
+
+
+def sign(envelope: bytes, creator: str | None) -> bytes:
+    """Return the envelope of a job with the name of its creator, if that is known."""
+    if creator is None:
+        return envelope
+    return b'%b,"created_by":%b}' % (envelope[:-1], msgspec.json.encode(creator))
+
+
+def find_creators(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, str | None]]:
+    """Return who created each existing job, by job id, for each request."""
+    return [_creators(tx, ids) for ids in requests]
+
+
+def _creators(tx: Transaction, ids: Sequence[str]) -> dict[str, str | None]:
+    jobs = tx.find_jobs(ids)
+    numbers = {job.node >> NODE_BITS for job in jobs.values() if job.node is not None}
+    rows = tx.execute(f"SELECT seq, created_by FROM workflows WHERE seq {tx.among}", (tx.integers(numbers),))
+    of_workflows: dict[int, str | None] = dict(rows)
+    return {
+        id: creator_of(job.envelope).created_by if job.node is None else of_workflows.get(job.node >> NODE_BITS)
+        for id, job in jobs.items()
+    }
