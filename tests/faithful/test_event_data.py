@@ -111,3 +111,42 @@ async def test_a_worker_that_becomes_quiet_is_told_of_once(http: Http, bench: Be
         await http("POST", "/ojs/v1/workers/heartbeat", body)
     page = await bench.engine.events.select(EventFilter(types=("worker.quiet",)))
     assert [event["data"] for event in page.events] == [{"worker_id": "w", "active_jobs": 1}] * 2
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"trace_id": TRACE},
+        {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"},
+        {"traceparent": "nonsense", "trace_id": TRACE},
+        {"x": {"trace_id": "another"}, "trace_id": TRACE, "traceparent": f"00-{'0' * 32}-00f067aa0ba902b7-01"},
+    ],
+)
+async def test_every_event_of_a_job_names_its_trace(bench: Bench, meta: dict[str, object]) -> None:
+    """Spec: ojs-events 8.3"""
+    done = await bench.push(meta=meta)
+    await bench.ack(await bench.fetch_one(worker_id="w"))
+    lost = await bench.push(meta=meta, retry={"max_attempts": 2, "jitter": False})
+    await bench.fail(await bench.fetch_one(worker_id="w"))
+    await bench.run_due(5)
+    job = await bench.fetch_one(worker_id="w")
+    await bench.engine.jobs.report(Progress(job.id, 0.5, "half", "w", 2))
+    await bench.fail(job)
+    gone = await bench.push(meta=meta, scheduled_at="+PT1H")
+    await bench.engine.jobs.cancel(gone.id)
+    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    told = [event for event in page.events if event["subject"] in (done.id, lost.id, gone.id)]
+    assert {"job.enqueued", "job.started", "job.completed", "job.failed", "job.retrying", "job.discarded"} <= {
+        event["type"] for event in told
+    }
+    assert {event["data"].get("trace_id") for event in told} == {TRACE}
+
+
+async def test_a_job_without_a_trace_has_events_without_one(bench: Bench) -> None:
+    await bench.push(meta={"traceparent": "00-xyz", "trace_id": 7, "note": '"trace_id"'})
+    await bench.ack(await bench.fetch_one())
+    page = await bench.engine.events.select(EventFilter(limit=1_000))
+    assert not any("trace_id" in event["data"] for event in page.events)

@@ -132,6 +132,15 @@ def test_a_time_that_the_clocks_skip_does_not_occur() -> None:
     ]
 
 
+def test_the_times_that_the_clocks_skip_are_known() -> None:
+    schedule = CronSchedule("0,30 1-3 * * *", "America/New_York")
+    start, end = parse_timestamp("2026-03-07T00:00:00Z"), parse_timestamp("2026-03-10T00:00:00Z")
+    skipped = [format_timestamp(at)[:19] for at in schedule.skipped_between(start, end)]
+    assert skipped == ["2026-03-08T07:00:00", "2026-03-08T07:30:00"]
+    assert CronSchedule("0,30 1-3 * * *", "UTC").skipped_between(start, end) == []
+    assert CronSchedule("*/30 * * * *", "America/New_York").skipped_between(start, end) == []
+
+
 def test_a_time_that_the_clocks_repeat_occurs_once_the_first_time() -> None:
     assert occurrences("30 1 * * *", "2026-10-31T12:00:00Z", 2, "America/New_York") == [
         "2026-11-01T05:30:00",  # 1:30 EDT, the first of two

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from ojster.core.errors import NotFound
+from ojster.core.events import EventFilter
+from ojster.core.timestamps import parse_timestamp
 from ojster.schedules.cron import Cron
 from ojster.schedules.due import run_due
 from ojster.storage.open import open_database
@@ -63,6 +65,20 @@ async def test_skip_leaves_out_what_would_overlap(bench: Bench) -> None:
     await bench.run_due(after=60)
     assert len(await bench.fetch("q")) == 1
     assert (await bench.engine.schedules.find("c")).run_count == 2
+
+
+async def test_an_occurrence_that_daylight_saving_time_skips_is_told(bench: Bench) -> None:
+    """The occurrence before it tells so. Spec: ojs-cron 9"""
+    bench.clock.now = parse_timestamp("2027-03-12T12:00:00Z")
+    await bench.engine.schedules.register(cron(expression="30 2 * * *", timezone="America/New_York"))
+    await bench.run_due(after=24 * 3600)  # fires at 2:30 on the 13th; on the 14th there is no 2:30
+    assert len(await bench.fetch("q", count=9)) == 1
+    page = await bench.engine.events.select(EventFilter(types=("cron.skipped",)))
+    assert [(event["data"]["reason"], event["data"]["scheduled_time"]) for event in page.events] == [
+        ("dst_skip", "2027-03-14T07:30:00.000000Z")
+    ]
+    found = await bench.engine.schedules.find("c")
+    assert found.next_run_at == parse_timestamp("2027-03-15T06:30:00Z")
 
 
 async def test_allow_lets_them_overlap(bench: Bench) -> None:

@@ -30,5 +30,8 @@ TOTAL_TIMEOUT: Final = 1 << 21
 CANCEL_REQUESTED: Final = 1 << 22
 """Bit of a job's ``reacts``: the active job is to be cancelled as soon as its worker gives it up."""
 
+TRACED: Final = 1 << 23
+"""Bit of a job's ``reacts``: its ``meta`` names the trace that it belongs to, and so do its events."""
+
 KEPT: Final = 1 << 16
 """The job sets its own retention."""

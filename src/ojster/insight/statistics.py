@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START
-from ojster.storage.transaction import SUMS, WAIT_BUCKETS_US, Transaction
+from ojster.storage.tally import SUMS, WAIT_BUCKETS_US
+from ojster.storage.transaction import Transaction
 
 MINUTES_KEPT: Final = 2 * 24 * 60
 """Retention of statistics per minute, in minutes."""

@@ -15,9 +15,11 @@ from ojster.core.errors import InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import is_job_id, new_id
 from ojster.core.json_objects import Members, check_names, read_members
 from ojster.core.parsing import read_value
+from ojster.core.reacts import TRACED
 from ojster.core.refusals import MetadataTooLarge
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
+from ojster.core.trace import has_trace
 from ojster.events.channel import Notify
 from ojster.jobs.capability_attributes import read_attributes
 from ojster.jobs.deadlines import deadlines_of
@@ -187,7 +189,7 @@ def read_job(
         version=members.get("version"),
         needs=attributes.needs,
         agent=attributes.agent,
-        reacts=attributes.reacts | deadline_bits,
+        reacts=attributes.reacts | deadline_bits | (TRACED if has_trace(meta) else 0),
         wait=attributes.wait,
         notices=attributes.notices,
     )

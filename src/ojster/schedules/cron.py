@@ -149,15 +149,7 @@ def _fire(tx: Transaction, cron: Cron) -> None:
     # Lock only jobs that are to be cancelled: a fetch skips locked jobs, and is not notified when they are free.
     lock = tx.for_update if cron.overlap_policy == "cancel_previous" else ""
     unfinished = _unfinished_jobs(tx, cron.name, lock) if cron.overlap_policy != "allow" else []
-    facts: dict[str, Any] = {
-        "cron_name": cron.name,
-        "cron_expr": cron.expression,
-        "cron_expression": cron.expression,
-        "job_type": msgspec.json.decode(read_members(cron.template, "The template").get("type", b"null")),
-        "scheduled_at": format_timestamp(scheduled_for),
-        "timezone": cron.timezone,
-        "scheduled_time": format_timestamp(scheduled_for),
-    }
+    facts = _facts(cron, scheduled_for)
     fired = False
     if unfinished and cron.overlap_policy == "skip":
         facts |= {"reason": "overlap_skip", "active_job_id": unfinished[0].id, "existing_job_id": unfinished[0].id}
@@ -183,6 +175,10 @@ def _fire(tx: Transaction, cron: Cron) -> None:
     schedule = cron.schedule
     # An interval is counted from the time at which it was due, so that it does not drift.
     next_run_at = schedule.next_after(scheduled_for)
+    if next_run_at is not None:
+        for missing in schedule.skipped_between(scheduled_for, next_run_at):
+            skipped = _facts(cron, missing) | {"reason": "dst_skip", "run_count": cron.run_count + fired}
+            tx.emit_about("cron.skipped", cron.name, **skipped)
     if next_run_at is not None and next_run_at <= tx.now:
         next_run_at = schedule.next_after(tx.now)
     _write(
@@ -194,6 +190,20 @@ def _fire(tx: Transaction, cron: Cron) -> None:
             next_run_at=next_run_at,
         ),
     )
+
+
+def _facts(cron: Cron, scheduled_for: int) -> dict[str, Any]:
+    """Return what the events of an occurrence of a cron job say about it."""
+    moment = format_timestamp(scheduled_for)
+    return {
+        "cron_name": cron.name,
+        "cron_expr": cron.expression,
+        "cron_expression": cron.expression,
+        "job_type": msgspec.json.decode(read_members(cron.template, "The template").get("type", b"null")),
+        "scheduled_at": moment,
+        "timezone": cron.timezone,
+        "scheduled_time": moment,
+    }
 
 
 def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:

@@ -82,14 +82,35 @@ class CronSchedule:
             return None if found is None else _micros(found)
         for local in _Expression(self._fields, start.replace(tzinfo=None)):
             occurrence = local.replace(tzinfo=self.zone, fold=0)
-            exists = occurrence.astimezone(UTC).astimezone(self.zone).replace(tzinfo=None) == local
-            if exists and occurrence.astimezone(UTC) > start.astimezone(UTC):
+            if _exists(occurrence) and occurrence.astimezone(UTC) > start.astimezone(UTC):
                 return _micros(occurrence)
         return None
+
+    def skipped_between(self, moment: int, until: int) -> list[int]:
+        """Return the occurrences between two moments that the change to daylight saving time skips.
+
+        Each is the moment that its local time would be without the change, in microseconds since the epoch.
+        """
+        if self._interval is not None or self.zone is None or self._follows_elapsed_time():
+            return []
+        start, end = ((_EPOCH + timedelta(microseconds=at)).astimezone(self.zone) for at in (moment, until))
+        found: list[int] = []
+        for local in _Expression(self._fields, start.replace(tzinfo=None)):
+            if local >= end.replace(tzinfo=None):
+                break
+            occurrence = local.replace(tzinfo=self.zone, fold=0)
+            if not _exists(occurrence):
+                found.append(_micros(occurrence))
+        return found
 
     def _follows_elapsed_time(self) -> bool:
         fields = self._fields.split()
         return fields[-4].startswith("*")
+
+
+def _exists(moment: datetime) -> bool:
+    """Return whether a local time is not skipped by a change to daylight saving time."""
+    return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) == moment.replace(tzinfo=None)
 
 
 class _Expression(CronSim):

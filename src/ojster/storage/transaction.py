@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -14,11 +13,13 @@ import msgspec
 from ojster.core.errors import BackendUnavailable
 from ojster.core.events import Event
 from ojster.core.job import Job
-from ojster.core.reacts import BITS, JobEvent
+from ojster.core.reacts import BITS, TRACED, JobEvent
 from ojster.core.settings import Settings
 from ojster.core.states import JOB_STATES
 from ojster.core.tenant import ALL_TENANTS, called, qualify, split
+from ojster.core.trace import trace_id_of
 from ojster.storage.memory import Memory, Remembered
+from ojster.storage.tally import ADDED, SUMS, Tally
 
 Row = tuple[Any, ...]
 Parameters = Mapping[str, Any] | Sequence[Any]
@@ -78,18 +79,6 @@ class Later(BackendUnavailable):
     """Refusal of a call that must wait for another transaction. The dispatcher retries it before the caller sees it."""
 
 
-WAIT_BUCKETS_US: Final = tuple(
-    round(milliseconds * 1000)
-    for milliseconds in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000, 30_000, 300_000, 3_600_000)
-)
-"""Upper bounds of the wait-time buckets, in microseconds. One more bucket counts longer waits."""
-
-SUMS: Final = ("enqueued", "completed", "failed", "waited", "ran", *(f"waits_{number}" for number in range(15)))
-"""Columns of ``queue_minutes`` with the totals of one minute."""
-
-ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
-
-
 _NOT_IN_HISTORY: Final = frozenset(
     {
         "job.started",
@@ -122,37 +111,6 @@ def _read_followed(tx: Transaction) -> int:
 
 _followed_until: Final = Remembered[int](_read_followed)
 """When recording of events ends unless a follower asks for more, in microseconds since the epoch."""
-
-
-class Tally:
-    """Totals of one minute of work in a queue. Durations are in microseconds."""
-
-    __slots__ = ("completed", "enqueued", "failed", "ran", "waited", "waits")
-
-    def __init__(self) -> None:
-        self.enqueued = 0
-        self.completed = 0
-        self.failed = 0
-        self.waited = 0
-        self.ran = 0
-        self.waits = [0] * (len(WAIT_BUCKETS_US) + 1)
-
-    def count_wait(self, wait: int) -> None:
-        """Count a job that started after waiting ``wait`` microseconds."""
-        self.waited += wait
-        self.waits[bisect_left(WAIT_BUCKETS_US, wait)] += 1
-
-    def copy(self) -> Tally:
-        """Return an independent copy."""
-        other = Tally()
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
-        other.waits = self.waits.copy()
-        return other
-
-    def sums(self) -> tuple[int, ...]:
-        """Return the values of ``SUMS``."""
-        return (self.enqueued, self.completed, self.failed, self.waited, self.ran, *self.waits)
 
 
 class Effects:
@@ -277,6 +235,9 @@ class Transaction(ABC):
         if job.moved is not None:
             data["from"], data["to"] = job.moved
             job.moved = None
+        if job.reacts & TRACED:
+            self.load_traced([job])
+            data["trace_id"] = trace_id_of(job.envelope)
         if job.seq and type not in _NOT_IN_HISTORY and data.get("from", "") not in _USUAL_STATES:
             self.effects.history.append((job.seq, type, data | _circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
@@ -447,6 +408,11 @@ class Transaction(ABC):
     @abstractmethod
     def envelopes(self, jobs: Sequence[Job]) -> None:
         """Load the envelopes of jobs."""
+
+    def load_traced(self, jobs: Iterable[Job]) -> None:
+        """Load the missing envelopes of jobs whose events name their trace."""
+        if missing := [job for job in jobs if job.reacts & TRACED and job.envelope == b"{}"]:
+            self.envelopes(missing)
 
     @abstractmethod
     def record_events(self, events: bytes) -> None:

@@ -22,11 +22,10 @@ from ojster.storage.postgres.pipeline import (
     unnest,
     uuids,
 )
+from ojster.storage.tally import ADDED, SUMS
 from ojster.storage.transaction import (
-    ADDED,
     JOB_COLUMNS,
     JOB_COLUMNS_OF_J,
-    SUMS,
     ColumnType,
     Parameters,
     Row,

@@ -1,0 +1,47 @@
+"""The trace that a job belongs to, as its ``meta`` names it.
+
+Spec: ojs-events 8
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+"""The value of a W3C ``traceparent``, with the trace id as its group."""
+
+_MAX_LENGTH: Final = 128
+"""Maximum length of a trace id that events repeat, in characters."""
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    trace_id: Any = None
+    traceparent: Any = None
+
+
+class _Envelope(msgspec.Struct):
+    meta: _Meta = _Meta()
+
+
+_read_meta: Final = msgspec.json.Decoder(_Meta).decode
+_read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+
+
+def has_trace(meta: bytes) -> bool:
+    """Return whether the ``meta`` of a job, as JSON, names its trace."""
+    return b'"trace' in meta and _trace_id(_read_meta(meta)) is not None
+
+
+def trace_id_of(envelope: bytes) -> str | None:
+    """Return the id of the trace of a job: ``trace_id``, or else the one in ``traceparent``."""
+    return _trace_id(_read_envelope(envelope).meta)
+
+
+def _trace_id(meta: _Meta) -> str | None:
+    if isinstance(meta.trace_id, str) and 0 < len(meta.trace_id) <= _MAX_LENGTH:
+        return meta.trace_id
+    found = _TRACEPARENT.fullmatch(meta.traceparent) if isinstance(meta.traceparent, str) else None
+    return None if found is None else found[1]
