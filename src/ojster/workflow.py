@@ -16,7 +16,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members
-from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_seconds, to_timestamp
 from ojster.workflows.drawing import draw
 from ojster.workflows.plan_rules import CONTAINERS
 from ojster.workflows.preview import preview
@@ -290,12 +290,12 @@ class Workflow(Step):
         Raises
         ------
         InvalidRequest
-            ``timeout`` is not positive, or ``scheduled_at`` has no time zone.
+            ``timeout`` is negative, or ``scheduled_at`` has no time zone.
         TypeError
             A value is not JSON-serializable.
         """
-        if timeout is not None and to_millis(timeout) == 0:
-            raise InvalidRequest(f"The timeout must be positive, not {timeout}.", field="timeout")
+        if timeout is not None and to_seconds(timeout) < 0:
+            raise InvalidRequest(f"The timeout must be positive, or 0 for none, not {timeout}.", field="timeout")
         wire = dict(self.wire)
         given: dict[str, Any] = {
             "name": name,

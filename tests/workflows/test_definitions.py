@@ -57,6 +57,17 @@ async def test_a_workflow_is_a_snapshot_of_the_version_that_it_was_started_from(
     assert [(await bench.engine.workflows.show(info.id)).state for info in infos] == ["completed"] * 3
 
 
+async def test_metadata_of_a_definition_is_that_of_its_workflows(bench: Bench) -> None:
+    await define(bench, metadata={"team": "web", "cost": 1})
+    plain, own = await start(bench), await start(bench, metadata={"cost": 2})
+    alike = await start(bench, meta={"cost": 3})
+    for workflow, cost in ((plain, 1), (own, 2), (alike, 3)):
+        info = await bench.engine.workflows.show(workflow)
+        assert (info.metadata["team"], info.metadata["cost"]) == ("web", cost)
+    with pytest.raises(InvalidRequest, match="'metadata' of a definition must be a JSON object"):
+        await bench.engine.definitions.update("gist", members(**BODY, metadata=[1]))
+
+
 async def test_a_version_is_made_only_by_a_change_and_its_hashes_tell_which(bench: Bench) -> None:
     one = await define(bench)
     reordered = dict(reversed(BODY.items()))

@@ -435,12 +435,13 @@ async def test_034_a_job_that_takes_longer_than_it_may_fails(runner: Runner) -> 
     assert (info.state, info.error and info.error.code) == ("failed", "workflow_timeout")
 
 
-async def test_035_a_job_without_a_timeout_has_no_limit_and_none_of_zero_seconds_is_taken(runner: Runner) -> None:
-    await runner.start(code(OK))
+@pytest.mark.parametrize("none", [{}, {"timeout": 0}])
+async def test_035_a_job_without_a_timeout_or_with_one_of_zero_has_no_limit(
+    runner: Runner, none: dict[str, Any]
+) -> None:
+    await runner.start(code(OK), **none)
     await runner.run_due(10_000_000)
     assert await runner.state() == "running"
-    with pytest.raises(InvalidWorkflow, match="must be positive"):
-        await runner.define("other", code(OK), timeout=0)
 
 
 async def test_036_a_branch_for_errors_may_repair_but_the_job_has_failed(runner: Runner) -> None:

@@ -45,7 +45,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (chain(job("a")) | {"id": "wf/1"}, "$.id", "without a slash"),
     (chain(job("a")) | {"params": []}, "$.params", "must be an object"),
     (chain(job("a")) | {"timeout": -1}, "$.timeout", "'timeout' option"),
-    (chain(job("a")) | {"timeout_ms": 0}, "$.timeout_ms", "must be positive"),
+    (chain(job("a")) | {"timeout_ms": -1}, "$.timeout_ms", "'timeout_ms' option"),
     (chain(job("a")) | {"priority": 1000}, "$.priority", "from -100 to 100"),
     (chain(job("a")) | {"scheduled_at": "tomorrow"}, "$.scheduled_at", "scheduled_at"),
     ({"type": "map", "over": [0] * 100_001, "do": job("a")}, "$.over", "has 100001 elements"),

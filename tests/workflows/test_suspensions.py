@@ -351,6 +351,25 @@ async def test_the_rest_is_skipped_and_the_workflow_succeeds(flow: WorkflowBench
     assert await flow.work() == []
 
 
+@pytest.mark.parametrize("branch", ["on_error", "on_cancel"])
+async def test_a_step_of_a_branch_skips_the_rest_of_the_branch(flow: WorkflowBench, branch: str) -> None:
+    await flow.create(chain(job("a"), job("b"), **{branch: chain(job("mend"), job("c"), job("d"))}))
+    (one,) = await flow.take()
+    if branch == "on_error":
+        await flow.fail(one, retryable=False)
+    else:
+        await flow.engine.workflows.cancel(flow.id)
+        await flow.ack(one)
+    (mending,) = await flow.take()
+    assert mending.type == "mend"
+    assert (await release(flow, mending, "skip")).state == "completed"
+    assert await flow.work() == []
+    info = await flow.look()
+    assert (info.finished, info.state) == (True, "failed" if branch == "on_error" else "cancelled")
+    states = await flow.states()
+    assert (states[f"{branch}.1"], states[f"{branch}.2"]) == ("skipped", "skipped")
+
+
 async def test_a_job_alone_that_skips_the_rest_is_done(flow: WorkflowBench) -> None:
     await flow.push("alone")
     assert (await release(flow, await flow.fetch_one(), "skip", result=b"1")).state == "completed"

@@ -286,9 +286,8 @@ async def test_what_cannot_be_meant_is_refused_in_words(app: App) -> None:
         f"{result_of('a')}"
     with pytest.raises(LookupError, match="does not run in a job"):
         current_job()
-    for seconds in (0, -1):
-        with pytest.raises(InvalidRequest, match="must be positive"):
-            await app.astart(chain(gate()), timeout=seconds)
+    with pytest.raises(InvalidRequest, match="must be positive"):
+        await app.astart(chain(gate()), timeout=-1)
 
 
 async def test_watching_a_run_ends_with_its_final_state(app: App) -> None:

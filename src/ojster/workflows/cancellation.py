@@ -170,20 +170,33 @@ def _cancel_jobs(run: Advance, nodes: Sequence[Node], *, active_too: bool) -> No
 
 
 def skip_rest(tx: Transaction, job: Job) -> None:
-    """Skip the steps that have not started in the workflow of an active job, so that the workflow completes."""
+    """Skip the steps that have not started, so that the workflow completes: in its main part, or in a branch of it.
+
+    The part is the one that the active job is in.
+    """
     if job.node is None:
         return
     graph = Graph(tx)
     graph.lock([job.node >> NODE_BITS])
     workflow = graph.workflows[job.node >> NODE_BITS]
     graph.load([workflow.root])
-    main = graph.children(graph.nodes[workflow.root])[0]
-    if main.has_ended or workflow.state != WorkflowState.RUNNING:
-        return  # a branch is running or the workflow is being cancelled
+    parts = {part.id: part for part in graph.children(graph.nodes[workflow.root])}
+    part = parts[_part_of(graph, workflow, job.node)]
+    if part.has_ended or (part.position == 0 and workflow.state != WorkflowState.RUNNING):
+        return  # the workflow is being cancelled
     run = Advance(graph)
     graph.change(workflow)
-    abort(run, workflow, main, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
+    abort(run, workflow, part, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
     run.go()
+
+
+def _part_of(graph: Graph, workflow: Workflow, id: int) -> int:
+    """Return the id of the main part or of the branch of a workflow that a node is in."""
+    graph.load([id])
+    node = graph.nodes[id]
+    while node.parent is not None and node.parent != workflow.root:
+        node = graph.container_of(node)
+    return node.id
 
 
 _NOT_NEEDED: Final = {"code": "skipped", "message": "A step skipped the rest of the workflow."}

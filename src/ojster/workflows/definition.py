@@ -199,7 +199,11 @@ def read_definition(name: str, members: Members) -> Definition:
     schema = members.pop("params_schema", None)
     if schema is not None:
         compile_schema(read_value(schema, "params_schema"))
-    if of_one := sorted(SINGLE_WORKFLOW_MEMBERS & members.keys()):
+    if "meta" in members:
+        members.setdefault("metadata", members.pop("meta"))
+    if bytes(members.get("metadata", b"{}"))[:1] != b"{":
+        raise InvalidRequest("'metadata' of a definition must be a JSON object.", field="metadata")
+    if of_one := sorted((SINGLE_WORKFLOW_MEMBERS - {"metadata"}) & members.keys()):
         raise InvalidRequest(f"{of_one[0]!r} cannot be in a definition. Send it at the start.", field=of_one[0])
     body = _canonical(members)
     if len(body) > LARGEST_DEFINITION:

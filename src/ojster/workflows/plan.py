@@ -175,11 +175,12 @@ def _problems_at(place: str) -> Iterator[None]:
 
 
 def _read_times(members: Members) -> tuple[int | None, Moment | None, Moment | None]:
-    """Return the timeout in microseconds, and when the workflow is scheduled and expires."""
+    """Return the timeout in microseconds, if there is one, and when the workflow is scheduled and expires.
+
+    A timeout of 0 is none.
+    """
     times: dict[str, Any] = {name: _decode(members[name]) for name in (*_TIMES, "priority") if name in members}
-    for name in ("timeout", "timeout_ms"):
-        if times.get(name) == 0:
-            raise Problem(f"$.{name}", "It must be positive. Leave it out for no limit.")
+    times = {name: value for name, value in times.items() if value != 0 or name not in ("timeout", "timeout_ms")}
     try:
         timeout = read_span(times, "timeout")
         scheduled_at = read_moment(times, "scheduled_at") or read_moment(times, "delay_until")

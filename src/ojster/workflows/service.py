@@ -116,6 +116,10 @@ class WorkflowService(CapabilityService):
         found = await self._definitions.find(Named(start.definition, start.definition_version))
         check_params(found, bytes(members.get("params", b"{}")))
         own = {name: raw for name, raw in members.items() if name not in START_MEMBERS}
+        if "metadata" in found.members:
+            given = own.pop("meta", own.get("metadata", msgspec.Raw(b"{}")))
+            both = read_members(found.members["metadata"], "metadata") | read_members(given, "metadata")
+            own["metadata"] = msgspec.Raw(msgspec.json.encode(both))
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
         return found.members | own, start
 
