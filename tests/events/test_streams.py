@@ -134,6 +134,45 @@ async def test_streams_of_unknown_jobs_and_queues_are_not_found(server: str, pat
     assert response.json()["error"]["code"] == "not_found"
 
 
+async def test_streams_that_open_together_get_each_event_once_from_one_reader(bench: Bench) -> None:
+    feed = streams.Feed(bench.engine)
+    last = await bench.engine.events.last()
+
+    async def follow() -> list[str]:
+        types: list[str] = []
+        async for batch in feed.follow(last, 5):
+            types += [event[0] for _, event in batch.events]
+            if "queue.paused" in types:
+                return types
+        return types
+
+    following = [asyncio.create_task(follow()) for _ in range(20)]
+    await asyncio.sleep(0)
+    await bench.push()
+    await bench.engine.queues.pause("default")
+    for types in await asyncio.wait_for(asyncio.gather(*following), 20):
+        assert types == ["job.enqueued", "queue.paused"]
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "ojster-feed"], "no reader is left behind"
+
+
+async def test_followers_go_on_after_the_log_could_not_be_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed, events = streams.Feed(bench.engine), bench.engine.events
+    last, read_on, failures = await events.last(), events.read_on, iter([OSError("the disk is gone")])
+
+    async def fail_once(after: int) -> Any:
+        for failure in failures:
+            raise failure
+        return await read_on(after)
+
+    monkeypatch.setattr(events, "read_on", fail_once)
+    monkeypatch.setattr(streams, "POLL_INTERVAL_SECONDS", 0.01)
+    await bench.push()
+    async for batch in feed.follow(last, 10):
+        assert [event[0] for _, event in batch.events] == ["job.enqueued"]
+        break
+
+
 async def test_a_queue_is_followed_and_nothing_else(server: str, bench: Bench) -> None:
     await bench.push(queue="q")
     reading = await begin(Stream(server, "/queues/q/events"), 3)

@@ -162,6 +162,8 @@ class Feed:
         self._until = 0
         self._followers = 0
         self._news = asyncio.Event()
+        self._begun = asyncio.Event()
+        """Whether the reader knows where it begins."""
         self._task: asyncio.Task[None] | None = None
         self._addresses: Counter[str] = Counter()
         self._all_gone = asyncio.Event()
@@ -209,10 +211,10 @@ class Feed:
         """
         self._followers += 1
         if self._task is None or self._task.done():
-            self._since = self._until = await self._engine.events.last()
-            self._numbers, self._events = [], []
-            self._task = asyncio.create_task(self._read_on(), name="ojster-feed")
+            self._begun = asyncio.Event()
+            self._task = asyncio.create_task(self._read_on(self._begun), name="ojster-feed")
         try:
+            await self._begun.wait()
             while not self._engine.database.draining:
                 if after < self._since:
                     stretch = await self._engine.events.read_on(after)
@@ -238,21 +240,32 @@ class Feed:
         place = bisect_right(self._numbers, after)
         return list(zip(self._numbers[place:], self._events[place:], strict=True))
 
-    async def _read_on(self) -> None:
-        with self._engine.database.wakeups.waiter(EVENTS) as waiter:
-            while not self._engine.database.draining:
-                waiter.arm()
-                try:
-                    stretch = await self._engine.events.read_on(self._until)
-                except BackendUnavailable as error:
-                    log.warning("cannot read the event log, retrying: %s", error)
-                    await asyncio.sleep(POLL_INTERVAL_SECONDS)
-                    continue
-                if stretch.events:
-                    self._remember(stretch.events)
-                if not stretch.more:
-                    await waiter.wait(POLL_INTERVAL_SECONDS)
-        self._ring()
+    async def _read_on(self, begun: asyncio.Event) -> None:
+        try:
+            with self._engine.database.wakeups.waiter(EVENTS) as waiter:
+                while not self._engine.database.draining:
+                    waiter.arm()
+                    try:
+                        if not begun.is_set():
+                            self._since = self._until = await self._engine.events.last()
+                            self._numbers, self._events = [], []
+                            begun.set()
+                        stretch = await self._engine.events.read_on(self._until)
+                    except BackendUnavailable as error:
+                        log.warning("cannot read the event log, retrying: %s", error)
+                        await asyncio.sleep(POLL_INTERVAL_SECONDS)
+                        continue
+                    except Exception:  # the followers would wait for ever
+                        log.exception("cannot read the event log, retrying")
+                        await asyncio.sleep(POLL_INTERVAL_SECONDS)
+                        continue
+                    if stretch.events:
+                        self._remember(stretch.events)
+                    if not stretch.more:
+                        await waiter.wait(POLL_INTERVAL_SECONDS)
+        finally:
+            begun.set()
+            self._ring()
 
     def _remember(self, events: list[tuple[int, Event]]) -> None:
         self._numbers += [number for number, _ in events]
