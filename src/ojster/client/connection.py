@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import anyio
 import httpx
 import msgspec
 
@@ -25,6 +26,15 @@ T = TypeVar("T")
 
 DEFAULT_RETRY_SECONDS: Final = 10.0
 """Default time for which a call is retried while the server is unreachable, in seconds."""
+
+NETWORK_ERRORS: Final = (
+    httpx.RequestError,
+    ConnectionError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+)
+"""Errors of a connection. httpx does not map all of them: a reset during the TLS handshake stays as it is, for one."""
 
 _HEADERS: Final = {"Content-Type": "application/openjobspec+json", "Accept": "application/openjobspec+json"}
 _encode: Final = msgspec.json.Encoder().encode
@@ -109,7 +119,7 @@ class Connection:
                 response = await self.http.request(
                     method, "/ojs/v1" + path, content=content, timeout=httpx.Timeout(30.0 + wait, connect=5.0)
                 )
-            except httpx.TransportError as error:
+            except (*NETWORK_ERRORS, OSError) as error:
                 problem = self.unreachable(error)
             else:
                 if response.status_code != 503:

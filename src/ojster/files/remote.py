@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from ojster.client.connection import (
+    NETWORK_ERRORS,
     RemoteCapability,
     content_of,
     read_answer,
@@ -50,7 +51,7 @@ class RemoteFiles(RemoteCapability):
             response = await self._connection.http.patch(
                 path, content=source, headers=headers, timeout=_TRANSFER_TIMEOUT
             )
-        except httpx.TransportError as error:
+        except NETWORK_ERRORS as error:
             raise self._connection.unreachable(error) from None
         return read_answer(FileAnswer, content_of(response)).file
 
@@ -70,5 +71,5 @@ class RemoteFiles(RemoteCapability):
                     content_of(response)
                 async for some in response.aiter_raw():
                     yield some
-        except httpx.TransportError as error:
+        except NETWORK_ERRORS as error:
             raise self._connection.unreachable(error) from None

@@ -102,10 +102,12 @@ class Reporter:
             try:
                 results = await call(items)
                 break
-            except OjsterError as error:
+            except Exception as error:  # whatever happens, the outcomes of finished jobs are sent again
                 if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one item may cause the error
                     return [refused for item in items for refused in await self._call_until_answered(call, [item])]
-                if not isinstance(error, BackendUnavailable | BackendError):
+                if not isinstance(error, OjsterError):
+                    log.exception("a report failed in an unexpected way")
+                elif not isinstance(error, BackendUnavailable | BackendError):
                     return [(items[0], error)]
                 if time.monotonic() + pause > min(deadline, self.deadline):
                     log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), error)
