@@ -25,11 +25,13 @@ class PostgresServer:
 
     Parameters
     ----------
+    standby_of:
+        A running server that it follows as a standby, until ``promote``.
     settings:
         Settings of the server, such as ``fsync="on"``.
     """
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, standby_of: PostgresServer | None = None, **settings: str) -> None:
         self.bin = binaries.POSTGRES_VERSIONS[binaries.TARGET_POSTGRES_VERSION]
         self.folder = Path(tempfile.mkdtemp(prefix="ojster-pg-", dir="/tmp"))
         self.folder.chmod(0o755)
@@ -41,7 +43,13 @@ class PostgresServer:
             self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             binaries.ensure_prefix_permissions(self.bin / "postgres")
-        self._run("initdb", "--pgdata", str(self.data), "--username=postgres", "--auth=trust", "--encoding=UTF8", "-N")
+        if standby_of is None:
+            as_user = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "-N")
+            self._run("initdb", "--pgdata", str(self.data), *as_user)
+        else:
+            source = f"host={standby_of.folder} port={standby_of.port} user=postgres"
+            copying = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+            self._run("pg_basebackup", "--pgdata", str(self.data), "--dbname", source, *copying)
         chosen = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -69,6 +77,10 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         """Stop the server: ``fast`` shuts it down cleanly, ``immediate`` simulates a crash."""
         self._run("pg_ctl", "stop", "--wait", "--pgdata", str(self.data), "--mode", mode)
+
+    def promote(self) -> None:
+        """Make a standby a primary, and wait until it is one."""
+        self._run("pg_ctl", "promote", "--wait", "--pgdata", str(self.data))
 
     def remove(self) -> None:
         """Stop the server and remove its folder."""

@@ -1,0 +1,77 @@
+"""The primary of a PostgreSQL cluster dies, and a standby takes its place: everything that was committed goes on there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from ojster.core.events import EventFilter
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
+from ojster.service import Service
+from ojster.storage.open import migrate_database, open_database
+from tests.conftest import request
+from tests.postgres import PostgresServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def primary() -> Iterator[PostgresServer]:
+    server = PostgresServer(fsync="off", wal_level="replica")
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def standby(primary: PostgresServer) -> Iterator[PostgresServer]:
+    server = PostgresServer(standby_of=primary)
+    server.start()
+    yield server
+    server.remove()
+
+
+def catch_up(primary: PostgresServer, standby: PostgresServer) -> None:
+    """Wait until the standby has everything that the primary has written."""
+    with psycopg.connect(primary.url) as connection:
+        ((written,),) = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
+    with psycopg.connect(standby.url, autocommit=True) as connection:
+        for _ in range(1000):
+            done = connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (written,)).fetchall()
+            if done == [(True,)]:
+                return
+            time.sleep(0.01)
+    raise AssertionError("the standby does not follow the primary")
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_a_standby_takes_over_right_after_the_tables_were_made(
+    primary: PostgresServer, standby: PostgresServer, used: bool
+) -> None:
+    """What is not in the write-ahead log, such as the contents of unlogged tables, begins anew, and works."""
+    migrate_database(primary.url)
+    before: list[str] = []
+    if used:
+        service = Service(open_database(primary.url))
+        service.database.records_events = True
+        before = [one.job.id for one in await service.jobs.enqueue([request("t", number) for number in range(3)])]
+        await service.close()
+    catch_up(primary, standby)
+    primary.stop("immediate")
+    standby.promote()
+    service = Service(open_database(standby.url))
+    service.database.records_events = True
+    try:
+        after = [one.job.id for one in await service.jobs.enqueue([request("t", number) for number in range(3)])]
+        jobs = await service.jobs.fetch(Claim(("default",), 10, "w"))
+        assert {job.id for job in jobs} == {*before, *after}
+        await service.jobs.acknowledge([Acknowledgement(job.id, b"1", "w", 1) for job in jobs])
+        page = await service.events.select(EventFilter(limit=100))
+        types = [event["type"] for event in page.events]
+        assert (types.count("job.enqueued"), types.count("job.completed")) == (3, len(jobs))
+    finally:
+        await service.close()
