@@ -1,4 +1,4 @@
-"""The primary of a PostgreSQL cluster dies, and a standby takes its place: everything that was committed goes on there."""
+"""The primary of a PostgreSQL cluster dies, and a standby takes its place."""
 
 from __future__ import annotations
 
