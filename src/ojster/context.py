@@ -130,7 +130,7 @@ class JobContext:
     @property
     def is_last_attempt(self) -> bool:
         """Whether this is the last attempt, after which a failure is final."""
-        return self.attempt >= self.max_attempts
+        return self.job.counted_attempts >= self.max_attempts
 
     @property
     def meta(self) -> dict[str, Any]:

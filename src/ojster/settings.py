@@ -61,6 +61,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Maximum number of jobs in one request; 1,000 by default.
     most_generations:
         Maximum number of jobs and workflows that create each other by reactions, one after the other; 100 by default.
+    most_losses:
+        Maximum number of times that the worker of a job may die before the job is given up; 10 by default. These
+        attempts do not count towards ``max_attempts``.
     on_exhaustion:
         What becomes of a job that is not retried any more, if its retry policy does not say it: ``discard``, the
         default, or ``dead_letter``.
@@ -92,6 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     largest_job: int = 1_048_576
     largest_batch: int = 1_000
     most_generations: int = 100
+    most_losses: int = 10
     on_exhaustion: Literal["discard", "dead_letter"] = "discard"
     contributors_cancel: Literal["all", "own"] = "all"
     tenants: Literal["optional", "required"] = "optional"

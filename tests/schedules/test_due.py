@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ojster.core.durations import DAY, SECOND
 from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.job import Job
 from ojster.core.settings import Retention, Settings
 from ojster.core.timestamps import system_clock
 from ojster.fleet.workers import Heartbeat
@@ -70,6 +72,61 @@ async def test_jobs_of_a_silent_worker_are_given_to_others(bench: Bench) -> None
     found = shown(await bench.find(job))
     assert (found["state"], found["errors"][0]["type"]) == ("available", "worker_death")
     assert await bench.engine.fleet.all() == []
+
+
+async def die(bench: Bench) -> Job:
+    """Let the only job run on a worker that dies, and return the job."""
+    job = await bench.fetch_one(worker_id="w")
+    await bench.engine.fleet.beat(Heartbeat("w", (job.id,)))
+    await bench.run_due(after=30)
+    return await bench.find(job)
+
+
+async def test_the_death_of_a_worker_is_no_failure_of_its_jobs(bench: Bench) -> None:
+    await bench.push(retry={"max_attempts": 1, "jitter": False})
+    job = await die(bench)
+    assert (job.state, job.attempt, job.losses) == ("available", 1, 1), "the first time it runs again at once"
+    job = await die(bench)
+    assert (job.state, job.attempt, job.losses) == ("retryable", 2, 2), "then after a growing delay"
+    assert job.retry_delay is not None
+    assert 500_000 <= job.retry_delay <= 1_500_000
+    await bench.run_due(after=2)
+    job = await bench.fetch_one(worker_id="v")
+    assert (await bench.fail(job)).state == "discarded", "a failure of its own counts"
+    assert shown(await bench.find(job))["losses"] == 2
+
+
+async def test_the_deaths_of_workers_have_a_limit_of_their_own(bench: Bench) -> None:
+    settings = bench.engine.database.settings
+    bench.engine.database.settings = msgspec.structs.replace(settings, most_losses=2)
+    await bench.push(retry={"max_attempts": 100, "on_exhaustion": "dead_letter"})
+    for losses, state in ((1, "available"), (2, "retryable"), (3, "discarded")):
+        job = await die(bench)
+        assert (job.losses, job.state) == (losses, state)
+        await bench.run_due(after=10)
+    assert job.dead
+    await bench.engine.jobs.retry_dead(job.id)
+    job = await die(bench)
+    assert (job.state, job.losses) == ("available", 1), "by hand it begins anew"
+
+
+async def test_who_wants_no_second_run_says_so(bench: Bench) -> None:
+    await bench.push(retry={"max_attempts": 5, "non_retryable_errors": ["worker_death"]})
+    assert (await die(bench)).state == "discarded"
+
+
+async def test_an_expired_lease_counts_as_a_failure(bench: Bench) -> None:
+    """Spec: ojs-worker-protocol 5.5"""
+    await bench.push(retry={"max_attempts": 1})
+    job = await bench.fetch_one(lease=1_000_000)
+    await bench.run_due(after=2)
+    found = await bench.find(job)
+    assert (found.state, found.losses) == ("discarded", 0)
+
+
+async def test_a_handler_cannot_make_its_failure_a_death(bench: Bench) -> None:
+    await bench.push(retry={"max_attempts": 1})
+    assert (await bench.fail(await bench.fetch_one(), type="worker_death")).state == "discarded"
 
 
 async def test_a_worker_that_never_beat_is_not_silent(bench: Bench) -> None:

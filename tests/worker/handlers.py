@@ -19,6 +19,19 @@ async def echo(*args: Any) -> list[Any]:
     return list(args)
 
 
+@app.job("abort", retry=Retry(max_attempts=1))
+def abort() -> None:
+    """Kill the worker."""
+    time.sleep(0.2)  # until the neighbors run
+    os.abort()
+
+
+@app.job("innocent", retry=Retry(max_attempts=1))
+def innocent(number: int) -> int:
+    time.sleep(0.4)
+    return number
+
+
 @app.job("thread")
 def in_thread(n: int) -> tuple[int, str, int]:
     import threading

@@ -117,6 +117,29 @@ def test_sigtstp_pauses_and_sigcont_resumes(processes: Processes) -> None:
     processes.until(lambda: processes.find(second).state == "completed")
 
 
+def test_a_job_that_kills_its_worker_does_not_take_its_neighbors_along(processes: Processes, tmp_path: Path) -> None:
+    """After the first death they run alone, one by one, and only the guilty one dies again."""
+    innocent = [processes.push("innocent", number) for number in range(3)]
+    guilty = processes.push("abort")
+    innocent += [processes.push("innocent", number) for number in range(3, 6)]
+    deaths = 0
+    while any(processes.find(id).state != "completed" for id in innocent):
+        worker = processes.worker("--identity", str(tmp_path / "identity"), "--concurrency", "8")
+        processes.until(
+            lambda worker=worker: (
+                worker.poll() is not None  # type: ignore[misc]
+                or all(processes.find(id).state == "completed" for id in innocent)
+            )
+        )
+        if worker.poll() is None:
+            break
+        deaths += 1
+        assert deaths < 8, processes.log.read_text()[-3000:]
+    found = [processes.find(id) for id in innocent]
+    assert {(job.state, job.losses) for job in found} == {("completed", 1)}
+    assert processes.find(guilty).losses >= 2
+
+
 def test_the_job_of_a_killed_worker_runs_again_on_another(processes: Processes) -> None:
     first = processes.worker("--lease", "1")
     id = processes.push("sleep", 1.5)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE
-from ojster.cli.options import Duration, LimitedDuration, examples, with_migrate, with_retention
+from ojster.cli.options import examples, with_migrate
 from ojster.cli.run import LOG_LEVELS, ends_with_parent, log_to_console
-from ojster.core.tenant import DEFAULT_TENANT, check_tenant
+from ojster.cli.server_settings import with_settings
 from ojster.loading import load_app, load_plugin
-from ojster.settings import Retention, Settings
+from ojster.settings import Settings
 
 
 @click.command(
@@ -43,51 +42,7 @@ from ojster.settings import Retention, Settings
     help="Require a token of callers (ojster tokens); by default only if --host is no loopback address.",
 )
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Allow browsers on this origin; repeatable.")
-@click.option("--max-job-bytes", type=click.IntRange(1024), default=1_048_576, show_default=True)
-@click.option(
-    "--default-lease",
-    type=LimitedDuration(),
-    default="PT30M",
-    show_default=True,
-    help="Lease (visibility timeout) of fetched jobs if neither job nor worker sets one.",
-)
-@click.option(
-    "--default-timeout",
-    type=Duration(),
-    default="PT30M",
-    show_default=True,
-    help="Maximum run time of jobs that set none; 'never' for no limit.",
-)
-@click.option("--heartbeat-timeout", type=LimitedDuration(), default="PT30S", show_default=True)
-@with_retention
-@click.option(
-    "--max-batch",
-    type=click.IntRange(min=100),
-    default=1_000,
-    show_default=True,
-    help="Maximum number of jobs in one request.",
-)
-@click.option(
-    "--on-exhaustion",
-    type=click.Choice(["discard", "dead_letter"]),
-    default="discard",
-    show_default=True,
-    help="What becomes of a job that is not retried any more, if its retry policy does not say it.",
-)
-@click.option(
-    "--contributors-cancel",
-    type=click.Choice(["all", "own"]),
-    default="all",
-    show_default=True,
-    help="What tokens with the role 'contributor' may cancel.",
-)
-@click.option(
-    "--max-generations",
-    type=click.IntRange(min=1),
-    default=100,
-    show_default=True,
-    help="Maximum number of reactions in a row that create jobs or workflows, against loops.",
-)
+@with_settings
 @click.option(
     "--synchronous",
     type=click.Choice(["FULL", "NORMAL"]),
@@ -95,16 +50,6 @@ from ojster.settings import Retention, Settings
     show_default=True,
     help="FULL survives a power loss. NORMAL is faster, but a power loss (SQLite) or a crash (PostgreSQL) may lose the "
     "last commits.",
-)
-@click.option(
-    "--tenants",
-    type=click.Choice(["optional", "required"]),
-    default="optional",
-    show_default=True,
-    help="Whether jobs must name a tenant.",
-)
-@click.option(
-    "--default-tenant", metavar="ID", default=DEFAULT_TENANT, show_default=True, help="Tenant of jobs that name none."
 )
 @click.option(
     "--tenant-file",
@@ -150,17 +95,7 @@ def serve(
     port: int,
     auth: Literal["required", "off"] | None,
     cors: tuple[str, ...],
-    max_job_bytes: int,
-    default_lease: timedelta,
-    default_timeout: int | None,
-    heartbeat_timeout: timedelta,
-    retention: Retention,
-    max_batch: int,
-    max_generations: int,
-    on_exhaustion: Literal["discard", "dead_letter"],
-    contributors_cancel: Literal["all", "own"],
-    tenants: Literal["optional", "required"],
-    default_tenant: str,
+    settings: Settings,
     tenant_file: Path | None,
     synchronous: str,
     migrate: bool,
@@ -184,19 +119,7 @@ def serve(
         host=host,
         port=port,
         guarded=None if auth is None else auth == "required",
-        settings=Settings(
-            default_lease=default_lease,
-            default_timeout=None if default_timeout is None else timedelta(microseconds=default_timeout),
-            heartbeat_timeout=heartbeat_timeout,
-            largest_job=max_job_bytes,
-            largest_batch=max_batch,
-            most_generations=max_generations,
-            on_exhaustion=on_exhaustion,
-            contributors_cancel=contributors_cancel,
-            tenants=tenants,
-            default_tenant=check_tenant(default_tenant),
-            retention=retention,
-        ),
+        settings=settings,
         synchronous=synchronous,
         migrate=migrate,
         cors_origins=cors,

@@ -79,6 +79,8 @@ class Job(msgspec.Struct, gc=False):
         Effect of resuming it, while it is suspended.
     reacts:
         Bits of the events with reactions, and other flags; 0 by default.
+    losses:
+        Number of attempts that ended with the death of their worker; 0 by default.
     envelope:
         JSON object of the immutable attributes; ``args`` and ``meta`` decode it.
     moved:
@@ -136,6 +138,7 @@ class Job(msgspec.Struct, gc=False):
     """The effect of resuming it, while it is suspended: see ``ojster.workflows.suspensions``."""
     reacts: int = 0
     """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
+    losses: int = 0
     envelope: bytes = b"{}"
     moved: tuple[str | None, str] | None = None
     """Its last state change in this transaction, as (old, new), until an event reports it."""
@@ -145,6 +148,11 @@ class Job(msgspec.Struct, gc=False):
     """Last checkpoint of an earlier attempt, as JSON with ``state`` and ``sequence``; set when it is claimed."""
     resumed: bytes | None = None
     """Data with which it was resumed, as JSON; set when it is claimed."""
+
+    @property
+    def counted_attempts(self) -> int:
+        """The number of attempts that count towards ``max_attempts``: those whose worker did not die."""
+        return self.attempt - self.losses
 
     @property
     def error(self) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     largest_job: int = 1_048_576
     largest_batch: int = 1_000
     most_generations: int = 100
+    most_losses: int = 10
     on_exhaustion: Literal["discard", "dead_letter"] = "discard"
     contributors_cancel: Literal["all", "own"] = "all"
     tenants: Literal["optional", "required"] = "optional"

@@ -21,7 +21,7 @@ from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.leases import lease_end
-from ojster.jobs.transitions import fail_lost_attempt, make_available
+from ojster.jobs.transitions import Loss, fail_lost_attempt, make_available
 from ojster.jobs.versions import Handled
 from ojster.storage.transaction import JOB_COLUMNS, Transaction
 
@@ -299,7 +299,7 @@ def _lose_worker(tx: Transaction, worker_id: str) -> None:
     held = _jobs_held_by(tx, worker_id)
     lock_with(tx, held)
     for job in held:
-        fail_lost_attempt(tx, job, failure)
+        fail_lost_attempt(tx, job, failure, Loss.WORKER)
     confirm_ends_of_worker(tx, worker_id)
     settle(tx)
     _forget(tx, worker_id, "error", "its heartbeats stopped")

@@ -264,6 +264,7 @@ def _run_again(tx: Transaction, job: Job) -> None:
     if job.dead:
         tx.emit("dead_letter.retried", job)
     job.attempt = 0
+    job.losses = 0
     job.error_type = None
     job.retry_delay = None
     job.dead = 0
@@ -272,7 +273,7 @@ def _run_again(tx: Transaction, job: Job) -> None:
     job.reacts &= ~(ENQUEUE_TTL | TOTAL_TIMEOUT | CANCEL_REQUESTED)
     make_available(tx, [job])
     tx.execute(
-        "UPDATE jobs SET started_at = NULL, expires_at = NULL, reacts = :reacts WHERE seq = :seq",
+        "UPDATE jobs SET started_at = NULL, expires_at = NULL, reacts = :reacts, losses = 0 WHERE seq = :seq",
         {"seq": job.seq, "reacts": job.reacts},
     )
     job.started_at = None

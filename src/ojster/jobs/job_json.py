@@ -42,6 +42,7 @@ def from_json(raw: bytes) -> Job:
         result=_bytes(seen.result),
         errors=_bytes(seen.errors),
         superseded_by=seen.superseded_by,
+        losses=seen.losses,
         hold=SKIPPED if seen.outcome == Outcome.SKIPPED else None,
         envelope=raw,
         parent_results=_bytes(seen.parent_results),
@@ -77,6 +78,8 @@ def _columns(job: Job) -> str:
         tail += f',"retry_delay_ms":{job.retry_delay // 1000}'
         if job.state == JobState.RETRYABLE and job.due_at is not None:
             tail += f',"next_attempt_at":"{format_timestamp(job.due_at)}"'
+    if job.losses:
+        tail += f',"losses":{job.losses}'
     if job.cron_name is not None:
         tail += f',"cron_name":"{called(job.cron_name)}"'
     return tail
@@ -133,6 +136,7 @@ class _Seen(msgspec.Struct):
     priority: int = 0
     attempt: int = 0
     max_attempts: int = 0
+    losses: int = 0
     created_at: str | None = None
     enqueued_at: str | None = None
     started_at: str | None = None

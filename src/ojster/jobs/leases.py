@@ -17,7 +17,7 @@ from ojster.jobs.deadlines import timeout_failure, total_deadline
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Holder
 from ojster.jobs.queries import no_job
-from ojster.jobs.transitions import fail_attempt, fail_lost_attempt
+from ojster.jobs.transitions import Loss, fail_attempt, fail_lost_attempt
 from ojster.storage.transaction import Transaction
 
 W = TypeVar("W", bound="LeaseReport")
@@ -96,7 +96,7 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
         else:
             holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
             failure = Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
-            fail_lost_attempt(tx, job, failure)
+            fail_lost_attempt(tx, job, failure, Loss.LEASE)
 
 
 def lease_end(tx: Transaction, job: Job, lease: int) -> int:

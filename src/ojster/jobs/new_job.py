@@ -59,6 +59,7 @@ _SYSTEM_NAMES: Final = frozenset(
         "checkpoint",
         "worker_id",
         "created_by",
+        "losses",
     }
 )
 """Attributes that only the server sets; values from clients are ignored.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence, Set
+from enum import Enum
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
+from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import Job
 from ojster.core.reacts import CANCEL_REQUESTED, KEPT
 from ojster.core.states import FINISHED, JobState
@@ -58,17 +60,25 @@ class ChangedJob:
         self.before = before
 
 
+class Loss(Enum):
+    """How an attempt was lost: its lease expired, which counts as a failure, or its worker died, which does not."""
+
+    LEASE = "lease"
+    WORKER = "worker"
+
+
 def fail_attempt(
-    tx: Transaction, job: Job, failure: Failure, *, immediately: bool = False, running: bool = False
+    tx: Transaction, job: Job, failure: Failure, *, loss: Loss | None = None, running: bool = False
 ) -> None:
     """Fail the attempt of an active job: retry, discard or dead-letter it, by its retry policy and the handler's error.
 
-    With ``immediately``, a retry skips the backoff, as after a lost worker. With ``running``, its worker may still run
-    it: see ``end``.
+    After a loss, the retry skips the backoff, unless it is not the first death of a worker. With ``running``, its
+    worker may still run it: see ``end``.
     """
+    immediately = loss is Loss.LEASE or (loss is Loss.WORKER and job.losses == 1)
     tx.envelopes([job])
     policy = retry_policy(job)
-    verdict = _verdict(tx, job, failure, policy, immediately=immediately)
+    verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
     for tally in tx.tallies_of(job):
         tally.failed += 1
@@ -83,7 +93,7 @@ def fail_attempt(
     for follow_up in life(tx).failed:
         follow_up(tx, job, failure)
     delayed = None
-    is_final = failure.type == TOTAL_TIMEOUT_ERROR or job.attempt < job.max_attempts
+    is_final = failure.type == TOTAL_TIMEOUT_ERROR or job.counted_attempts < job.max_attempts
     if verdict != Verdict.RETRY and job.reacts and not is_final:
         delayed = next((delay for ask in life(tx).last_retry if (delay := ask(job)) is not None), None)
     if verdict != Verdict.RETRY and delayed is None:
@@ -100,7 +110,7 @@ def fail_attempt(
     if stop_jobs(tx, [job]):
         return
     tx.move(job, JobState.RETRYABLE.value)
-    job.retry_delay = policy.delay(job.attempt, random.random()) if delayed is None else delayed
+    job.retry_delay = _delay(job, policy, loss) if delayed is None else delayed
     job.due_at = tx.now + job.retry_delay
     job.worker_id = None
     tx.expect(job.due_at)
@@ -122,19 +132,20 @@ def _duration(tx: Transaction, job: Job) -> dict[str, int]:
     return {} if job.started_at is None else {"duration_ms": (tx.now - job.started_at) // 1000}
 
 
-def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, *, immediately: bool) -> Verdict:
+def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, loss: Loss | None) -> Verdict:
     if policy.on_exhaustion is None:
         policy = msgspec.structs.replace(policy, on_exhaustion=tx.settings.on_exhaustion)
+    died = loss is Loss.WORKER
     verdict = judge(
         policy,
-        attempt=job.attempt,
-        max_attempts=job.max_attempts,
+        attempt=job.losses if died else job.counted_attempts,
+        max_attempts=tx.settings.most_losses + 1 if died else job.max_attempts,
         error_type=failure.type,
         code=failure.code,
         retryable=failure.retryable,
     )
     if verdict == Verdict.RETRY and (deadline := total_deadline(tx, job)) is not None:
-        retry_at = tx.now if immediately else tx.now + policy.delay(job.attempt, 0.0)
+        retry_at = tx.now if loss is not None else tx.now + policy.delay(job.counted_attempts, 0.0)
         if retry_at + (job.timeout or 0) > deadline:  # it could not complete in time
             return exhausted(policy)
     return verdict
@@ -152,11 +163,29 @@ _TIMEOUT_EVENTS: Final = {"execution": "job.timeout", "total": "job.total_timeou
 """Events about jobs that took too long, by ``timeout_kind``. Spec: ojs-timeouts 11"""
 
 
-def fail_lost_attempt(tx: Transaction, job: Job, failure: Failure) -> None:
-    """End the attempt of a job whose worker is lost; what is locked with it is locked."""
-    fail_attempt(tx, job, failure, immediately=True)
+def fail_lost_attempt(tx: Transaction, job: Job, failure: Failure, loss: Loss) -> None:
+    """End the attempt of a job whose worker is lost; what is locked with it is locked.
+
+    If the worker has died, another job may be the cause: the attempt does not count towards ``max_attempts``, but
+    deaths have a limit of their own. The job runs again at once after the first, and then after growing delays.
+    """
+    if loss is Loss.WORKER:
+        job.losses += 1
+        tx.execute("UPDATE jobs SET losses = :losses WHERE seq = :seq", {"losses": job.losses, "seq": job.seq})
+    fail_attempt(tx, job, failure, loss=loss)
     for follow_up in life(tx).lose:
         follow_up(tx, job)
+
+
+def _delay(job: Job, policy: RetryPolicy, loss: Loss | None) -> int:
+    """Return the time until the next attempt of a failed job, in microseconds."""
+    if loss is Loss.WORKER:
+        return _AFTER_DEATHS.delay(job.losses - 1, random.random())
+    return policy.delay(job.counted_attempts, random.random())
+
+
+_AFTER_DEATHS: Final = RetryPolicy(initial_interval=SECOND, backoff_coefficient=4.0, max_interval=5 * MINUTE)
+"""The delays after the second and further deaths of workers."""
 
 
 def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:

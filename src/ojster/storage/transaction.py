@@ -30,7 +30,7 @@ JOB_COLUMNS = (
     "seq, id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at, "
     "expires_at, due_at, timeout, lease, retry_delay, worker_id, unique_key, cron_name, exclusive_key, dead, progress, "
     "result, errors, node, superseded_by, error_type, checkpoint_number, limit_key, tenant, version, "
-    "needs, agent, hold, reacts"
+    "needs, agent, hold, reacts, losses"
 )
 """The columns of ``jobs``, in the order of the fields of ``Job``."""
 

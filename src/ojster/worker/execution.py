@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ import msgspec
 from ojster import tracing
 from ojster.app import App
 from ojster.context import JobContext, enter_job
+from ojster.core.job import Job
 from ojster.core.values import to_json, to_timestamp
 from ojster.job_options import error_type
 from ojster.job_type import JobType
@@ -29,6 +30,8 @@ from ojster.outcomes import Outcome, RateLimited, Released
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner
+from ojster.worker.company import Company
+from ojster.worker.loop_watch import LoopWatch
 
 _INTERNAL_FRAMES: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
 """Path prefixes of frames left out of backtraces, because they are the same for every job."""
@@ -72,23 +75,55 @@ class Executor:
     ) -> None:
         self.abandoned = 0
         self._on_room = on_thread_freed
+        self._company = Company(on_thread_freed)
+        self._is_careful = False
+        """Whether to fetch one job at a time, because the last ones were to begin alone."""
+        self._watch = LoopWatch()
         self._app = app
         self._code = code
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
         self._children = children
 
+    def room(self, free: int) -> int:
+        """Return how many jobs the worker should fetch, if ``free`` more may run."""
+        if self._company.is_closed:
+            return 0
+        return min(free - self.abandoned, 1 if self._is_careful else free)
+
+    def accept(self, jobs: Sequence[Job], hand_back: Callable[[Release], None]) -> list[Job]:
+        """Return the fetched jobs to run; hand back all but the first of those that begin alone.
+
+        A job that waited here for its turn would be lost with the worker if the one before it kills the worker again.
+        """
+        suspects = [job for job in jobs if self._begins_alone(job)]
+        self._is_careful = bool(suspects) or (self._is_careful and not jobs)
+        for job in suspects[1:]:
+            hand_back(Release(job.id, job.worker_id, job.attempt))
+        return [job for job in jobs if job not in suspects[1:]]
+
     async def run(self, context: JobContext) -> Ending:
-        """Run a job to its end.
+        """Run a job to its end, alone at first if its worker has died before.
 
         Raises
         ------
         asyncio.CancelledError
             The worker cancelled the attempt; the worker then decides what happens to the job.
         """
-        with tracing.running(context.job, context.meta, context.worker_id) as run:
-            ending = await self._run(context)
-            run.end(ending)
-            return ending
+        job = context.job
+        place = await self._company.join(suspect=self._begins_alone(job))
+        try:
+            with tracing.running(job, context.meta, context.worker_id) as run:
+                ending = await self._run(context)
+                run.end(ending)
+                return ending
+        finally:
+            self._company.leave(place)
+
+    def _begins_alone(self, job: Job) -> bool:
+        """Return whether a worker has died while a job ran, and it could take this one along, too."""
+        handler = self._app.handlers.get(job.type)
+        has_own_process = handler is None or (handler.process and not handler.is_async)
+        return job.losses > 0 and not has_own_process
 
     async def _run(self, context: JobContext) -> Ending:
         job = context.job
@@ -181,6 +216,7 @@ class Executor:
 
     def close(self) -> None:
         """Shut down the threads without waiting for those that still run."""
+        self._watch.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -319,7 +319,7 @@ class Worker:
                 raise self._refusal
         pause = 0.1
         while self.state != "terminate":
-            room = self.concurrency - len(self._active) - self._executor.abandoned
+            room = self._executor.room(self.concurrency - len(self._active))
             if room <= 0 or self.state == "quiet":
                 self._changed.clear()
                 await self._changed.wait()
@@ -346,8 +346,9 @@ class Worker:
                 continue
             finally:
                 self._fetching = None
-            for job in jobs:
+            for job in self._executor.accept(jobs, partial(self._tell, client)):
                 self._begin(client, job)
+            await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
             if until_empty and not jobs:
                 if not self._active and not self._endings and not self._reports:
                     return

@@ -1,0 +1,103 @@
+"""Which jobs run at the same time, and the watch over the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from ojster.worker import company, loop_watch
+from ojster.worker.company import Company, Place
+from ojster.worker.loop_watch import LoopWatch
+
+pytestmark = pytest.mark.anyio
+
+
+async def soon() -> None:
+    """Let all tasks go on that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def begin(company: Company, *, suspect: bool) -> asyncio.Task[Place]:
+    return asyncio.create_task(company.join(suspect=suspect))
+
+
+async def test_a_suspect_waits_for_the_others_and_runs_alone() -> None:
+    rung = 0
+
+    def ring() -> None:
+        nonlocal rung
+        rung += 1
+
+    jobs = Company(ring)
+    first, second = [await jobs.join(suspect=False) for _ in range(2)]
+    assert not jobs.is_closed
+    suspect = begin(jobs, suspect=True)
+    await soon()
+    assert jobs.is_closed, "no more jobs are fetched"
+    assert not suspect.done()
+    jobs.leave(first)
+    jobs.leave(second)
+    place = await asyncio.wait_for(suspect, 5)
+    late, other = begin(jobs, suspect=False), begin(jobs, suspect=True)
+    await soon()
+    assert not late.done()
+    assert not other.done(), "one suspect after the other"
+    jobs.leave(place)
+    await soon()
+    assert late.done() is not other.done()
+    before = rung
+    for task in (late, other):
+        jobs.leave(await asyncio.wait_for(task, 5))
+        await soon()
+    assert not jobs.is_closed
+    assert rung > before, "the worker is told that it may fetch again"
+
+
+async def test_a_suspect_that_goes_on_gets_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(company, "ALONE_SECONDS", 0.01)
+    jobs = Company(lambda: None)
+    long = await jobs.join(suspect=True)
+    next_one = await asyncio.wait_for(jobs.join(suspect=True), 5)
+    beside = await asyncio.wait_for(jobs.join(suspect=False), 5)
+    for place in (long, next_one, beside):
+        jobs.leave(place)
+    assert not jobs.is_closed
+
+
+async def test_a_suspect_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(company, "PATIENCE_SECONDS", 0.01)
+    jobs = Company(lambda: None)
+    await jobs.join(suspect=False)
+    place = await asyncio.wait_for(jobs.join(suspect=True), 5)
+    assert place.is_alone
+
+
+async def test_a_suspect_that_is_cancelled_while_it_waits_leaves_no_trace() -> None:
+    jobs = Company(lambda: None)
+    ordinary = await jobs.join(suspect=False)
+    waiting = begin(jobs, suspect=True)
+    await soon()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert not jobs.is_closed
+    jobs.leave(ordinary)
+
+
+async def test_what_blocks_the_loop_is_logged_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_watch, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(loop_watch, "BLOCKED_SECONDS", 0.05)
+    watch = LoopWatch()
+    await asyncio.sleep(0.02)
+    with caplog.at_level(logging.WARNING, "ojster"):
+        deadline = time.monotonic() + 10
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.01)  # blocks the loop
+    watch.stop()
+    assert len(caplog.records) == 1
+    assert "test_what_blocks_the_loop" in caplog.text
