@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvicorn
@@ -20,9 +21,9 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def serving(engine: Service) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+async def serving(engine: Service, **more: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
     """Run a server on a free port, yield the server and its port, and stop the server at the end."""
-    application = Application(engine)
+    application = Application(engine, **more)
     config = uvicorn.Config(
         application,
         port=0,

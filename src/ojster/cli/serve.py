@@ -42,6 +42,13 @@ from ojster.settings import Settings
     help="Require a token of callers (ojster tokens); by default only if --host is no loopback address.",
 )
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Allow browsers on this origin; repeatable.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Further name by which a server without tokens may be called, such as that of a proxy; repeatable.",
+)
 @with_settings
 @click.option(
     "--synchronous",
@@ -95,6 +102,7 @@ def serve(
     port: int,
     auth: Literal["required", "off"] | None,
     cors: tuple[str, ...],
+    allowed_hosts: tuple[str, ...],
     settings: Settings,
     tenant_file: Path | None,
     synchronous: str,
@@ -123,6 +131,7 @@ def serve(
         synchronous=synchronous,
         migrate=migrate,
         cors_origins=cors,
+        allowed_hosts=allowed_hosts,
         log_level=log_level,
         plugins=[load_plugin(plugin) for plugin in plugins],
         trusting=trust_webhooks,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -20,6 +19,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
+from ojster.server.browser_guard import BrowserGuard
 from ojster.server.request import Services
 from ojster.service import Service
 
@@ -56,10 +56,8 @@ async def serve_websocket(socket: WebSocket, engine: Service, services: Services
     origins:
         Origins from which browsers may connect, beside the server's own.
     """
-    if not _origin_allowed(socket, origins):
-        await socket.close(POLICY_VIOLATION, "Origin not allowed. Add it to the CORS origins of the server.")
-        return
     try:
+        (services.guard or BrowserGuard(None, origins)).check(socket.headers.raw)
         feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
         if services.authenticator is not None:
             engine, access = await services.authenticator.admit(socket.headers.get("authorization"), tenant)
@@ -74,14 +72,6 @@ async def serve_websocket(socket: WebSocket, engine: Service, services: Services
         return
     except OjsterError as error:
         await socket.close(POLICY_VIOLATION if error.status < 429 else TRY_LATER, error.message[:120])
-
-
-def _origin_allowed(socket: WebSocket, origins: Sequence[str]) -> bool:
-    """Whether the connection has no ``Origin`` header, or an allowed one."""
-    origin = socket.headers.get("origin")
-    if origin is None or origin in origins or "*" in origins:
-        return True
-    return urlsplit(origin).netloc == socket.headers.get("host")
 
 
 class _Connection:

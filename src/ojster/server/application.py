@@ -31,6 +31,7 @@ from ojster.metering import observed_depth
 from ojster.server import api_page, openapi
 from ojster.server.answer import Answer, encode
 from ojster.server.authentication import Authenticator
+from ojster.server.browser_guard import BrowserGuard
 from ojster.server.metrics import Metrics
 from ojster.server.pages import numbered
 from ojster.server.request import Endpoint, HttpRequest, Services, Terms, refuse
@@ -90,6 +91,8 @@ class Application:
         Initial configuration of tenants, applied at startup to tenants without one.
     guarded:
         Whether every caller needs a token (``ojster.server.authentication``).
+    guard:
+        Refuses requests that web pages of others cause; ``None``: none is refused, except for WebSocket.
     smtp:
         Mail server for e-mail notifications.
     worker:
@@ -109,6 +112,7 @@ class Application:
         max_body_bytes: int | None = None,
         tenants: Sequence[TenantChange] = (),
         guarded: bool = False,
+        guard: BrowserGuard | None = None,
         smtp: Smtp | None = None,
         worker: Worker | None = None,
         capabilities: Sequence[Capability] = CAPABILITIES,
@@ -120,7 +124,8 @@ class Application:
         self.metrics = Metrics(capabilities)
         engine.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
-        self._services = Services(self.deliverer.sender, Feed(engine), Authenticator(engine) if guarded else None)
+        authenticator = Authenticator(engine) if guarded else None
+        self._services = Services(self.deliverer.sender, Feed(engine), authenticator, guard)
         self._largest_body = max_body_bytes or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )

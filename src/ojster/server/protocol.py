@@ -29,6 +29,11 @@ MAX_DIRECT_BODY_BYTES: Final = 65_536
 MAX_HEAD_BYTES: Final = 65_536
 """Maximum size of a request head (target and headers), in bytes."""
 
+_ONCE: Final = frozenset(
+    {b"authorization", b"content-length", b"content-type", b"host", b"origin", b"ojs-version", b"x-ojs-tenant"}
+)
+"""Headers that a request must not have twice: a proxy and this server could follow different ones."""
+
 _UPGRADE: Final = re.compile(rb"\r\nUpgrade:[^\r\n]*", re.IGNORECASE)
 
 _WEBSOCKET: Final = (b"GET /ojs/v1/ws ", b"GET /ojs/v1/ws?")
@@ -111,6 +116,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
     """Whether a request has been received in part."""
     _head_size = 0
     """Bytes received of the current request head; 0 if the head is complete."""
+    _complaint: str | None = None
+    """What is wrong with the current request head."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
@@ -137,9 +144,19 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self._head_size = 1
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. Trailers after the body are ignored, so that they never become headers."""
+        if self._head_size:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Choose the fast path or uvicorn's path for a request."""
         self._head_size = 0
+        single = [name for name, _ in self.headers if name in _ONCE]
+        if len(single) != len(set(single)):
+            twice = next(name for name in single if single.count(name) > 1).decode()
+            self._complaint = f"The header {twice!r} occurs twice. Send it once."
+            raise ValueError(self._complaint)  # the parser stops, and uvicorn calls ``send_400_response``
         path, _, self._query = self.url.partition(b"?")
         endpoint = self._direct.get((self.parser.get_method(), path))
         if endpoint is None or not self._is_plain(endpoint):
@@ -220,7 +237,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Reject malformed HTTP with the usual error body."""
-        self._refuse(InvalidRequest(msg), 400)
+        self._refuse(InvalidRequest(self._complaint or msg), 400)
 
     def _refuse(self, error: InvalidRequest, status: int) -> None:
         request_id = new_id()

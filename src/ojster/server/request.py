@@ -42,6 +42,7 @@ from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
 from ojster.server.authentication import Authenticator, audit
+from ojster.server.browser_guard import BrowserGuard
 from ojster.server.compression import decompress
 from ojster.server.metrics import Metrics
 from ojster.server.paths import path_parameters
@@ -61,12 +62,9 @@ _ANYTHING: Final = frozenset({b"", b"*/*"})
 
 COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()),)
 
-
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
-
 _TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
-
 
 _REQUEST_PREFIX: Final = f"req_{new_id()}-"
 
@@ -75,14 +73,15 @@ _request_numbers: Final = itertools.count(1)
 
 
 class Services(NamedTuple):
-    """What endpoints need beside the engine: the webhook sender, the event feed, and authentication.
+    """What endpoints need beside the engine: the webhook sender, the event feed, authentication, and a guard.
 
-    ``authenticator`` is ``None`` if callers need no token.
+    ``authenticator`` is ``None`` if callers need no token, ``guard`` if any browser may call.
     """
 
     sender: WebhookSender
     feed: Feed
     authenticator: Authenticator | None = None
+    guard: BrowserGuard | None = None
 
 
 class HttpRequest:
@@ -100,7 +99,6 @@ class HttpRequest:
     """
 
     __slots__ = (
-        "_headers",
         "_query_string",
         "_receive",
         "_services",
@@ -109,6 +107,7 @@ class HttpRequest:
         "content_length",
         "content_type",
         "engine",
+        "headers",
         "max_body_bytes",
         "path",
         "prefers_plain_json",
@@ -132,7 +131,7 @@ class HttpRequest:
         self.address = ""
         self.max_body_bytes = max_body_bytes
         self.path = path
-        self._headers = headers
+        self.headers = headers
         self._query_string = query_string
         self._receive = receive
         self.content_type = b""
@@ -304,11 +303,11 @@ class HttpRequest:
 
     def header(self, name: bytes) -> str | None:
         """Return a request header by its lower-case name; ``None`` if it is missing."""
-        return next((value.decode("latin-1") for known, value in self._headers if known == name), None)
+        return next((value.decode("latin-1") for known, value in self.headers if known == name), None)
 
     def trace_headers(self) -> dict[str, str]:
         """Return the request headers that carry the trace context."""
-        return {name.decode(): value.decode("latin-1") for name, value in self._headers if name in _TRACE_HEADERS}
+        return {name.decode(): value.decode("latin-1") for name, value in self.headers if name in _TRACE_HEADERS}
 
     async def gone(self) -> None:
         """Wait until the client closes the connection. The body must have been read before."""
@@ -378,6 +377,7 @@ class Endpoint:
         self._needs = terms.needs
         self._is_audited = terms.is_audited
         self._doorkeeper = None if services is None else services.authenticator
+        self._guard = None if services is None else services.guard
         self._is_for_tenants = terms.is_for_tenants
         self._services = services
         self._engine = engine
@@ -440,6 +440,8 @@ class Endpoint:
 
     async def _answer(self, exchange: HttpRequest) -> Answer:
         try:
+            if self._guard is not None:
+                self._guard.check(exchange.headers)
             if exchange.version:
                 exchange.check_version()
             if self._query is not None:

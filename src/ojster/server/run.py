@@ -19,6 +19,7 @@ from ojster.core.tuning import tune_interpreter
 from ojster.events.mail import read_smtp
 from ojster.files.open import store_for
 from ojster.server.application import Application
+from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.protocol import QuickHttpProtocol
 from ojster.service import Service
 from ojster.settings import Settings, for_engine
@@ -87,6 +88,7 @@ def serve(
     smtp: str | None = None,
     files: str | None = None,
     app: App | None = None,
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -110,6 +112,8 @@ def serve(
         The file store (see ``ojster.files.store.store_for``).
     app:
         The application with the orchestrators that this server runs.
+    allowed_hosts:
+        Further names by which the server may be called. They matter if callers need no token.
 
     Raises
     ------
@@ -134,10 +138,18 @@ def serve(
         trusting=trusting,
         tenants=tenants,
         guarded=guarded,
+        guard=None if guarded else BrowserGuard(_names(host, allowed_hosts), cors_origins),
         smtp=mail_server,
         worker=None if app is None else _worker_of(app, engine, url),
     )
     _Server(_listening(application, host, port, log_level), application).run()
+
+
+def _names(host: str, allowed: Sequence[str]) -> set[str] | None:
+    """Return the names by which a server without tokens may be called; ``None``: any."""
+    if _is_loopback(host):
+        return {*LOOPBACK_HOSTS, host, *allowed}
+    return {host, *allowed} if allowed else None
 
 
 def _worker_of(app: App, service: Service, url: str) -> Worker:

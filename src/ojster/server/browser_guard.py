@@ -1,0 +1,68 @@
+"""A guard against web pages that let a visitor's browser call a server which asks for no token.
+
+Such a server trusts everybody who can reach it, and a browser on the same machine can. A page of another origin is
+refused by the headers that browsers add, and a name that leads here by a trick of its DNS server (rebinding) by its
+``Host``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from ojster.core.errors import Forbidden
+from ojster.server.answer import Header
+
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+"""Names by which programs on the same machine call a server."""
+
+_LOOKED_AT: Final = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode")
+
+
+class BrowserGuard:
+    """Refuses requests by their ``Host``, ``Origin`` and ``Sec-Fetch-Site``.
+
+    Parameters
+    ----------
+    hosts:
+        The names by which the server may be called, without ports; ``None``: any.
+    origins:
+        Origins whose pages may call it, beside its own; ``*``: all.
+    """
+
+    def __init__(self, hosts: Collection[str] | None, origins: Collection[str] = ()) -> None:
+        self._hosts = None if hosts is None else frozenset(host.lower().strip("[]") for host in hosts)
+        self._origins = frozenset(origins)
+
+    def check(self, headers: Iterable[Header]) -> None:
+        """Check the headers of a request.
+
+        Raises
+        ------
+        Forbidden
+            The name of the server is not one of its own, or a page of another origin sends the request.
+        """
+        found = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
+        host = found.get(b"host", "")
+        if self._hosts is not None and _name_of(host) not in self._hosts:
+            raise Forbidden(
+                f"This server is not called {host[:80]!r}. Call it by one of its names "
+                f"({', '.join(sorted(self._hosts))}), or start it with --allowed-host."
+            )
+        origin = found.get(b"origin")
+        if origin is not None:
+            if not self._may(origin, host):
+                raise Forbidden(
+                    f"Pages of {origin[:80]!r} may not call this server. Start it with --cors to allow this origin."
+                )
+        elif found.get(b"sec-fetch-site") == "cross-site" and found.get(b"sec-fetch-mode") != "navigate":
+            raise Forbidden("Pages of another site may not call this server. Start it with --cors to allow them.")
+
+    def _may(self, origin: str, host: str) -> bool:
+        return origin in self._origins or "*" in self._origins or urlsplit(origin).netloc.lower() == host.lower() != ""
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a ``Host`` header, without its port and brackets."""
+    return (urlsplit(f"//{host}").hostname or "") if host.isprintable() and "/" not in host else ""
