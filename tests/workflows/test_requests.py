@@ -253,6 +253,53 @@ def test_a_condition_cannot_take_any_time(condition: str) -> None:
     assert check_condition("params.l.map(a, (a + 1)).size() > 0 && params.l.exists(x, x > 1)") == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ("size(params.l" + ".map(x, x + x)" * 5 + ") > 0", "at most 4 '\\+'"),
+        ("params.l.exists(x, 'abc'.matches(x))", "must be a string literal"),
+        ("params.l.exists(x, x.matches(params.pattern))", "must be a string literal"),
+        ("params.l.exists(x, matches(x, 'a' + x))", "must be a string literal"),
+        (" || ".join(["params.s.matches('a')"] * 21), "at most 20 regular expressions"),
+    ],
+)
+def test_a_condition_that_could_take_long_is_refused(condition: str, why: str) -> None:
+    with pytest.raises(InvalidCondition, match=why):
+        check_condition(condition)
+
+
+@pytest.mark.parametrize(
+    ("condition", "params", "why"),
+    [
+        ("params.s == 'x'", {"s": "y" * 400_000}, "values of 400[0-9]+ bytes; at most 300000"),
+        ("params.l.exists(x, params.s + x == '')", {"l": ["a"] * 5_000, "s": "y" * 30_000}, "each of 5000 elements"),
+        ("params.l.exists(x, x in params.m)", {"l": ["a"] * 3_000, "m": ["b"] * 3_000}, "each of 3000 elements"),
+        ("params.l.exists(x, x.matches('^(a|b)+$'))", {"l": ["a"] * 5_000}, "may match 5000 elements"),
+    ],
+)
+def test_a_condition_fails_on_values_with_which_it_would_take_long(
+    condition: str, params: dict[str, Any], why: str
+) -> None:
+    check_condition(condition)
+    with pytest.raises(InvalidCondition, match=f"too much work.*{why}"):
+        evaluate(condition, {"steps": {}, "params": params})
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "params.l.exists(x, x.id in params.wanted)",
+        "params.l.exists(x, x.name.matches('^item-[0-9]+$') && x.id + 1 > 999)",
+        "params.l.all(x, x.name != 'steps and params + + + + +')",
+        "params.l.filter(x, x.id > 990).size() > 3 && params.wanted.size() + 1 > 2",
+    ],
+)
+def test_usual_conditions_over_a_thousand_elements_hold(condition: str) -> None:
+    check_condition(condition)
+    elements = [{"id": number, "name": f"item-{number}"} for number in range(1_000)]
+    assert evaluate(condition, {"steps": {}, "params": {"l": elements, "wanted": [998, 999]}})
+
+
 def _steps(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     members = dict.fromkeys(("args", "do", "over", "if", "id", "when", "depends_on", "compensate"), inner)
     lists = {name: st.lists(inner, max_size=3) for name in ("steps", "jobs")}
