@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import resource
 from typing import Any
 
 import httpx
 import pytest
 
 from ojster.core.ids import new_id
+from ojster.insight import readiness
 from ojster.server import api_page
 from ojster.server.application import Application
 from ojster.server.permissions import PUBLIC
@@ -394,6 +396,24 @@ async def test_a_server_that_stops_is_not_ready(http: Http, engine: Service) -> 
     assert (await http("GET", "/health")).json()["status"] == "ok"
     engine.drain()
     assert (await http("GET", "/ready")).status_code == 503
+
+
+async def test_a_server_whose_disk_is_full_is_not_ready(http: Http, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not url.startswith("sqlite"):
+        pytest.skip("the files of PostgreSQL belong to another process; see tests/storage/test_failover.py")
+    monkeypatch.setattr(readiness, "MAX_AGE_SECONDS", -1.0)
+    assert (await http("GET", "/ready")).status_code == 200
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limit[1]))  # no file can grow any more
+    try:
+        answer = await http("GET", "/ready")
+        health = await http("GET", "/health")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (answer.status_code, answer.json()["status"]) == (503, "not_ready")
+    assert "full" in answer.json()["reason"] or "disk I/O" in answer.json()["reason"]
+    assert health.status_code == 200, "it can still be read"
+    assert (await http("GET", "/ready")).json() == {"status": "ready"}
 
 
 async def test_checkpoints_are_shown_with_and_without_a_wrapper(http: Http) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from ojster.core.errors import BackendUnavailable
 from ojster.core.events import EventFilter
+from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.service import Service
@@ -73,5 +75,33 @@ async def test_a_standby_takes_over_right_after_the_tables_were_made(
         page = await service.events.select(EventFilter(limit=100))
         types = [event["type"] for event in page.events]
         assert (types.count("job.enqueued"), types.count("job.completed")) == (3, len(jobs))
+    finally:
+        await service.close()
+
+
+async def test_a_standby_is_not_ready_and_is_not_migrated(primary: PostgresServer, standby: PostgresServer) -> None:
+    migrate_database(primary.url)
+    catch_up(primary, standby)
+    with pytest.raises(BackendUnavailable, match=r"read-only|recovery"):
+        migrate_database(standby.url)
+    service = Service(open_database(standby.url))
+    try:
+        reason = await why_not_ready(service.database)
+        assert reason is not None
+        assert "read-only" in reason
+    finally:
+        await service.close()
+
+
+async def test_of_several_hosts_the_one_that_accepts_writes_is_used(
+    primary: PostgresServer, standby: PostgresServer
+) -> None:
+    migrate_database(primary.url)
+    catch_up(primary, standby)
+    hosts = f"127.0.0.1:{standby.port},127.0.0.1:{primary.port}"
+    service = Service(open_database(f"postgresql://postgres@{hosts}/postgres"))
+    try:
+        await service.jobs.enqueue([request("t", 1)])
+        assert await why_not_ready(service.database) is None
     finally:
         await service.close()

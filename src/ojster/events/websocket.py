@@ -6,7 +6,7 @@ Spec: ojs-realtime 3
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,7 +19,6 @@ from ojster.core.timestamps import format_timestamp
 from ojster.events.streams import ALL, Channel, Feed, StreamEvent, gap, id_to_number
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
-from ojster.server.browser_guard import BrowserGuard
 from ojster.server.request import Services
 from ojster.service import Service
 
@@ -48,16 +47,18 @@ class _Command(msgspec.Struct):
 _read_order: Final = msgspec.json.Decoder(_Command).decode
 
 
-async def serve_websocket(socket: WebSocket, engine: Service, services: Services, origins: Sequence[str]) -> None:
+async def serve_websocket(
+    socket: WebSocket, engine: Service, services: Services, check: Callable[[Sequence[tuple[bytes, bytes]]], None]
+) -> None:
     """Serve a WebSocket connection until the client disconnects or the server stops.
 
     Parameters
     ----------
-    origins:
-        Origins from which browsers may connect, beside the server's own.
+    check:
+        Raises ``Forbidden`` for the headers of a browser that may not connect.
     """
     try:
-        (services.guard or BrowserGuard(None, origins)).check(socket.headers.raw)
+        check(socket.headers.raw)
         feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
         if services.authenticator is not None:
             engine, access = await services.authenticator.admit(socket.headers.get("authorization"), tenant)

@@ -14,6 +14,7 @@ from typing import Final
 from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
 from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter, EventPage
 from ojster.core.wire import Json
+from ojster.insight.readiness import why_not_ready
 from ojster.insight.wire import (
     BackendBody,
     EndpointsBody,
@@ -64,11 +65,13 @@ async def health(exchange: HttpRequest) -> Answer:
 
 
 async def ready(exchange: HttpRequest) -> Answer:
-    """Show whether the server accepts requests. Answers 503 during shutdown, or if the database does not respond."""
-    if exchange.engine.database.draining:
+    """Show whether the server accepts jobs. Answers 503 during shutdown, or if the database cannot be written."""
+    database = exchange.engine.database
+    if database.draining:
         return Answer(encode(ReadyAnswer("stopping")), 503)
-    answer = await health(exchange)
-    return Answer(encode(ReadyAnswer("ready" if answer.status == 200 else "not_ready")), answer.status)
+    if (reason := await why_not_ready(database)) is not None:
+        return Answer(encode(ReadyAnswer("not_ready", reason)), 503)
+    return Answer(encode(ReadyAnswer("ready")))
 
 
 async def ping(exchange: HttpRequest) -> Answer:

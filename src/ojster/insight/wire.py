@@ -95,9 +95,10 @@ class HealthAnswer(Struct):
 
 
 class ReadyAnswer(Struct):
-    """Whether the server accepts requests."""
+    """Whether the server accepts requests, and if not, why."""
 
     status: Literal["ready", "not_ready", "stopping"]
+    reason: str | UnsetType = UNSET
 
 
 class PingAnswer(Struct):

@@ -228,7 +228,8 @@ class Application:
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:
-        await serve_websocket(socket, self.engine, self._services, self._cors_origins)
+        guard = self._services.guard or BrowserGuard(None, self._cors_origins)
+        await serve_websocket(socket, self.engine, self._services, guard.check)
 
     async def _show_metrics(self, exchange: HttpRequest) -> Answer:
         return Answer(await self.metrics.render(self.engine), content_type=b"text/plain")

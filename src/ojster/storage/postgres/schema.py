@@ -18,8 +18,12 @@ def check_schema(connection: psycopg.Connection, url: PostgresUrl, *, migrate: b
     Raises
     ------
     BackendUnavailable
-        The schema is newer, or it is older and ``migrate`` is false.
+        The schema is newer, or it is older and ``migrate`` is false; or it is to be migrated on a standby.
     """
+    if migrate and connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+        raise BackendUnavailable(
+            f"The database {url.shown} is a read-only standby, which cannot be migrated. Name its primary."
+        )
     wanted = scripts("postgres")
     version = schema_version(connection, url.schema)
     refuse_newer(version, len(wanted))

@@ -23,6 +23,9 @@ DEFAULTS: Final = {
 }
 """Default parameters for libpq, which the URL can override. They detect a broken connection within 30 seconds."""
 
+PRIMARY: Final = {"target_session_attrs": "read-write"}
+"""Default parameters of a URL with several hosts: it leads to the one that accepts writes."""
+
 ISOLATIONS: Final = ("read committed", "serializable")
 """Supported isolation levels. At "repeatable read", a transaction would not see rows inserted by another one that it
 has waited for."""
@@ -89,7 +92,8 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         rest = rest.replace(f"{parts.scheme}:", f"{parts.scheme}://", 1)
     try:
         given = conninfo_to_dict(rest)
-        conninfo = make_conninfo(rest, **{name: value for name, value in DEFAULTS.items() if name not in given})
+        defaults = DEFAULTS | (PRIMARY if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}" else {})
+        conninfo = make_conninfo(rest, **{name: value for name, value in defaults.items() if name not in given})
     except psycopg.Error as error:
         # libpq's message may contain a part of the password.
         reason = "escape all special characters of the password." if "***" in shown else str(error).strip()
