@@ -16,6 +16,7 @@ import pytest
 from ojster.core.access import OPERATIONS, Access, Grant, Operation, Role, Token, hash_secret
 from ojster.core.durations import DAY, HOUR
 from ojster.core.errors import Forbidden
+from ojster.server import authentication
 from ojster.server.application import Application
 from ojster.server.permissions import OPERATIONS as NEEDED
 from ojster.server.permissions import PUBLIC
@@ -413,3 +414,66 @@ async def test_a_worker_without_a_name_reports_without_one(door: GuardedServer) 
     await door.bench.fetch_one("nameless")
     answer = await door.http("POST", f"/ojs/v1/jobs/{job.id}/ack", {}, headers=await door.token(Grant(Role.WORKER)))
     assert answer.status_code == 200, answer.text
+
+
+async def test_nobody_pushes_to_the_queues_of_the_server_or_fetches_from_them(http: Http) -> None:
+    queue = "ojster.webhooks"
+    job = {"type": "ojster.webhook", "args": [{}], "options": {"queue": queue}}
+    plain = {"type": "a", "args": []}
+    tries: list[tuple[str, dict[str, Any]]] = [
+        ("/jobs", job),
+        ("/jobs/batch", {"jobs": [job]}),
+        ("/workflows", {"type": "chain", "steps": [job]}),
+        ("/workflows", {"type": "chain", "steps": [plain | {"args": [{"$ref": "params.x"}]}, job], "params": {"x": 1}}),
+        ("/cron", {"name": "c", "expression": "@daily", **job}),
+        ("/jobs", plain | {"event_reactions": {"on_success": [{"action": "enqueue", "job": job}]}}),
+        ("/workers/fetch", {"queues": ["default", queue]}),
+    ]
+    for path, body in tries:
+        answer = await http("POST", f"/ojs/v1{path}", body)
+        assert answer.status_code in (400, 403, 422), (path, body, answer.text)
+        assert "reserved" in answer.text, (path, answer.text)
+
+
+def wrong(token: str) -> dict[str, str]:
+    """Return the headers of a token with another secret."""
+    return {"Authorization": f"Bearer {token[:-4]}wrng"}
+
+
+async def test_a_flood_of_bad_tokens_costs_little_and_shuts_nobody_out(
+    door: GuardedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[str] = []
+    real = Token.valid_until
+
+    def counted(self: Token, secret: str, now: int) -> int | None:
+        checks.append(self.id)
+        return real(self, secret, now)
+
+    monkeypatch.setattr(Token, "valid_until", counted)
+    monkeypatch.setattr(authentication, "CHECKS_PER_SECOND", 0.0)
+    path = "/ojs/v1/jobs"
+    good, known = await door.token(Grant(Role.VIEWER)), await door.token(Grant(Role.VIEWER))
+    for number in range(100):
+        unknown = {"Authorization": f"Bearer ojster_{number:012x}_secret"}
+        assert (await door.http("GET", path, headers=unknown)).status_code == 401
+    assert len(checks) == authentication.MAX_CHECKS, "each took as long as one with a known id, until that was too much"
+    assert (await door.http("GET", path, headers=good)).status_code == 200, "a good token is not affected"
+    checks.clear()
+    for _ in range(5):
+        assert (await door.http("GET", path, headers=wrong(known["Authorization"][7:]))).status_code == 401
+    assert len(checks) == 1, "the same text is checked once"
+    for number in range(authentication.MAX_CHECKS + 5):
+        last = await door.http("GET", path, headers={"Authorization": f"{known['Authorization']}{number}"})
+    assert (last.status_code, "Too many wrong secrets" in last.text) == (429, True)
+    assert len(checks) == authentication.MAX_CHECKS
+
+
+async def test_an_expired_token_is_refused_before_its_secret_is_checked(
+    door: GuardedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired = await door.token(Grant(Role.VIEWER), expires_at=door.bench.clock.now + HOUR)
+    door.bench.clock.advance(3601)
+    monkeypatch.setattr(Token, "valid_until", lambda self, secret, now: pytest.fail("it was checked"))
+    answer = await door.http("GET", "/ojs/v1/jobs", headers=expired)
+    assert (answer.status_code, "expired" in answer.text) == (401, True)

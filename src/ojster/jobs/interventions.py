@@ -15,6 +15,7 @@ from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.authorship import creator_of, sign
 from ojster.jobs.extension import life, lock_with, settle
+from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.queries import no_job
@@ -206,6 +207,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
     members |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changes.items()}
     revised = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=job.tenant)
     if revised.queue != job.queue:
+        refuse_reserved(revised.queue)
         tx.count(job.queue, job.tenant, job.state, -1)
         tx.count(revised.queue, job.tenant, job.state, 1)
         tx.ensure_queues({revised.queue})

@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import Forbidden, InvalidRequest
 from ojster.core.parsing import read_value
 
 DEFAULT_QUEUE: Final = "default"
@@ -28,6 +28,19 @@ VERSION_PATTERN: Final = re.compile(r"[0-9]+(?:\.[0-9]+){0,2}")
 
 
 QUEUE_PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9\-.]*")
+
+
+RESERVED_QUEUE_PREFIX: Final = "ojster."
+"""Prefix of the names of queues for Ojster's own work, such as deliveries of webhooks."""
+
+
+def refuse_reserved(queue: str) -> None:
+    """Raise ``Forbidden`` if a queue is for Ojster's own work: callers neither push to it nor fetch from it."""
+    if queue.startswith(RESERVED_QUEUE_PREFIX):
+        raise Forbidden(
+            f"Queue {queue[:80]!r} is reserved: names that begin with {RESERVED_QUEUE_PREFIX!r} are for the server's "
+            "own work. Choose another name."
+        )
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,7 @@ from ojster.core.trace import has_trace
 from ojster.events.channel import Notify
 from ojster.jobs.capability_attributes import read_attributes
 from ojster.jobs.deadlines import deadlines_of
-from ojster.jobs.names import VERSION_PATTERN, kind, read_type, string
+from ojster.jobs.names import VERSION_PATTERN, kind, read_type, refuse_reserved, string
 from ojster.jobs.options import JobOptions
 from ojster.jobs.options_wire import options_of
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint
@@ -168,7 +168,7 @@ def read_job(
     _check_size(envelope, largest)
     attributes = read_attributes(type, args, members)
     for reaction in attributes.enqueues:
-        read_job(dict(reaction.job), now, largest=largest, tenant=owner)  # validates it
+        refuse_reserved(read_job(dict(reaction.job), now, largest=largest, tenant=owner).queue)  # validates it, too
     return NewJob(
         id=id,
         type=type,

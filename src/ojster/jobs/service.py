@@ -13,7 +13,6 @@ import msgspec
 from ojster.core import access
 from ojster.core.errors import (
     BackendUnavailable,
-    Forbidden,
     OjsterError,
 )
 from ojster.core.job import Job
@@ -33,6 +32,7 @@ from ojster.jobs.history import Entry, Lineage, purge_history, read_history, tra
 from ojster.jobs.leases import LeaseReport, unnamed
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, through_middleware
+from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import push
 from ojster.jobs.queries import JobPage, Page
@@ -56,10 +56,6 @@ MAX_WAIT_SECONDS: Final = 60.0
 
 IDLE_PAUSE: Final = 1.0
 """Maximum delay of an empty answer to a worker that may take no jobs, in seconds; prevents a busy loop."""
-
-
-RESERVED_QUEUE_PREFIX: Final = "ojster."
-"""Prefix of the queue names that are reserved for Ojster."""
 
 
 class _KnownCatalogue:
@@ -121,11 +117,7 @@ class JobService(CapabilityService):
             self.scope.access.check_queue(job.queue)
             if job.reacts & ANY_EVENT:
                 self.scope.access.need_all_queues("A reaction")
-        if self.scope.tenant is not None and job.queue.startswith(RESERVED_QUEUE_PREFIX):
-            raise Forbidden(
-                f"Queue {job.queue!r} is reserved: tenants cannot use names that begin with {RESERVED_QUEUE_PREFIX!r}. "
-                "Choose another name."
-            )
+        refuse_reserved(job.queue)
         if catalogue or uri is not None:
             job.warnings = check_args(catalogue, job, args, uri)
         if job.reacts:

@@ -41,7 +41,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import parse_failure
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-from ojster.jobs.names import check_queue_name, read_type
+from ojster.jobs.names import check_queue_name, read_type, refuse_reserved
 from ojster.jobs.versions import Handled, parse_handled
 from ojster.jobs.wire import (
     ACK,
@@ -81,6 +81,8 @@ async def fetch(exchange: HttpRequest) -> Answer:
             "'worker_id' is missing. It is required with 'capabilities', to track the resources in use.",
             field="worker_id",
         )
+    for queue in body.queues:
+        refuse_reserved(queue)
     request = Claim(
         queues=tuple([check_queue_name(name) for name in body.queues]),
         count=body.count,

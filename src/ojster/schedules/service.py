@@ -7,6 +7,7 @@ import msgspec
 from ojster.core.json_objects import read_members
 from ojster.core.tenant import split
 from ojster.jobs.extension import life
+from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.schedules import cron
@@ -30,7 +31,7 @@ class ScheduleService(CapabilityService):
         for complete in life.of(self.database.memory).complete:
             await complete(self.scope, dict(members))
         largest = self.database.settings.largest_job
-        read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant)
+        refuse_reserved(read_job(members, self.database.clock(), largest=largest, tenant=self.scope.tenant).queue)
         item = msgspec.structs.replace(item, name=self.scope.named(item.name))
         return await self.database.run(cron.register, item)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,7 +25,13 @@ from ojster.tenancy.tenant import Tenant, tenants_by_id
 from ojster.tenancy.tokens import MIN_TOKEN_USE_INTERVAL_US, record_token_uses, tokens_by_id
 
 MAX_CACHED_TOKENS: Final = 10_000
-"""Maximum number of verified tokens that a process caches."""
+"""Maximum number of verified tokens, and of refused ones, that a process caches."""
+
+MAX_CHECKS: Final = 20
+"""Number of slow checks that a token id may ask for in a row; all unknown ids together count as one."""
+
+CHECKS_PER_SECOND: Final = 2.0
+"""Number of slow checks that a token id may ask for each second, in the long run."""
 
 _BEARER: Final = "bearer "
 
@@ -39,6 +46,26 @@ class _Known(msgspec.Struct, frozen=True):
     tenants: dict[str, Tenant]
 
 
+class _Throttle:
+    """Limits how often something is done, by key: ``MAX_CHECKS`` in a row, ``CHECKS_PER_SECOND`` in the long run."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, tuple[float, float]] = {}
+        """What was spent by each key, and when that was computed."""
+
+    def allows(self, key: str) -> bool:
+        """Spend one, and return ``True``; or ``False`` if nothing is left."""
+        now = time.monotonic()
+        spent, at = self._spent.get(key, (0.0, now))
+        spent = max(0.0, spent - (now - at) * CHECKS_PER_SECOND)
+        if spent + 1 > MAX_CHECKS:
+            return False
+        if len(self._spent) >= MAX_CACHED_TOKENS:
+            self._spent.clear()
+        self._spent[key] = (spent + 1, now)
+        return True
+
+
 class Authenticator:
     """Authenticates callers by their token and limits them to the operations of its roles."""
 
@@ -47,6 +74,9 @@ class Authenticator:
         self._known: _Known | None = None
         self._verified: dict[bytes, tuple[str, bytes, int]] = {}
         """Verified tokens, by the SHA-256 of their text: id, slow hash, and end of validity (epoch microseconds)."""
+        self._refused: set[bytes] = set()
+        """SHA-256 of texts that are no tokens, as long as the tokens are the same."""
+        self._throttle = _Throttle()
         self._use_recorded_at: dict[str, int] = {}
 
     async def admit(self, authorization: str | None, tenant: str | None) -> tuple[Service, Access]:
@@ -91,6 +121,7 @@ class Authenticator:
         if known is None or known.version != memory.version:
             version = memory.version
             tokens, tenants = await self._engine.database.read(_read, None)
+            self._refused.clear()
             known = self._known = _Known(version, tokens, tenants)
         return known
 
@@ -111,31 +142,59 @@ class Authenticator:
                 token = None  # revoked, rotated or expired
         if token is None:
             token = await self._look_at(shown, quick, known, now)
-        if token.expires_at is not None and token.expires_at <= now:
-            raise TokenExpired(
-                f"The token {token.id} expired at {format_timestamp(token.expires_at)}. "
-                "Create one with 'ojster tokens create'."
-            )
         if now >= self._use_recorded_at.get(token.id, 0) + MIN_TOKEN_USE_INTERVAL_US:
             self._use_recorded_at[token.id] = now
             await self._engine.database.run(record_token_uses, token.id)
         return token
 
     async def _look_at(self, shown: str, quick: bytes, known: _Known, now: int) -> Token:
+        """Check a token that is not known to be valid. The slow hash is computed only if nothing else refuses it."""
         self._verified.pop(quick, None)
         parts = split_token(shown)
-        token = None if parts is None else known.tokens.get(parts[0])
-        until = None
-        if parts is not None and token is not None:
-            until = await asyncio.to_thread(token.valid_until, parts[1], now)
-        if token is None or until is None:
-            raise Unauthenticated(
-                "The token is invalid: malformed, revoked, or not issued here. Create one with 'ojster tokens create'."
+        if quick in self._refused or parts is None:
+            raise _invalid()
+        id, secret = parts
+        token = known.tokens.get(id)
+        if token is not None and token.expires_at is not None and token.expires_at <= now:
+            raise TokenExpired(
+                f"The token {token.id} expired at {format_timestamp(token.expires_at)}. "
+                "Create one with 'ojster tokens create'."
             )
+        until = None
+        if self._throttle.allows(_UNKNOWN if token is None else id):
+            # An unknown id takes as long as a known one, so that the time does not tell which ids exist.
+            checked = _NO_TOKEN if token is None else token
+            until = await asyncio.to_thread(checked.valid_until, secret, now)
+        elif token is not None:
+            raise TooManyTokens(f"Too many wrong secrets were sent for the token {id}. Try again in some seconds.")
+        if token is None or until is None:
+            if len(self._refused) >= MAX_CACHED_TOKENS:
+                self._refused.clear()
+            self._refused.add(quick)
+            raise _invalid()
         if len(self._verified) >= MAX_CACHED_TOKENS:
             self._verified.clear()
         self._verified[quick] = (token.id, token.hash, until)
         return token
+
+
+_UNKNOWN: Final = ""
+"""The key of all unknown ids in the throttle."""
+
+_NO_TOKEN: Final = Token("", "", b"", (), 0)
+
+
+class TooManyTokens(OjsterError):
+    """Too many wrong secrets were sent for one token."""
+
+    code = "rate_limited"
+    status = 429
+
+
+def _invalid() -> Unauthenticated:
+    return Unauthenticated(
+        "The token is invalid: malformed, revoked, or not issued here. Create one with 'ojster tokens create'."
+    )
 
 
 def _read(tx: Transaction, requests: Sequence[None]) -> list[tuple[dict[str, Token], dict[str, Tenant]]]:

@@ -18,6 +18,7 @@ from ojster.core.references import (
     STEP_NAME,
 )
 from ojster.jobs.code import CODE_TYPE
+from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
 from ojster.workflows.node import MAX_NODES, Inputs, Kind, Node, Rule
 from ojster.workflows.plan_members import (
@@ -275,6 +276,7 @@ class Planner:
         self._order.promised += [(node.id, one.name, one.category) for one in provided]
         spec.has_references = self._order.refer(node, spec, request.get("args", b""), here.path)
         job = read_job(request, self._now, largest=self._largest, tenant=self._tenant)
+        refuse_reserved(job.queue)
         if job.pending:
             raise Problem(here.path, "A step cannot be 'pending'; use 'manual' to make it wait for an approval.")
         if not spec.has_references:
