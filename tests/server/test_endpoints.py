@@ -391,6 +391,21 @@ async def test_progress_beyond_the_end_is_the_end(http: Http) -> None:
         assert (answer.status_code, answer.json()["progress"]) == (200, kept)
 
 
+async def test_browsers_are_told_to_run_nothing_that_is_no_page_of_the_server(http: Http) -> None:
+    page = await http("GET", "/docs")
+    metrics = await http("GET", "/metrics")
+    script = await http("GET", "/docs/start.js")
+    shown = await http("GET", "/ojs/v1/jobs")
+    missing, nowhere = await http("GET", "/ojs/v1/workflows/nothing"), await http("GET", "/nowhere")
+    for answer in (page, metrics, script, shown, missing, nowhere):
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+    for answer in (page, metrics, script):
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["referrer-policy"] == "no-referrer"
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "sandbox" in metrics.headers["content-security-policy"]
+
+
 async def test_a_server_that_stops_is_not_ready(http: Http, engine: Service) -> None:
     assert (await http("GET", "/ready")).json()["status"] == "ready"
     assert (await http("GET", "/health")).json()["status"] == "ok"

@@ -88,7 +88,6 @@ async def read_file(exchange: HttpRequest) -> Answer:
         (b"etag", tag.encode()),
         (b"accept-ranges", b"bytes"),
         (b"repr-digest", b"sha-256=:%b:" % base64.b64encode(bytes.fromhex(file.sha256))),
-        (b"x-content-type-options", b"nosniff"),
         (b"content-disposition", f"attachment; filename*=UTF-8''{quote(file.filename or file.id)}".encode()),
     ]
     known = (exchange.header(b"if-none-match") or "").replace("W/", "").split(",")

@@ -15,6 +15,23 @@ PLAIN_JSON: Final = b"application/json"
 encode: Final = msgspec.json.Encoder().encode
 
 
+_SECURITY: Final[tuple[Header, ...]] = (
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Headers of what browsers could show: it runs no scripts, loads nothing, and is in no frame of another page."""
+
+_OWN_FILES: Final = (
+    b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    b"frame-ancestors 'none'"
+)
+_PAGE_SECURITY: Final[tuple[Header, ...]] = (
+    (b"content-security-policy", _OWN_FILES),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Headers of the server's own pages: they load files of the server alone."""
+
+
 class Answer:
     """The response of an endpoint: a body, which is JSON unless ``content_type`` says otherwise, or a stream."""
 
@@ -45,5 +62,11 @@ class Answer:
             (b"content-type", self.content_type),
             (b"x-request-id", request_id.encode("latin-1")),
             *length,
+            *self._security(),
             *self.headers,
         ]
+
+    def _security(self) -> Sequence[Header]:
+        if self.content_type is MEDIA_TYPE or self.content_type is PLAIN_JSON:
+            return ()  # browsers do not run JSON
+        return _PAGE_SECURITY if self.content_type.startswith(b"text/html") else _SECURITY

@@ -34,7 +34,7 @@ from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.metrics import Metrics
 from ojster.server.pages import numbered
-from ojster.server.request import Endpoint, HttpRequest, Services, Terms, refuse
+from ojster.server.request import COMMON_HEADERS, Endpoint, HttpRequest, Services, Terms, refuse
 from ojster.server.route import BASE, Route
 from ojster.server.routes import routes_of
 from ojster.service import Service
@@ -224,7 +224,8 @@ class Application:
             refusal = NotFound(f"The path {request.url.path} does not exist.", resource_type="path")
         exchange = HttpRequest(self.engine, self._largest_body, request.headers.raw, b"", {}, request.receive)
         answer = refuse(refusal, exchange.request_id)
-        headers = {"OJS-Version": "1.0", "X-Request-Id": exchange.request_id, **dict(error.headers or {})}
+        common = {name.decode(): value.decode() for name, value in COMMON_HEADERS}
+        headers = {**common, "X-Request-Id": exchange.request_id, **dict(error.headers or {})}
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:

@@ -60,7 +60,7 @@ _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, PLAIN_JSON, b""})
 _ANYTHING: Final = frozenset({b"", b"*/*"})
 
 
-COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()),)
+COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()), (b"x-content-type-options", b"nosniff"))
 
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
