@@ -477,3 +477,63 @@ async def test_an_expired_token_is_refused_before_its_secret_is_checked(
     monkeypatch.setattr(Token, "valid_until", lambda self, secret, now: pytest.fail("it was checked"))
     answer = await door.http("GET", "/ojs/v1/jobs", headers=expired)
     assert (answer.status_code, "expired" in answer.text) == (401, True)
+
+
+@pytest.mark.parametrize("role", [Role.OWNER, Role.CONTRIBUTOR, Role.WORKER, Role.VIEWER])
+async def test_a_token_for_some_queues_reaches_no_job_of_others(door: GuardedServer, role: Role) -> None:
+    bench = door.bench
+    mine, other = await bench.push(queue="shop.mail"), await bench.push(queue="secret")
+    held = await bench.fetch_one("secret", worker_id="w")
+    token = await door.token(Grant(Role.WORKER), Grant(role), queues=("shop.*",))
+    base = f"/ojs/v1/jobs/{other.id}"
+    report = {"job_id": held.id, "worker_id": "w", "attempt": 1}
+    error = {"type": "E", "message": "no"}
+    tries: list[tuple[str, str, Any]] = [
+        ("GET", base, None),
+        ("GET", f"{base}/result", None),
+        ("GET", f"{base}/history", None),
+        ("GET", f"{base}/lineage", None),
+        ("GET", f"{base}/checkpoint", None),
+        ("GET", f"{base}/items", None),
+        ("DELETE", base, None),
+        ("PATCH", base, {"priority": 5}),
+        ("PUT", f"{base}/progress", {"progress": 0.5, "worker_id": "w", "attempt": 1}),
+        ("PUT", f"{base}/checkpoint", {"state": {}, "worker_id": "w", "attempt": 1}),
+        ("POST", f"{base}/items", {"name": "x", "data": {}, "worker_id": "w", "attempt": 1}),
+        ("POST", "/ojs/v1/files", {"size": 1, "job_id": held.id, "worker_id": "w", "attempt": 1}),
+        ("POST", "/ojs/v1/workers/ack", report),
+        ("POST", "/ojs/v1/workers/nack", report | {"error": error}),
+        ("GET", "/ojs/v1/jobs", None),
+        ("GET", "/ojs/v1/jobs?queue=secret", None),
+        ("GET", "/ojs/v1/queues/secret/stats", None),
+        ("POST", "/ojs/v1/queues/secret/pause", None),
+        ("POST", "/ojs/v1/jobs/batch/cancel", {"filter": {"queue": "secret"}}),
+        ("POST", "/ojs/v1/jobs/batch/delete", {"filter": {"type": "a"}}),
+    ]
+    for method, path, body in tries:
+        answer = await door.http(method, path, body, headers=token)
+        assert answer.status_code in (403, 405), (role, method, path, answer.text)
+    await door.http("POST", "/ojs/v1/jobs/batch/cancel", {"job_ids": [other.id], "mode": "partial"}, headers=token)
+    found = await bench.find(other)
+    assert (found.state, found.priority, found.progress) == ("active", 0, None)
+    assert (await door.http("GET", f"/ojs/v1/jobs/{mine.id}", headers=token)).status_code == 200
+    assert (await door.http("GET", "/ojs/v1/jobs?queue=shop.mail", headers=token)).status_code == 200
+
+
+async def test_a_token_for_some_queues_makes_no_token_for_others(door: GuardedServer) -> None:
+    limited = await door.token(Grant(Role.OWNER), queues=("shop.*", "mail"))
+    strong, _ = await door.bench.engine.tokens.create("strong", [Grant(Role.OWNER)])
+    path = "/ojs/v1/admin/tokens"
+    for queues, status in (
+        ([], 403),
+        (["secret"], 403),
+        (["shop*"], 403),
+        (["*"], 403),
+        (["shop.x", "secret"], 403),
+        (["shop.*"], 201),
+        (["shop.eu.*", "mail"], 201),
+    ):
+        body = {"name": "new", "grants": [{"role": "viewer", "tenant": "*"}], "queues": queues}
+        answer = await door.http("POST", path, body, headers=limited)
+        assert answer.status_code == status, (queues, answer.text)
+    assert (await door.http("POST", f"{path}/{strong.id}/rotate", headers=limited)).status_code == 403

@@ -56,7 +56,9 @@ class CollectionService(CapabilityService):
             The name is taken and ``replace`` is false; the collection is full; the file is incomplete; or the
             collection is a job's own, and the job is not active.
         """
-        return await self.scope.do(contents.add, contents.Addition(self._place(where), item.check(), self.scope.who))
+        return await self.scope.do(
+            contents.add, contents.Addition(await self._place(where), item.check(), self.scope.who)
+        )
 
     async def remove(self, where: Where, name: str) -> Item:
         """Remove an item from a collection, keep it in the history, and return it.
@@ -66,7 +68,9 @@ class CollectionService(CapabilityService):
         NotFound
             The collection, workflow or item does not exist.
         """
-        return await self.scope.do(contents.remove, contents.ItemRemoval(self._place(where), name, self.scope.who))
+        return await self.scope.do(
+            contents.remove, contents.ItemRemoval(await self._place(where), name, self.scope.who)
+        )
 
     async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
         """Return the matching items of a collection, in insertion order, at most 1,001.
@@ -83,9 +87,11 @@ class CollectionService(CapabilityService):
         NotFound
             The collection or workflow does not exist.
         """
-        question = contents.ItemQuery(self._place(where), lookup or Lookup(""), history)
+        question = contents.ItemQuery(await self._place(where), lookup or Lookup(""), history)
         return await self.scope.look(contents.show, question)
 
-    def _place(self, where: Where) -> Place:
+    async def _place(self, where: Where) -> Place:
+        if where.job_id is not None:
+            await self.scope.check_job(where.job_id)
         name = None if where.name is None else self.scope.named(where.name)
         return Place(name, where.workflow_id, where.job_id, self.scope.tenant, self.scope.holder(where.holder))

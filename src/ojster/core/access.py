@@ -208,6 +208,11 @@ def _matches(queue: str, pattern: str) -> bool:
     return queue.startswith(pattern[:-1]) if pattern.endswith("*") else queue == pattern
 
 
+def covers(pattern: str, other: str) -> bool:
+    """Return whether a pattern for queues matches everything that another pattern matches."""
+    return other == pattern or (pattern.endswith("*") and other.removesuffix("*").startswith(pattern[:-1]))
+
+
 def new_id() -> str:
     """Return a new token id."""
     return secrets.token_hex(6)

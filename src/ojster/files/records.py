@@ -58,10 +58,10 @@ def create_files(tx: Transaction, creations: Sequence[Creation]) -> list[File | 
         tenant = one.tenant or NOBODY
         if one.new.job_id is not None:
             (owners,) = find_owners(tx, [(one.new.job_id,)])
-            if owners.get(one.new.job_id) is None or one.tenant not in (None, owners[one.new.job_id]):
+            if one.new.job_id not in owners or one.tenant not in (None, owners[one.new.job_id][0]):
                 results.append(no_job(one.new.job_id))
                 continue
-            tenant = owners[one.new.job_id]
+            tenant, _ = owners[one.new.job_id]
             try:
                 check_holder(tx, Holder(one.new.job_id, one.new.worker_id, one.new.attempt))
             except OjsterError as refusal:

@@ -81,6 +81,8 @@ class FileService(CapabilityService):
             The job does not exist.
         """
         self._need_store()
+        if new.job_id is not None:
+            await self.scope.check_job(new.job_id)
         creation = records.Creation(self.scope.with_worker(new.check()), self.scope.tenant, self.scope.who)
         return await self.scope.do(records.create_files, creation)
 
@@ -103,7 +105,7 @@ class FileService(CapabilityService):
             raise records.no_file(file_id)
         if job_id is not None:
             owners = await self.database.read(find_owners, (job_id,))
-            if owners.get(job_id) != known.tenant:
+            if job_id not in owners or owners[job_id][0] != known.tenant:
                 raise records.no_file(file_id)
         return known.file
 

@@ -135,6 +135,7 @@ class BulkService(CapabilityService):
                 f"The token {self.scope.who!r} may cancel only what it created; only an owner may cancel by a filter. "
                 "Name the jobs."
             )
+        self.scope.check_queue(chosen.queue)
         found = Sweep(action)
         chosen = msgspec.structs.replace(self._theirs(chosen), states=states)
         async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):

@@ -59,9 +59,9 @@ def find(tx: Transaction, ids: Sequence[str]) -> list[Job | None]:
     return [found.get(id) for id in ids]
 
 
-def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
-    """Return the tenant of each existing job, by job id, for each request."""
-    return [{id: job.tenant for id, job in tx.find_jobs(ids).items()} for ids in requests]
+def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, tuple[str, str]]]:
+    """Return the tenant and the queue of each existing job, by job id, for each request."""
+    return [{id: (job.tenant, job.queue) for id, job in tx.find_jobs(ids).items()} for ids in requests]
 
 
 def no_job(id: str) -> NotFound:

@@ -111,15 +111,42 @@ class Scope:
         """Return the holder of a lease with the worker's stored name."""
         return None if holder is None else self.with_worker(holder)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the caller is limited to one tenant, or to some queues."""
+        return self.tenant is not None or (self.access is not None and bool(self.access.queues))
+
     async def check_jobs(self, ids: Sequence[str]) -> list[OjsterError | None]:
-        """Return for each id ``None``, or ``NotFound`` if the caller's tenant has no such job."""
-        if self.tenant is None or not ids:
+        """Return for each id ``None``, or why the caller may do nothing with the job.
+
+        It is ``NotFound`` if the caller's tenant has no such job, and ``Forbidden`` if the job's queue is another than
+        those that the caller is limited to.
+        """
+        if not self.is_limited or not ids:
             return [None for _ in ids]
         owners = await self.database.read(queries.find_owners, tuple(ids))
-        return [None if owners.get(id) == self.tenant else queries.no_job(id) for id in ids]
+        return [self._refuse_job(id, owners.get(id)) for id in ids]
+
+    def _refuse_job(self, id: str, owner: tuple[str, str] | None) -> OjsterError | None:
+        if owner is None or not self.sees(owner[0]):
+            return queries.no_job(id)
+        try:
+            self.check_queue(owner[1])
+        except Forbidden as refusal:
+            return refusal
+        return None
+
+    def check_queue(self, queue: str | None) -> None:
+        """Raise ``Forbidden`` if the caller is limited to other queues; ``None``: all queues."""
+        if self.access is None or not self.access.queues:
+            return
+        if queue is None:
+            names = ", ".join(self.access.queues)
+            raise Forbidden(f"The token {self.who!r} is limited to the queues {names}. Name one of them.")
+        self.access.check_queue(queue)
 
     async def check_job(self, job_id: str) -> None:
-        """Raise ``NotFound`` if the caller's tenant has no such job."""
+        """Raise ``NotFound`` or ``Forbidden`` if the caller may do nothing with a job: see ``check_jobs``."""
         for refusal in await self.check_jobs((job_id,)):
             if refusal is not None:
                 raise refusal

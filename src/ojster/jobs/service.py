@@ -236,7 +236,7 @@ class JobService(CapabilityService):
         """
         if self.scope.access is not None and not self.scope.access.may(access.Operation.ADMIN):
             items = [item if item.worker_id is not None else unnamed(item) for item in items]
-        if self.scope.tenant is None:
+        if not self.scope.is_limited:
             return list(await self.database.run_many(operation, items))
         refusals = await self.scope.check_jobs([item.job_id for item in items])
         accepted = [
@@ -302,6 +302,7 @@ class JobService(CapabilityService):
         job = await self.database.read(queries.find, job_id)
         if job is None or not self.scope.sees(job.tenant):
             raise queries.no_job(job_id)
+        self.scope.check_queue(job.queue)
         return job
 
     async def wait_for(self, job_id: str, wait: float) -> Job:
@@ -400,11 +401,19 @@ class JobService(CapabilityService):
         return accepted(await self.database.run(interventions.adjust, change))
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
-        """Return a page of the jobs that match, newest first unless the page says otherwise."""
+        """Return a page of the jobs that match, newest first unless the page says otherwise.
+
+        Raises
+        ------
+        Forbidden
+            The caller is limited to some queues, and the filter names none of them.
+        """
+        self.scope.check_queue(chosen.queue)
         return await self.database.read(queries.list_jobs, (self._theirs(chosen), page))
 
     async def count(self, queue: str | None = None) -> dict[str, dict[str, int]]:
         """Return the number of jobs by queue and state."""
+        self.scope.check_queue(queue)
         if self.scope.tenant:
             counts = await self.database.read(queries.count_jobs_of_tenant, self.scope.tenant)
             return counts if queue is None else {name: states for name, states in counts.items() if name == queue}

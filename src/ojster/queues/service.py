@@ -46,6 +46,7 @@ class QueueService(CapabilityService):
         NotFound
             The queue does not exist.
         """
+        self.scope.check_queue(name)
         statistics = queues.statistics_without_tenant if self.scope.tenant == NOBODY else queues.statistics
         found = await self.database.read(statistics, self.scope.named(name))
         if found is None:
@@ -61,6 +62,7 @@ class QueueService(CapabilityService):
             The name is invalid.
         """
         self.scope.for_all("Pausing a queue")
+        self.scope.check_queue(name)
         return await self.database.run(queues.pause, check_queue_name(name))
 
     async def create(self, name: str) -> Queue:
@@ -116,4 +118,5 @@ class QueueService(CapabilityService):
     async def resume(self, name: str) -> Queue:
         """Resume a paused queue."""
         self.scope.for_all("Resuming a queue")
+        self.scope.check_queue(name)
         return await self.database.run(queues.resume, check_queue_name(name))

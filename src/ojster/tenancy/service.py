@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ojster.core.access import Grant, Token, hash_secret, join_token, new_id, new_secret
+from ojster.core.access import Grant, Token, covers, hash_secret, join_token, new_id, new_secret
 from ojster.core.errors import (
+    Forbidden,
     InvalidRequest,
 )
 from ojster.jobs.scope import CapabilityService
@@ -36,6 +37,7 @@ class TokenService(CapabilityService):
         Spec: ojs-security 12.3
         """
         self.scope.for_all("Creating a token")
+        self._check_queues(queues)
         if not grants:
             raise InvalidRequest("'grants' is empty. Give the token at least one role.", field="grants")
         if expires_at is not None and expires_at <= self.database.clock():
@@ -44,6 +46,15 @@ class TokenService(CapabilityService):
         hashed = await asyncio.to_thread(hash_secret, id, secret)
         new = Token(id, name, hashed, tuple(grants), 0, tuple(queues), expires_at)
         return await self.database.run(tokens.create_tokens, new), join_token(id, secret)
+
+    def _check_queues(self, queues: Sequence[str]) -> None:
+        """Raise ``Forbidden`` if the caller is limited to some queues, and a token would not be limited to them."""
+        own = () if self.scope.access is None else self.scope.access.queues
+        if own and not (queues and all(any(covers(mine, queue) for mine in own) for queue in queues)):
+            raise Forbidden(
+                f"The token {self.scope.who!r} is limited to the queues {', '.join(own)}; it can only make tokens that "
+                "are, too."
+            )
 
     async def rotate(self, token_id: str, grace: int) -> tuple[Token, str]:
         """Give a token a new secret; the present one stays valid for ``grace`` microseconds.
@@ -56,6 +67,9 @@ class TokenService(CapabilityService):
         Spec: ojs-security 6.4
         """
         self.scope.for_all("Rotating a token")
+        for known in await self.all():
+            if known.id == token_id:
+                self._check_queues(known.queues)
         secret = new_secret()
         hashed = await asyncio.to_thread(hash_secret, token_id, secret)
         token = await self.scope.do(tokens.rotate_tokens, tokens.Rotation(token_id, hashed, grace))

@@ -376,6 +376,7 @@ class WorkflowService(CapabilityService):
         return await self._steered(restart.retry_steps, address, address.workflow_id)
 
     async def _steered(self, operation: Any, argument: Any, workflow_id: str | None = None) -> WorkflowInfo:
+        self.scope.need_all_queues("A workflow")
         await self._check_workflow(workflow_id or argument)
         accepted(await self.database.run(operation, argument))
         return await self._workflow(WorkflowRequest(workflow_id or argument))
