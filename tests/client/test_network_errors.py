@@ -87,8 +87,11 @@ async def client() -> AsyncIterator[HttpClient]:
     await made.close()
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [(fault, PLACES[number % len(PLACES)]) for number, fault in enumerate(FAULTS)],
+    ids=lambda one: one if isinstance(one, str) else type(one).__name__,
+)
 async def test_a_call_is_retried_after_every_fault(
     engine: Service, client: HttpClient, fault: BaseException, place: str
 ) -> None:
@@ -116,7 +119,7 @@ def app(engine: Service) -> Iterator[App]:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
-    "fault", [*FAULTS[::4], RuntimeError("nobody expects this")], ids=lambda fault: type(fault).__name__
+    "fault", [FAULTS[0], RuntimeError("nobody expects this")], ids=lambda fault: type(fault).__name__
 )
 async def test_no_outcome_is_lost_when_its_report_breaks(
     engine: Service, app: App, fault: BaseException, place: str

@@ -348,8 +348,9 @@ class Worker:
                 self._fetching = None
             for job in self._executor.accept(jobs, partial(self._tell, client)):
                 self._begin(client, job)
-            await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
-            if until_empty and not jobs:
+            if jobs:
+                await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
+            elif until_empty:
                 if not self._active and not self._endings and not self._reports:
                     return
                 self._changed.clear()
