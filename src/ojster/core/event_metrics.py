@@ -17,6 +17,10 @@ QUEUE_TIME_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 3
 """Upper bounds of the times that jobs wait in their queue, in seconds. Spec: ojs-observability 8.2"""
 
 
+QUEUE_AND_TYPE: Final = ("queue", "type")
+"""The labels of most metrics of jobs."""
+
+
 class EventMetric(NamedTuple):
     """A counter of events, or a histogram of a duration in their data.
 
@@ -70,7 +74,11 @@ class EventMetrics:
                     value = duration / 1000
                 else:
                     continue
-                yield metric, tuple([_label(name, event) for name in metric.labels]), value
+                labels = metric.labels
+                if labels is QUEUE_AND_TYPE:  # those of most events
+                    yield metric, (event[3] or "", event[4] or ""), value
+                else:
+                    yield metric, tuple([_label(name, event) for name in labels]), value
 
 
 _ABSENT: Final = object()

@@ -7,27 +7,25 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from ojster.core.event_metrics import DURATION_BUCKETS, QUEUE_TIME_BUCKETS, EventMetric
+from ojster.core.event_metrics import DURATION_BUCKETS, QUEUE_AND_TYPE, QUEUE_TIME_BUCKETS, EventMetric
 from ojster.core.states import JobState
 from ojster.jobs.queries import count_dead_letters
 
 if TYPE_CHECKING:
     from ojster.service import Service
 
-_LABELS: Final = ("queue", "type")
-
-_ENQUEUED: Final = EventMetric("ojs.job.enqueued", "Jobs enqueued.", _LABELS, only=("from", None))
+_ENQUEUED: Final = EventMetric("ojs.job.enqueued", "Jobs enqueued.", QUEUE_AND_TYPE, only=("from", None))
 _DURATION: Final = EventMetric(
     "ojs.job.duration",
     "Time from the start of the last attempt of a job to its end.",
-    (*_LABELS, "state"),
+    (*QUEUE_AND_TYPE, "state"),
     milliseconds="duration_ms",
     buckets=DURATION_BUCKETS,
 )
 _QUEUE_TIME: Final = EventMetric(
     "ojs.job.queue_time",
     "Time from when a job was enqueued, or due, to its first start.",
-    _LABELS,
+    QUEUE_AND_TYPE,
     only=("attempt", 1),
     milliseconds="wait_ms",
     buckets=QUEUE_TIME_BUCKETS,
@@ -38,11 +36,11 @@ EVENT_METRICS: Final = {
     "job.pending": (_ENQUEUED,),
     "job.enqueued": (_ENQUEUED,),
     "job.started": (_QUEUE_TIME,),
-    "job.completed": (EventMetric("ojs.job.completed", "Jobs that completed.", _LABELS), _DURATION),
-    "job.discarded": (EventMetric("ojs.job.failed", "Jobs that were discarded.", _LABELS), _DURATION),
-    "job.cancelled": (EventMetric("ojs.job.cancelled", "Jobs that were cancelled.", _LABELS), _DURATION),
-    "job.expired": (EventMetric("ojs.job.expired", "Jobs that expired.", _LABELS),),
-    "job.retrying": (EventMetric("ojs.job.retried", "Retries of jobs.", _LABELS),),
+    "job.completed": (EventMetric("ojs.job.completed", "Jobs that completed.", QUEUE_AND_TYPE), _DURATION),
+    "job.discarded": (EventMetric("ojs.job.failed", "Jobs that were discarded.", QUEUE_AND_TYPE), _DURATION),
+    "job.cancelled": (EventMetric("ojs.job.cancelled", "Jobs that were cancelled.", QUEUE_AND_TYPE), _DURATION),
+    "job.expired": (EventMetric("ojs.job.expired", "Jobs that expired.", QUEUE_AND_TYPE),),
+    "job.retrying": (EventMetric("ojs.job.retried", "Retries of jobs.", QUEUE_AND_TYPE),),
     "batch.enqueued": (EventMetric("ojs_bulk_enqueue_requests", "Bulk enqueue operations."),),
     "batch.cancelled": (EventMetric("ojs_bulk_cancel_requests", "Bulk cancel operations."),),
     "batch.retried": (EventMetric("ojs_bulk_retry_requests", "Bulk retry operations."),),

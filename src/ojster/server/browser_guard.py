@@ -17,7 +17,10 @@ from ojster.server.answer import Header
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 """Names by which programs on the same machine call a server."""
 
-_LOOKED_AT: Final = (b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode")
+MAX_USUAL: Final = 100
+"""Maximum number of ``Host`` headers that are remembered as accepted."""
+
+_LOOKED_AT: Final = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
 
 
 class BrowserGuard:
@@ -34,6 +37,8 @@ class BrowserGuard:
     def __init__(self, hosts: Collection[str] | None, origins: Collection[str] = ()) -> None:
         self._hosts = None if hosts is None else frozenset(host.lower().strip("[]") for host in hosts)
         self._origins = frozenset(origins)
+        self._usual: set[Header] = set()
+        """The ``Host`` headers of requests that were accepted, and that no browser has sent."""
 
     def check(self, headers: Iterable[Header]) -> None:
         """Check the headers of a request.
@@ -43,7 +48,10 @@ class BrowserGuard:
         Forbidden
             The name of the server is not one of its own, or a page of another origin sends the request.
         """
-        found = {name: value.decode("latin-1") for name, value in headers if name in _LOOKED_AT}
+        looked_at = [header for header in headers if header[0] in _LOOKED_AT]
+        if len(looked_at) == 1 and looked_at[0] in self._usual:
+            return
+        found = {name: value.decode("latin-1") for name, value in looked_at}
         host = found.get(b"host", "")
         if self._hosts is not None and _name_of(host) not in self._hosts:
             raise Forbidden(
@@ -58,6 +66,8 @@ class BrowserGuard:
                 )
         elif found.get(b"sec-fetch-site") == "cross-site" and found.get(b"sec-fetch-mode") != "navigate":
             raise Forbidden("Pages of another site may not call this server. Start it with --cors to allow them.")
+        elif len(found) == 1 and len(self._usual) < MAX_USUAL:
+            self._usual.add((b"host", host.encode("latin-1")))
 
     def _may(self, origin: str, host: str) -> bool:
         return origin in self._origins or "*" in self._origins or urlsplit(origin).netloc.lower() == host.lower() != ""

@@ -44,12 +44,15 @@ class Metrics:
 
     def count_events(self, events: Sequence[Event]) -> None:
         """Count the events of a committed transaction. Any thread may call this."""
+        counted: dict[Counter, float] = {}
         for metric, labels, value in self._of_events.measure(events):
             series = self._series[metric.name].get(labels) or self._add_series(metric, labels)
             if isinstance(series, Counter):
-                series.inc()
+                counted[series] = counted.get(series, 0.0) + value
             else:
                 series.observe(value)
+        for counter, number in counted.items():
+            counter.inc(number)
 
     def _add_series(self, metric: EventMetric, labels: tuple[str, ...]) -> Counter | Histogram:
         known = self._series[metric.name]

@@ -110,6 +110,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     _endpoint: Endpoint | None = None
     """The endpoint of the request being read, if it takes the fast path."""
+    _head: list[Header]
+    """The headers of the request being read, if it takes the fast path."""
     _parts: list[bytes]
     _query: bytes
     _is_reading = False
@@ -144,19 +146,10 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self._head_size = 1
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. Trailers after the body are ignored, so that they never become headers."""
-        if self._head_size:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Choose the fast path or uvicorn's path for a request."""
         self._head_size = 0
-        single = [name for name, _ in self.headers if name in _ONCE]
-        if len(single) != len(set(single)):
-            twice = next(name for name in single if single.count(name) > 1).decode()
-            self._complaint = f"The header {twice!r} occurs twice. Send it once."
-            raise ValueError(self._complaint)  # the parser stops, and uvicorn calls ``send_400_response``
+        self._check_single()
         path, _, self._query = self.url.partition(b"?")
         endpoint = self._direct.get((self.parser.get_method(), path))
         if endpoint is None or not self._is_plain(endpoint):
@@ -164,8 +157,17 @@ class QuickHttpProtocol(HttpToolsProtocol):
             super().on_headers_complete()
         else:
             self._endpoint = endpoint
+            self._head = self.headers
             self._parts = []
             self.cycle = cast("Any", _Cycle())
+        self.headers = []  # for trailers, which never become headers
+
+    def _check_single(self) -> None:
+        single = [name for name, _ in self.headers if name in _ONCE]
+        if len(single) != len(set(single)):
+            twice = next(name for name in single if single.count(name) > 1).decode()
+            self._complaint = f"The header {twice!r} occurs twice. Send it once."
+            raise ValueError(self._complaint)  # the parser stops, and uvicorn calls ``send_400_response``
 
     def on_body(self, body: bytes) -> None:
         """Collect a chunk of the body."""
@@ -184,7 +186,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
         cycle = cast("_Cycle", self.cycle)
         cycle.keep_alive = cycle.keep_alive and self.parser.should_keep_alive()
         cycle.give(b"".join(self._parts))
-        task = self.loop.create_task(self._answer(endpoint, cycle, self.headers, self._query))
+        task = self.loop.create_task(self._answer(endpoint, cycle, self._head, self._query))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
