@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal
 
 import msgspec
@@ -60,14 +61,17 @@ async def serve_websocket(
     try:
         check(socket.headers.raw)
         feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
+        watch: AbstractContextManager[object] = nullcontext()
         if services.authenticator is not None:
-            engine, access = await services.authenticator.admit(socket.headers.get("authorization"), tenant)
+            authorization = socket.headers.get("authorization")
+            engine, access = await services.authenticator.admit(authorization, tenant)
             access.need(Operation.INSPECT)
+            watch = services.authenticator.watch(authorization, tenant)
         elif tenant is not None:
             engine = engine.as_(Caller(check_tenant(tenant)))
         address = socket.client.host if socket.client else ""
         feed.check(address)
-        with feed.admit(address):
+        with feed.admit(address), watch:
             await _Connection(socket, engine, feed).serve()
     except WebSocketDisconnect:
         return

@@ -9,13 +9,20 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from ojster.core.access import Access, Operation, Token, split_token
-from ojster.core.errors import InvalidRequest, NotFound, OjsterError, TokenExpired, Unauthenticated
+from ojster.core.errors import (
+    BackendUnavailable,
+    InvalidRequest,
+    NotFound,
+    OjsterError,
+    TokenExpired,
+    Unauthenticated,
+)
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.scope import Caller
@@ -26,6 +33,9 @@ from ojster.tenancy.tokens import MIN_TOKEN_USE_INTERVAL_US, record_token_uses, 
 
 MAX_CACHED_TOKENS: Final = 10_000
 """Maximum number of verified tokens, and of refused ones, that a process caches."""
+
+RECHECK_SECONDS: Final = 0.5
+"""Interval at which the token of a stream, or of a request that waits, is checked again."""
 
 MAX_CHECKS: Final = 20
 """Number of slow checks that a token id may ask for in a row; all unknown ids together count as one."""
@@ -44,6 +54,42 @@ class _Known(msgspec.Struct, frozen=True):
     version: int
     tokens: dict[str, Token]
     tenants: dict[str, Tenant]
+
+
+class Watch:
+    """A context for what may take long: it ends with the refusal of its caller, if there is one meanwhile.
+
+    Parameters
+    ----------
+    until_refused:
+        Waits until the caller is refused, and returns the refusal.
+    """
+
+    def __init__(self, until_refused: Callable[[], Coroutine[Any, Any, OjsterError]]) -> None:
+        self._until_refused = until_refused
+        self._refusal: OjsterError | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        self._request = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._begin)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._refusal is not None and isinstance(error, asyncio.CancelledError):
+            if self._request is not None:
+                self._request.uncancel()
+            raise self._refusal from None
+
+    def _begin(self) -> None:
+        self._watching = asyncio.create_task(self._wait(), name="ojster-token-watch")
+
+    async def _wait(self) -> None:
+        self._refusal = await self._until_refused()
+        if self._request is not None:
+            self._request.cancel()
 
 
 class _Throttle:
@@ -114,6 +160,21 @@ class Authenticator:
                 raise NotFound(f"There is no workspace {shown_tenant(place)!r}.", resource_type="tenant")
         access = Access(token.name, operations, token.queues)
         return self._engine.as_(Caller(place, access)), access
+
+    def watch(self, authorization: str | None, tenant: str | None) -> Watch:
+        """Return a context that is cancelled when the caller is no longer admitted, and raises the refusal."""
+
+        async def until_refused() -> OjsterError:
+            while True:
+                await asyncio.sleep(RECHECK_SECONDS)
+                try:
+                    await self.admit(authorization, tenant)
+                except BackendUnavailable:
+                    continue  # nobody can tell
+                except OjsterError as refusal:
+                    return refusal
+
+        return Watch(until_refused)
 
     async def _look_up(self) -> _Known:
         memory = self._engine.database.memory

@@ -160,7 +160,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._head = self.headers
             self._parts = []
             self.cycle = cast("Any", _Cycle())
-        self.headers = []  # for trailers, which never become headers
+        if not self.parser.should_upgrade():
+            self.headers = []  # for trailers, which never become headers
 
     def _check_single(self) -> None:
         single = [name for name, _ in self.headers if name in _ONCE]

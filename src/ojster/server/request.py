@@ -8,12 +8,11 @@ Spec: ojs-http-binding 4, 6, 16, 19
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
@@ -46,6 +45,7 @@ from ojster.server.browser_guard import BrowserGuard
 from ojster.server.compression import decompress
 from ojster.server.metrics import Metrics
 from ojster.server.paths import path_parameters
+from ojster.server.streaming import send_stream
 from ojster.service import Service
 
 log = logging.getLogger(__name__)
@@ -397,30 +397,14 @@ class Endpoint:
         elif answer.stream is None:
             await send({"type": "http.response.body", "body": answer.body})
         else:
-            await self._stream(answer.stream, exchange, send)
+            await send_stream(answer.stream, exchange.gone(), send, self._watch(exchange))
 
-    async def _stream(self, stream: AsyncGenerator[bytes, None], exchange: HttpRequest, send: Send) -> None:
-        """Send a stream in chunks until it ends or the client disconnects."""
-        gone = asyncio.ensure_future(exchange.gone())
-        piece: asyncio.Future[bytes] | None = None
-        try:
-            while True:
-                piece = asyncio.ensure_future(anext(stream))
-                await asyncio.wait((piece, gone), return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
-                    break
-                try:
-                    body = piece.result()
-                except StopAsyncIteration:
-                    await send({"type": "http.response.body", "body": b""})
-                    break
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        finally:
-            for task in (piece, gone):
-                if task is not None:
-                    task.cancel()
-            await asyncio.gather(*(task for task in (piece, gone) if task is not None), return_exceptions=True)
-            await stream.aclose()
+    def _watch(self, exchange: HttpRequest) -> AbstractContextManager[object]:
+        """Return a context that ends when the caller's token is revoked or expires."""
+        if self._doorkeeper is None or not self._needs:
+            return nullcontext()
+        tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
+        return self._doorkeeper.watch(exchange.header(b"authorization"), tenant)
 
     def exchange(
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
@@ -466,7 +450,8 @@ class Endpoint:
             if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
                 raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)
-            answer = await self._handler(exchange)
+            with self._watch(exchange):
+                answer = await self._handler(exchange)
         except (Unauthenticated, Forbidden) as error:
             self._audit("auth.refused" if isinstance(error, Unauthenticated) else "access.denied", exchange, error)
             raise
