@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 import pytest
 
+from ojster import App
+from ojster.storage.transaction import Transaction
 from ojster.worker import company, loop_watch
 from ojster.worker.company import Company, Place
 from ojster.worker.loop_watch import LoopWatch
+from ojster.worker.worker import Worker
 
 pytestmark = pytest.mark.anyio
 
@@ -101,3 +105,32 @@ async def test_what_blocks_the_loop_is_logged_with_its_place(
     watch.stop()
     assert len(caplog.records) == 1
     assert "test_what_blocks_the_loop" in caplog.text
+
+
+def _lose(tx: Transaction, ids: Sequence[str]) -> list[None]:
+    """Record that workers have died with jobs."""
+    jobs = tx.lock_jobs(ids)
+    tx.execute_many("UPDATE jobs SET losses = 1 WHERE seq = ?", [(job.seq,) for job in jobs.values()])
+    return [None for _ in ids]
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+async def test_jobs_that_begin_alone_all_run_one_by_one(shared_url: str, tenant: str | None) -> None:
+    """The worker hands back those that it cannot begin yet, without counting an attempt."""
+    app = App(shared_url, tenant=tenant)
+    running: list[int] = []
+
+    @app.job("careful")
+    async def careful(number: int) -> int:
+        running.append(number)
+        await asyncio.sleep(0.01)
+        assert running == [number], "nobody runs beside it"
+        running.remove(number)
+        return number
+
+    handles = [await careful.aenqueue(number) for number in range(6)]
+    await app.engine().database.run_many(_lose, [handle.id for handle in handles])
+    await asyncio.wait_for(Worker(app).run(until_empty=True), 20)
+    jobs = [await app.client().jobs.find(handle.id) for handle in handles]
+    assert [(job.state, job.attempt, job.losses) for job in jobs] == [("completed", 1, 1)] * 6
+    await app.aclose()

@@ -90,7 +90,7 @@ class Executor:
             return 0
         return min(free - self.abandoned, 1 if self._is_careful else free)
 
-    def accept(self, jobs: Sequence[Job], hand_back: Callable[[Release], None]) -> list[Job]:
+    def accept(self, jobs: Sequence[Job], worker_id: str, hand_back: Callable[[Release], None]) -> list[Job]:
         """Return the fetched jobs to run; hand back all but the first of those that begin alone.
 
         A job that waited here for its turn would be lost with the worker if the one before it kills the worker again.
@@ -98,7 +98,7 @@ class Executor:
         suspects = [job for job in jobs if self._begins_alone(job)]
         self._is_careful = bool(suspects) or (self._is_careful and not jobs)
         for job in suspects[1:]:
-            hand_back(Release(job.id, job.worker_id, job.attempt))
+            hand_back(Release(job.id, worker_id, job.attempt))
         return [job for job in jobs if job not in suspects[1:]]
 
     async def run(self, context: JobContext) -> Ending:

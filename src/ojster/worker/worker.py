@@ -346,7 +346,7 @@ class Worker:
                 continue
             finally:
                 self._fetching = None
-            for job in self._executor.accept(jobs, partial(self._tell, client)):
+            for job in self._executor.accept(jobs, self.id, partial(self._tell, client)):
                 self._begin(client, job)
             if jobs:
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
