@@ -47,6 +47,7 @@ async def test_what_a_request_holds_is_limited(http: Http) -> None:
         (body(1), "zstd", 400),
         (b"", "gzip", 400),
     ],
+    ids=["plain", "not compressed", "cut", "more after it", "two in a row", "twice", "unknown", "empty"],
 )
 async def test_malformed_and_unknown_compression_is_refused(http: Http, raw: bytes, encoding: str, status: int) -> None:
     answer = await http("POST", "/ojs/v1/jobs", raw, headers={"Content-Encoding": encoding})
