@@ -251,12 +251,9 @@ class Feed:
                             self._numbers, self._events = [], []
                             begun.set()
                         stretch = await self._engine.events.read_on(self._until)
-                    except BackendUnavailable as error:
-                        log.warning("cannot read the event log, retrying: %s", error)
-                        await asyncio.sleep(POLL_INTERVAL_SECONDS)
-                        continue
-                    except Exception:  # the followers would wait for ever
-                        log.exception("cannot read the event log, retrying")
+                    except Exception as error:  # whatever it is, or the followers would wait for ever
+                        trace = None if isinstance(error, BackendUnavailable) else error
+                        log.warning("cannot read the event log, retrying: %s", error, exc_info=trace)
                         await asyncio.sleep(POLL_INTERVAL_SECONDS)
                         continue
                     if stretch.events:

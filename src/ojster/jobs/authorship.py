@@ -18,8 +18,12 @@ class _Signed(msgspec.Struct):
     created_by: str | None = None
 
 
-creator_of: Final = msgspec.json.Decoder(_Signed).decode
-"""Reads ``created_by`` of an envelope."""
+_read: Final = msgspec.json.Decoder(_Signed).decode
+
+
+def creator_of(envelope: bytes) -> str | None:
+    """Return the name of the creator in the envelope of a job, if there is one."""
+    return _read(envelope).created_by
 
 
 def sign(envelope: bytes, creator: str | None) -> bytes:
@@ -40,6 +44,6 @@ def _creators(tx: Transaction, ids: Sequence[str]) -> dict[str, str | None]:
     rows = tx.execute(f"SELECT seq, created_by FROM workflows WHERE seq {tx.among}", (tx.integers(numbers),))
     of_workflows: dict[int, str | None] = dict(rows)
     return {
-        id: creator_of(job.envelope).created_by if job.node is None else of_workflows.get(job.node >> NODE_BITS)
+        id: creator_of(job.envelope) if job.node is None else of_workflows.get(job.node >> NODE_BITS)
         for id, job in jobs.items()
     }

@@ -176,18 +176,21 @@ def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Seq
 
 _Steering = Callable[[Transaction, Sequence[str], str | None], Sequence[ChangedJob | Job | OjsterError]]
 
+_Cancel = Callable[[Transaction, Sequence[interventions.Cancellation]], Sequence[ChangedJob | OjsterError]]
+
+
+def _with(cancel: _Cancel) -> _Steering:
+    return lambda tx, ids, by: cancel(tx, [interventions.Cancellation(id, by) for id in ids])
+
+
 _OPERATIONS: Final[dict[Action, _Steering]] = {
-    Action.CANCEL: lambda tx, ids, by: interventions.cancel(tx, [interventions.Cancellation(id, by) for id in ids]),
+    Action.CANCEL: _with(interventions.cancel),
     Action.RETRY: lambda tx, ids, by: interventions.retry(tx, ids),
     Action.DELETE: lambda tx, ids, by: interventions.delete(tx, ids),
 }
 
 
-def _cancel_waiting(tx: Transaction, ids: Sequence[str], by: str | None) -> Sequence[ChangedJob | OjsterError]:
-    return interventions.cancel_if_waiting(tx, [interventions.Cancellation(id, by) for id in ids])
-
-
-_SWEEPS: Final = _OPERATIONS | {Action.CANCEL: _cancel_waiting}
+_SWEEPS: Final = _OPERATIONS | {Action.CANCEL: _with(interventions.cancel_if_waiting)}
 """Operations on jobs that a filter selects: active ones are not cancelled before their workers have stopped them."""
 
 

@@ -212,7 +212,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         tx.count(revised.queue, job.tenant, job.state, 1)
         tx.ensure_queues({revised.queue})
     job.queue, job.max_attempts = revised.queue, revised.max_attempts
-    job.envelope = sign(revised.envelope, creator_of(job.envelope).created_by)
+    job.envelope = sign(revised.envelope, creator_of(job.envelope))
     job.needs = revised.needs
     tx.execute(
         "UPDATE jobs SET queue = :queue, max_attempts = :max_attempts, needs = :needs WHERE seq = :seq",

@@ -175,9 +175,8 @@ class JobService(CapabilityService):
         """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""
         waits = wait > 0 and not self.database.draining
         queues = request.queues
-        if self.scope.access is not None:
-            for queue in queues:
-                self.scope.access.check_queue(queue)
+        for queue in queues:
+            self.scope.check_queue(queue)
         if self.scope.tenant is not None:
             worker_id = self.scope.named(request.worker_id) if request.worker_id else None
             request = msgspec.structs.replace(request, tenant=self.scope.tenant, worker_id=worker_id)
@@ -433,8 +432,8 @@ class JobService(CapabilityService):
             The changed job is invalid.
         """
         await self.scope.check_job(job_id)
-        if self.scope.access is not None and revival is not None and revival.queue is not None:
-            self.scope.access.check_queue(revival.queue)
+        if revival is not None and revival.queue is not None:
+            self.scope.check_queue(revival.queue)
         return accepted(
             await self.database.run(interventions.retry_dead, revival or interventions.DeadLetterRetry(job_id))
         )

@@ -119,7 +119,7 @@ class Application:
     ) -> None:
         self.engine = engine
         self._worker = worker
-        self._cors_origins = cors_origins
+        self._socket_guard = guard or BrowserGuard(None, cors_origins)
         self._tenants = tenants
         self.metrics = Metrics(capabilities)
         engine.database.on_events.append(self.metrics.count_events)
@@ -229,8 +229,7 @@ class Application:
         return Response(answer.body, answer.status, headers, "application/openjobspec+json")
 
     async def _follow_by_socket(self, socket: WebSocket) -> None:
-        guard = self._services.guard or BrowserGuard(None, self._cors_origins)
-        await serve_websocket(socket, self.engine, self._services, guard.check)
+        await serve_websocket(socket, self.engine, self._services, self._socket_guard.check)
 
     async def _show_metrics(self, exchange: HttpRequest) -> Answer:
         return Answer(await self.metrics.render(self.engine), content_type=b"text/plain")

@@ -305,6 +305,10 @@ class HttpRequest:
         """Return a request header by its lower-case name; ``None`` if it is missing."""
         return next((value.decode("latin-1") for known, value in self.headers if known == name), None)
 
+    def credentials(self) -> tuple[str | None, str | None]:
+        """Return the ``Authorization`` header, and the workspace that the request names."""
+        return self.header(b"authorization"), None if self.tenant is None else self.tenant.decode("latin-1")
+
     def trace_headers(self) -> dict[str, str]:
         """Return the request headers that carry the trace context."""
         return {name.decode(): value.decode("latin-1") for name, value in self.headers if name in _TRACE_HEADERS}
@@ -403,8 +407,7 @@ class Endpoint:
         """Return a context that ends when the caller's token is revoked or expires."""
         if self._doorkeeper is None or not self._needs:
             return nullcontext()
-        tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
-        return self._doorkeeper.watch(exchange.header(b"authorization"), tenant)
+        return self._doorkeeper.watch(*exchange.credentials())
 
     def exchange(
         self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
@@ -445,8 +448,7 @@ class Endpoint:
     async def _guarded(self, authenticator: Authenticator, exchange: HttpRequest) -> Answer:
         """Authenticate and authorize the caller, handle the request, and write to the audit log where required."""
         try:
-            tenant = None if exchange.tenant is None else exchange.tenant.decode("latin-1")
-            exchange.engine, access = await authenticator.admit(exchange.header(b"authorization"), tenant)
+            exchange.engine, access = await authenticator.admit(*exchange.credentials())
             if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
                 raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
             access.need(*self._needs)
