@@ -112,6 +112,21 @@ class JobType(Generic[P, R]):
         ml_resources.read_resources(self._sibling_members)
         attributes.read_agent(self._sibling_members)
 
+    def defaults(self) -> Members:
+        """Return the options of this job type as the members that its workers register with the server.
+
+        Versions and points in time are left out: they belong to single jobs.
+
+        Returns
+        -------
+        dict
+            The members, as JSON, by name; empty if the type has no options.
+        """
+        lasting = msgspec.structs.replace(self.options, version=None, scheduled_at=None, expires_at=None)
+        meta = {name: value for name, value in (self.options.meta or {}).items() if name != "tenant_id"}
+        members = {"options": msgspec.Raw(lasting.to_wire()), "meta": msgspec.Raw(_encode(meta))}
+        return {name: raw for name, raw in members.items() if bytes(raw) != b"{}"} | lasting.beside()
+
     def using(self, **options: Unpack[JobOptionsDict]) -> Self:
         """Return a copy of this job type with changed options, for one or more enqueues.
 

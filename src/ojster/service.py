@@ -22,6 +22,7 @@ from ojster.fleet.service import Directive, FleetService
 from ojster.insight.service import TaskService
 from ojster.jobs.bulk_service import BulkService
 from ojster.jobs.extension import Extension, install
+from ojster.jobs.job_type_service import JobTypeService
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.scope import Caller, Scope
 from ojster.jobs.service import JobService
@@ -91,6 +92,11 @@ class Service:
     def jobs(self) -> JobService:
         """Jobs: push, claim, complete, look up, change."""
         return JobService(self.scope, self.middleware, ResultFiles(self.scope, self.files).shrink)
+
+    @cached_property
+    def job_types(self) -> JobTypeService:
+        """Defaults of job types."""
+        return JobTypeService(self.scope)
 
     @cached_property
     def bulk(self) -> BulkService:

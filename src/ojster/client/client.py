@@ -11,6 +11,7 @@ from ojster.events.remote import RemoteEvents
 from ojster.files.remote import RemoteFiles
 from ojster.fleet.remote import RemoteFleet
 from ojster.insight.remote import RemoteTasks
+from ojster.jobs.job_type_remote import RemoteJobTypes
 from ojster.jobs.remote import RemoteBulk, RemoteJobs
 from ojster.queues.remote import RemoteQueues
 from ojster.schedules.maintenance_remote import RemoteMaintenance
@@ -42,6 +43,7 @@ class HttpClient:
         self._connection = Connection(url, patience=patience, headers=headers)
         self.url = self._connection.url
         self.jobs = RemoteJobs(self._connection)
+        self.job_types = RemoteJobTypes(self._connection)
         self.bulk = RemoteBulk(self._connection)
         self.workflows = RemoteWorkflows(self._connection)
         self.definitions = RemoteDefinitions(self._connection)

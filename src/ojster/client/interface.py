@@ -27,6 +27,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry
+from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.transitions import ChangedJob
@@ -92,6 +93,22 @@ class JobCalls(Protocol):
 
     async def delete_dead(self, job_id: str) -> object:
         """Delete a discarded job."""
+
+
+class JobTypeCalls(Protocol):
+    """Calls about the defaults of job types."""
+
+    async def put(self, type: str, members: Members) -> JobTypeDefaults:
+        """Set the defaults of a job type."""
+
+    async def find(self, type: str) -> JobTypeDefaults:
+        """Return the defaults of a job type."""
+
+    async def all(self) -> list[JobTypeDefaults]:
+        """Return the defaults of all job types that have some."""
+
+    async def delete(self, type: str) -> None:
+        """Delete the defaults of a job type."""
 
 
 class BulkCalls(Protocol):
@@ -361,6 +378,10 @@ class Client(Protocol):
     @property
     def jobs(self) -> JobCalls:
         """Calls about jobs."""
+
+    @property
+    def job_types(self) -> JobTypeCalls:
+        """Calls about the defaults of job types."""
 
     @property
     def bulk(self) -> BulkCalls:

@@ -35,12 +35,14 @@ from ojster.events.reaction_rules import Action, Collect, Enqueue, StartWorkflow
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.admission import admit
+from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.creation import create
 from ojster.workflows.definition import START_MEMBERS, check_params, read_start
 from ojster.workflows.definitions import find
 from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan_defaults import add_defaults
 
 MAX_REACTION_ROUNDS: Final = 8
 """Maximum number of rounds of reactions that trigger reactions, in one transaction."""
@@ -107,6 +109,7 @@ def _enqueue_all(tx: Transaction, wanted: Sequence[tuple[Job, Event, Enqueue]]) 
     for job, event, action in wanted:
         try:
             members = _descended(job, _resolved(tx, action.job, _OF_JOB, job), "meta")
+            members = with_defaults(defaults_by_type(tx), members, job.tenant)
             new = read_job(members, tx.now, largest=tx.settings.largest_job, tenant=job.tenant)
             new = msgspec.structs.replace(new, reacts=new.reacts & ~LOOKUP_BIT)  # lookups are already resolved
             ready.append((job, event, new))
@@ -159,6 +162,7 @@ def _start(tx: Transaction, job: Job, members: Members) -> None:
     if found is not None and start is not None:
         start = msgspec.structs.replace(start, definition=found.name, definition_version=found.version)
         new = msgspec.structs.replace(new, **start.of(new.params, own, job.tenant))
+    add_defaults(tx, new.plan, job.tenant)
     (created,) = create(tx, [new])
     _accept(created)
 

@@ -63,7 +63,8 @@ _OPTIONS_ONLY: Final = frozenset({"max_attempts", "metadata"})
 """Options that are no options at the top level of a request, where they mean something else or nothing."""
 
 
-_TOP_NAMES: Final = _OPTION_NAMES - _OPTIONS_ONLY
+AT_TOP: Final = _OPTION_NAMES - _OPTIONS_ONLY
+"""Options that may be at the top level of a request."""
 
 
 def queue_of(members: Members) -> str:
@@ -79,7 +80,7 @@ def queue_of(members: Members) -> str:
 
 def options_of(raw: msgspec.Raw | None, members: Members) -> JobOptions:
     """Return the options of a request: those under ``options``, and those at its top, which are removed from it."""
-    at_top = [(name, members.pop(name)) for name in _TOP_NAMES & members.keys()]
+    at_top = [(name, members.pop(name)) for name in AT_TOP & members.keys()]
     options = b"" if raw is None else bytes(raw)
     if not at_top:
         if options in (b"", b"{}", b"null"):

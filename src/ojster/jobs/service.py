@@ -20,7 +20,8 @@ from ojster.core.json_objects import Members
 from ojster.core.reacts import ANY_EVENT
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
-from ojster.jobs import checkpoints, completion, interventions, progress, queries, schemas
+from ojster.events.reaction_rules import ATTRIBUTE as REACTIONS
+from ojster.jobs import checkpoints, completion, interventions, job_types, progress, queries, schemas
 from ojster.jobs.admission import Pushed
 from ojster.jobs.authorship import sign
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
@@ -99,6 +100,7 @@ class JobService(CapabilityService):
         InvalidRequest, InvalidPolicy, PayloadTooLarge
             The request is malformed.
         """
+        brings_reactions = REACTIONS in members  # those of its type are an owner's
         members = await self.complete(members)
         catalogue = await self.schemas()
         args = members.get("args", msgspec.Raw(b"null"))
@@ -115,7 +117,7 @@ class JobService(CapabilityService):
         if self.scope.access is not None:
             job.envelope = sign(job.envelope, self.scope.who)
             self.scope.access.check_queue(job.queue)
-            if job.reacts & ANY_EVENT:
+            if brings_reactions and job.reacts & ANY_EVENT:
                 self.scope.access.need_all_queues("A reaction")
         refuse_reserved(job.queue)
         if catalogue or uri is not None:
@@ -136,9 +138,12 @@ class JobService(CapabilityService):
             await check(self.scope, job)
 
     async def complete(self, members: Members) -> Members:
-        """Run the enqueue middleware on a job, then apply and check the rules of its queue."""
+        """Run the enqueue middleware on a job, add the defaults of its type, and apply the rules of its queue."""
         if self.middleware:
             members = await through_middleware(self.middleware, members)
+        if known := await job_types.known_defaults(self.database):
+            otherwise = self.database.settings.default_tenant
+            members = job_types.with_defaults(known, members, self.scope.tenant, otherwise)
         for complete in self._life.complete:
             members = await complete(self.scope, members)
         return members

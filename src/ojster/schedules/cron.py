@@ -19,6 +19,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.tenant import called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import settle
+from ojster.jobs.job_types import defaults_by_type, with_defaults
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.options_wire import queue_of
 from ojster.jobs.push import push
@@ -213,11 +214,12 @@ def _new_job(tx: Transaction, cron: Cron, scheduled_for: int) -> NewJob:
     meta |= {"cron_name": called(cron.name), "cron_triggered_at": format_timestamp(scheduled_for)}
     members["meta"] = msgspec.Raw(msgspec.json.encode(meta))
     members.pop("id", None)
+    tenant = split(cron.name)[0] or None
+    otherwise = tx.settings.default_tenant
+    members = with_defaults(defaults_by_type(tx), members, tenant, otherwise)
     queue = queue_of(members)
     if (rules := queue_rules(tx).get(queue)) is not None:
         members = rules.apply(members, queue)
-    tenant = split(cron.name)[0] or None
-    otherwise = tx.settings.default_tenant
     job = read_job(members, tx.now, largest=2 * tx.settings.largest_job, tenant=tenant, otherwise=otherwise)
     job.cron_name = cron.name
     if cron.overlap_policy == "enqueue":

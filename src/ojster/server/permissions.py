@@ -43,6 +43,7 @@ OPERATIONS: Final[dict[str, tuple[Operation, ...]]] = {
     "POST /workflows": _ENQUEUE,
     "POST /cron": _ENQUEUE,
     "POST /crons": _ENQUEUE,
+    "PUT /job-types/{type}": _ENQUEUE,
     "POST /workers/fetch": _DEQUEUE,
     "POST /workers/ack": _DEQUEUE,
     "POST /workers/ack/batch": _DEQUEUE,

@@ -34,10 +34,10 @@ from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
 from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
-from ojster.worker.crons import register_crons
 from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
+from ojster.worker.registration import register
 from ojster.worker.reporting import LONGEST_PAUSE, Reporter
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
@@ -280,7 +280,7 @@ class Worker:
             await self._hand_back_former_jobs(client)
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
-        registering = asyncio.create_task(register_crons(client, self.app.crons), name="ojster-cron")
+        registering = asyncio.create_task(register(client, self.app), name="ojster-registration")
         try:
             await self._work(client, until_empty)
             await self._finish_or_hand_back(client)

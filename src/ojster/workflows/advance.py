@@ -14,12 +14,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from ojster.collections.contents import promise
 from ojster.collections.outputs import collect_outputs, finder
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.json_objects import read_members
-from ojster.core.references import INDEX, Reference, Unresolvable, follow, resolve
+from ojster.core.references import Reference, Unresolvable, follow, resolve
 from ojster.core.states import JobState
 from ojster.jobs.admission import admit
 from ojster.jobs.expiration import kept_until
@@ -27,6 +26,7 @@ from ojster.jobs.new_job import NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
+from ojster.workflows.maps import plant_elements
 from ojster.workflows.node import (
     ENDED,
     TWO_PART,
@@ -40,7 +40,7 @@ from ojster.workflows.node import (
     final_state_of,
 )
 from ojster.workflows.plan_values import Spec
-from ojster.workflows.planner import MAX_MAP_ELEMENTS, Planner
+from ojster.workflows.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.results import Outcome, outcomes
 from ojster.workflows.states import change_node, change_workflow
 
@@ -357,7 +357,6 @@ class Advance:
     def _expand(self, node: Node, spec: Spec, values: _Values) -> None:
         """Create the children of a map, one group of nodes for each element."""
         assert spec.over is not UNSET
-        assert spec.template is not UNSET
         over = resolve(spec.over, values.look_up, self._finder(node))
         if over.lstrip()[:1] != b"[":
             raise Unresolvable(f"A map needs an array, not {over[:40].decode(errors='replace')}.")
@@ -366,32 +365,7 @@ class Advance:
             raise PayloadTooLarge(
                 f"The map has {len(elements)} elements; at most {MAX_MAP_ELEMENTS} are allowed. Split the array."
             )
-        workflow = self.graph.workflow_of(node)
-        place = self.graph.place_of(node)
-        base = workflow.root
-        stand_in = msgspec.structs.replace(
-            node, id=node.number, source=None if node.source is None else node.source - base, total=0
-        )
-        plans = []
-        first = workflow.nodes
-        for index, element in enumerate(elements):
-            planner = Planner(
-                self.tx.now,
-                self.tx.settings.largest_job,
-                workflow_id=workflow.id,
-                tenant=workflow.tenant,
-                metadata=workflow.metadata,
-                first=first,
-                outer=spec.names.get,
-                bindings=spec.bindings | {spec.item: element, INDEX: msgspec.Raw(b"%d" % index)},
-            )
-            stand_in.total = index
-            planner.more([spec.template], stand_in, "$.do", place, spec.inherited)
-            plans.append(planner.plan)
-            first += len(planner.plan.nodes)
-        for plan in plans:
-            self.graph.plant(plan, workflow)
-            promise(self.tx, workflow.seq, plan.promises)
+        plant_elements(self.graph, node, spec, elements)
         node.total = node.unfinished = len(elements)
 
     def _enqueue(self) -> None:

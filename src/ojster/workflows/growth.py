@@ -14,6 +14,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
 from ojster.workflows.node import TWO_PART, Kind, Node
+from ojster.workflows.plan_defaults import add_defaults
 from ojster.workflows.planner import Planner
 
 
@@ -61,6 +62,7 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
         last=_by_number(siblings[-1]) if container.kind == Kind.CHAIN else None,
         level=_level_of(graph, container),
     )
+    add_defaults(tx, planner.plan, workflow.tenant)
     added = graph.plant(planner.plan, workflow)
     promise(tx, workflow.seq, planner.plan.promises)
     for source, _ in planner.plan.edges:

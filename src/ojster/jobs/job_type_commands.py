@@ -1,0 +1,60 @@
+"""Commands for the defaults of job types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.output import ago, print_json, print_table
+from ojster.jobs.job_type_wire import show_job_type
+from ojster.jobs.job_types import JobTypeDefaults
+
+
+@click.group("job-types", epilog=examples("ojster job-types list", "ojster job-types show email.send"))
+def job_types() -> None:
+    """List, show and delete the defaults of job types, which workers register when they start."""
+
+
+@job_types.command("list", epilog=examples("ojster job-types list"))
+@with_url
+@with_json
+def list_job_types(url: str, as_json: bool) -> None:
+    """List the job types that have defaults."""
+    found = ask(url, lambda client: client.job_types.all())
+    if as_json:
+        print_json({"job_types": [show_job_type(one) for one in found]})
+        return
+    print_table(
+        ("type", "queue", "attempts", "timeout", "others", "changed"),
+        [_row(one) for one in found],
+        "No job type has defaults. Workers register those of their applications when they start.",
+    )
+
+
+def _row(one: JobTypeDefaults) -> tuple[Any, ...]:
+    members: dict[str, Any] = msgspec.json.decode(one.body)
+    options = dict(members.pop("options", {}))
+    queue, retry, millis = options.pop("queue", None), options.pop("retry", {}), options.pop("timeout_ms", None)
+    timeout = None if millis is None else f"{millis / 1000:g} s"
+    return one.type, queue, retry.get("max_attempts"), timeout, ", ".join([*options, *members]), ago(one.updated_at)
+
+
+@job_types.command("show", epilog=examples("ojster job-types show email.send"))
+@click.argument("type")
+@with_url
+def show_defaults(type: str, url: str) -> None:
+    """Show the defaults of a job type as JSON."""
+    print_json(show_job_type(ask(url, lambda client: client.job_types.find(type))))
+
+
+@job_types.command("delete", epilog=examples("ojster job-types delete email.send"))
+@click.argument("type")
+@with_url
+@with_json
+def delete_defaults(type: str, url: str, as_json: bool) -> None:
+    """Delete the defaults of a job type; a worker that starts with it registers them again."""
+    ask(url, lambda client: client.job_types.delete(type))
+    done(f"{type} has no defaults any more.", as_json, {"type": type, "deleted": True})

@@ -1,0 +1,68 @@
+"""Calls about the defaults of job types."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ojster.core.json_objects import Members
+from ojster.core.tenant import called, split
+from ojster.jobs import job_types
+from ojster.jobs.extension import life
+from ojster.jobs.job_types import JobTypeDefaults
+from ojster.jobs.scope import CapabilityService
+
+
+class JobTypeService(CapabilityService):
+    """Calls about the defaults of job types."""
+
+    async def put(self, type: str, members: Members) -> JobTypeDefaults:
+        """Set the defaults of a job type, which replace earlier ones.
+
+        Raises
+        ------
+        InvalidRequest
+            A member is malformed, or concerns a single job.
+        Forbidden
+            The caller is limited to certain queues.
+        """
+        self.scope.need_all_queues("The defaults of a job type")
+        item, job = job_types.read_defaults(type, members, largest=self.database.settings.largest_job)
+        job.tenant = self.scope.tenant or ""
+        if job.reacts:
+            for check in life.of(self.database.memory).check:
+                await check(self.scope, job)
+        item = msgspec.structs.replace(item, type=self.scope.named(item.type))
+        return _for_its_tenant(await self.database.run(job_types.put_defaults, item))
+
+    async def find(self, type: str) -> JobTypeDefaults:
+        """Return the defaults of a job type.
+
+        Raises
+        ------
+        NotFound
+            It has none.
+        """
+        for one in await self.all():
+            if one.type == type:
+                return one
+        raise job_types.no_defaults(type)
+
+    async def all(self) -> list[JobTypeDefaults]:
+        """Return the defaults of all job types that have some, by type."""
+        found = await self.database.read(job_types.list_defaults, None)
+        return [_for_its_tenant(one) for one in found if self.scope.sees(split(one.type)[0])]
+
+    async def delete(self, type: str) -> None:
+        """Delete the defaults of a job type. Jobs that have them keep them.
+
+        Raises
+        ------
+        NotFound
+            It has none.
+        """
+        self.scope.need_all_queues("The defaults of a job type")
+        await self.scope.do(job_types.delete_defaults, self.scope.named(type))
+
+
+def _for_its_tenant(one: JobTypeDefaults) -> JobTypeDefaults:
+    return msgspec.structs.replace(one, type=called(one.type))

@@ -1,0 +1,63 @@
+"""The JSON of requests and answers about job types."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ojster.core.json_objects import Members
+from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import Json, PaginationBody, Timestamp
+from ojster.jobs.job_types import JobTypeDefaults
+from ojster.jobs.options_wire import OptionsBody
+
+
+class JobTypeBody(Struct):
+    """Defaults of a job type: members of an enqueue request, such as ``options``, ``meta`` and ``event_reactions``."""
+
+    options: OptionsBody | None = None
+    meta: dict[str, Json] = {}
+
+
+class JobTypeInfo(Struct):
+    """The defaults of a job type."""
+
+    type: str
+    defaults: dict[str, Json]
+    updated_at: Timestamp
+
+
+class JobTypeAnswer(Struct):
+    """The answer to a request about one job type."""
+
+    job_type: JobTypeInfo
+
+
+class JobTypesAnswer(Struct):
+    """The job types that have defaults."""
+
+    job_types: list[JobTypeInfo]
+    pagination: PaginationBody
+
+
+class DeletedJobTypeAnswer(Struct):
+    """The job type whose defaults were deleted."""
+
+    type: str
+    deleted: bool = True
+
+
+JOB_TYPE: Final = msgspec.json.Decoder(JobTypeBody)
+
+
+def show_job_type(one: JobTypeDefaults) -> JobTypeInfo:
+    """Return the defaults of a job type as JSON members."""
+    return JobTypeInfo(one.type, msgspec.json.decode(one.body), format_timestamp(one.updated_at))
+
+
+def read_job_type(shown: JobTypeInfo) -> JobTypeDefaults:
+    """Return the defaults in an answer."""
+    members: Members = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in shown.defaults.items()}
+    return JobTypeDefaults(shown.type, msgspec.json.encode(members), parse_timestamp(shown.updated_at))

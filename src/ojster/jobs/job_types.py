@@ -1,0 +1,215 @@
+"""Defaults of job types, which hold whoever enqueues.
+
+Workers register what their application declares for a type: its queue, retries, timeout and reactions. The server adds
+what a request leaves out, so that a client in another language need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError
+from ojster.core.json_objects import Members, read_members
+from ojster.core.tenant import called, qualify
+from ojster.jobs.names import read_type, refuse_reserved
+from ojster.jobs.new_job import NewJob, read_job, read_owner
+from ojster.jobs.options_wire import AT_TOP, options_of
+from ojster.storage.database import Database
+from ojster.storage.memory import Remembered
+from ojster.storage.transaction import Transaction
+
+MAX_DEFAULTS_BYTES: Final = 65_536
+"""Maximum size of the defaults of a job type as JSON, in bytes."""
+
+_OF_ONE_JOB: Final = frozenset({"id", "args", "version", "specversion", "schema"})
+
+_ALIASES: Final[tuple[frozenset[str], ...]] = (
+    frozenset({"retry", "retry_policy", "max_attempts"}),
+    frozenset({"timeout", "timeout_ms"}),
+    frozenset({"total_timeout", "total_timeout_ms"}),
+    frozenset({"enqueue_ttl", "enqueue_ttl_ms"}),
+    frozenset({"visibility_timeout", "visibility_timeout_ms"}),
+    frozenset({"scheduled_at", "delay_until"}),
+)
+"""Options that say the same: a job that has one of them gets no default for the others."""
+
+_ALIASES_OF: Final = {name: group for group in _ALIASES for name in group}
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class JobTypeDefaults(msgspec.Struct, frozen=True):
+    """What a job of a type has unless its request says otherwise.
+
+    Parameters
+    ----------
+    type:
+        The job type.
+    body:
+        A JSON object with members of an enqueue request: ``options``, ``meta``, ``reactions``, ….
+    updated_at:
+        Time of the last change, in microseconds since the epoch.
+    """
+
+    type: str
+    body: bytes
+    updated_at: int = 0
+
+    @property
+    def members(self) -> Members:
+        """The members, each as JSON."""
+        return read_members(self.body, "The defaults")
+
+
+class Defaults:
+    """The defaults of a job type, ready to be added to requests."""
+
+    def __init__(self, members: Members) -> None:
+        self._options = bytes(members.get("options", b"{}"))
+        self._option_members = read_members(self._options, "options")
+        self._meta = read_members(members.get("meta", b"{}"), "meta")
+        self._beside = {name: raw for name, raw in members.items() if name not in ("options", "meta")}
+
+    def apply(self, members: Members) -> Members:
+        """Return an enqueue request with the defaults for what it leaves out."""
+        completed = self._beside | members
+        given = bytes(members.get("options", b"null"))
+        if self._option_members and given != self._options:
+            completed["options"] = self._options_beside(given, members)
+        if self._meta:
+            given = bytes(members.get("meta", b"null"))
+            if given == b"null" or given[:1] == b"{":  # otherwise it is refused later
+                own = {} if given == b"null" else read_members(given, "meta")
+                completed["meta"] = msgspec.Raw(_encode(self._meta | own))
+        return completed
+
+    def _options_beside(self, given: bytes, members: Members) -> msgspec.Raw:
+        own = {} if given == b"null" else read_members(given, "options")
+        named = own.keys() | (members.keys() & AT_TOP)
+        if not named:
+            return msgspec.Raw(self._options)
+        taken = named.union(*(_ALIASES_OF[name] for name in named & _ALIASES_OF.keys()))
+        return msgspec.Raw(_encode({n: raw for n, raw in self._option_members.items() if n not in taken} | own))
+
+
+def read_defaults(type: str, members: Members, *, largest: int) -> tuple[JobTypeDefaults, NewJob]:
+    """Return the defaults in a request, and a job that has them and nothing else.
+
+    Raises
+    ------
+    InvalidRequest
+        The type or a member is malformed, or concerns a single job.
+    """
+    name = read_type(_encode(type))
+    if "@" in name:
+        raise InvalidRequest("Defaults are for all versions of a job type. Leave the version out.", field="type")
+    given = {member: raw for member, raw in members.items() if member != "type"}
+    if of_one := sorted(_OF_ONE_JOB & given.keys()):
+        raise InvalidRequest(f"{of_one[0]!r} belongs to a single job. Leave it out.", field=of_one[0])
+    if "tenant_id" in read_members(given.get("meta", b"{}"), "meta"):
+        raise InvalidRequest("'meta.tenant_id' belongs to a single job. Leave it out.", field="meta.tenant_id")
+    options = options_of(given.get("options"), dict(given))
+    for option, moment in (("scheduled_at", options.scheduled_at), ("expires_at", options.expires_at)):
+        if moment is not None and not moment.relative:
+            raise InvalidRequest(
+                f"The default of {option!r} must be relative, such as '+PT5M'.", field=f"options.{option}"
+            )
+    body = _encode(given)
+    if len(body) > MAX_DEFAULTS_BYTES:
+        raise InvalidRequest(f"The defaults take {len(body)} bytes; at most {MAX_DEFAULTS_BYTES} are allowed.")
+    request = {"type": msgspec.Raw(_encode(name)), "args": msgspec.Raw(b"[]")} | given
+    job = read_job(request, 0, largest=largest, tenant=None)
+    refuse_reserved(job.queue)
+    return JobTypeDefaults(name, body), job
+
+
+def _read(tx: Transaction) -> Mapping[str, Defaults]:
+    return {type: Defaults(read_members(body)) for type, body in tx.execute("SELECT type, defaults FROM job_types")}
+
+
+defaults_by_type: Final = Remembered[Mapping[str, Defaults]](_read)
+"""The defaults of the job types that have some, by the stored name of the type."""
+
+
+def read_all(tx: Transaction, requests: Sequence[None]) -> list[Mapping[str, Defaults]]:
+    """Return the defaults by job type, for each request."""
+    return [defaults_by_type(tx) for _ in requests]
+
+
+async def known_defaults(database: Database) -> Mapping[str, Defaults]:
+    """Return the defaults by job type, outside of transactions."""
+    known = defaults_by_type.known(database.memory)
+    return await database.read(read_all, None) if known is None else known
+
+
+def with_defaults(
+    known: Mapping[str, Defaults], members: Members, tenant: str | None = None, otherwise: str = ""
+) -> Members:
+    """Return an enqueue request with the defaults of its type: those of its tenant, or else those for all tenants.
+
+    Parameters
+    ----------
+    tenant, otherwise:
+        The tenant of the job, as in ``read_job``.
+    """
+    if not known:
+        return members
+    type = _plain_type(members)
+    if tenant is None:
+        meta = bytes(members.get("meta", b"{}"))
+        tenant = read_owner(meta, None, otherwise)[0] if meta[:1] == b"{" else otherwise
+    found = known.get(qualify(tenant, type)) or known.get(type)
+    return members if found is None else found.apply(members)
+
+
+def _plain_type(members: Members) -> str:
+    """Return the type of a request without its version; the empty string if it is malformed."""
+    raw = bytes(members.get("type", b""))
+    return "" if b"\\" in raw else raw.strip(b'"').partition(b"@")[0].decode()
+
+
+def put_defaults(tx: Transaction, items: Sequence[JobTypeDefaults]) -> list[JobTypeDefaults]:
+    """Set the defaults of job types; return them."""
+    results = []
+    for item in items:
+        rows = tx.execute("SELECT defaults, updated_at FROM job_types WHERE type = :type", {"type": item.type})
+        if rows and bytes(rows[0][0]) == item.body:
+            results.append(msgspec.structs.replace(item, updated_at=rows[0][1]))
+            continue
+        tx.execute(
+            "INSERT INTO job_types (type, defaults, updated_at) VALUES (:type, :body, :now) "
+            "ON CONFLICT (type) DO UPDATE SET defaults = excluded.defaults, updated_at = excluded.updated_at",
+            {"type": item.type, "body": item.body, "now": tx.now},
+        )
+        tx.effects.configured = True
+        results.append(msgspec.structs.replace(item, updated_at=tx.now))
+    return results
+
+
+def list_defaults(tx: Transaction, requests: Sequence[None]) -> list[list[JobTypeDefaults]]:
+    """Return the defaults of all job types, by type, for each request."""
+    rows = tx.execute("SELECT type, defaults, updated_at FROM job_types ORDER BY type")
+    found = [JobTypeDefaults(type, bytes(body), updated_at) for type, body, updated_at in rows]
+    return [found for _ in requests]
+
+
+def delete_defaults(tx: Transaction, types: Sequence[str]) -> list[JobTypeDefaults | OjsterError]:
+    """Delete the defaults of job types; return them, or ``NotFound``."""
+    results: list[JobTypeDefaults | OjsterError] = []
+    for type in types:
+        rows = tx.execute(
+            "DELETE FROM job_types WHERE type = :type RETURNING type, defaults, updated_at", {"type": type}
+        )
+        if rows:
+            tx.effects.configured = True
+        results.append(JobTypeDefaults(*rows[0]) if rows else no_defaults(type))
+    return results
+
+
+def no_defaults(type: str) -> NotFound:
+    """Return the error for a job type without defaults."""
+    name = called(type)
+    return NotFound(f"The job type {name!r} has no defaults.", resource_type="job_type", resource_id=name)

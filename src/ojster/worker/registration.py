@@ -1,0 +1,56 @@
+"""Registration of what an application declares, by its workers: the defaults of its job types, and its cron jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+
+from ojster.app import App
+from ojster.client.interface import Client
+from ojster.core.errors import (
+    BackendError,
+    BackendUnavailable,
+    NotFound,
+    OjsterError,
+)
+from ojster.schedules.cron import Cron
+
+log = logging.getLogger(__name__)
+
+
+async def register(client: Client, app: App) -> None:
+    """Register what an application declares; what the server rejects is logged."""
+    for type, declared in app.handlers.items():
+        if members := declared.defaults():
+            await _insist(partial(client.job_types.put, type, members), f"the defaults of the job type {type}")
+    for cron in app.crons:
+        await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
+
+
+async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:
+    """Call until the server can be reached."""
+    while True:
+        try:
+            await call()
+            return
+        except (BackendUnavailable, BackendError) as error:
+            log.warning("cannot register %s, trying again: %s", what, error)
+            await asyncio.sleep(1.0)
+        except OjsterError as error:
+            log.error("the server rejected %s: %s", what, error)
+            return
+
+
+async def _register_cron(client: Client, cron: Cron) -> None:
+    """Register a cron job, disabled if an operator has disabled it."""
+    try:
+        known = await client.schedules.find(cron.name)
+    except NotFound:
+        pass
+    else:
+        cron = msgspec.structs.replace(cron, enabled=known.enabled)
+    await client.schedules.register(cron)
