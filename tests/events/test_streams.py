@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -124,6 +125,36 @@ async def test_a_stream_of_a_finished_job_sends_its_final_state(server: str, ben
     assert steps([first, *rest]) == [(None, "available"), ("available", "active"), ("active", "completed")]
     (again,) = await Stream(server, f"/jobs/{job.id}/events", rest[-1]["id"]).read()
     assert "id" not in again
+
+
+@pytest.mark.parametrize(("end", "last"), [("complete", "completed"), ("fail", "failed"), ("cancel", "cancelled")])
+async def test_the_progress_of_a_job_can_be_followed_until_it_ends(
+    server: str, bench: Bench, end: str, last: str
+) -> None:
+    await bench.push(retry={"max_attempts": 1})
+    job = await bench.fetch_one()
+    report = Progress(job.id, 0.25, "a quarter", data=b'{"rows":5}')
+    await bench.engine.jobs.report(report)
+    stream = Stream(server, f"/jobs/{job.id}/progress/stream")
+    reading = await begin(stream)
+    while "a quarter" not in stream.raw:
+        await asyncio.sleep(0.01)
+    bench.clock.advance(1)
+    await bench.engine.jobs.report(msgspec.structs.replace(report, fraction=0.75, message=None))
+    if end == "complete":
+        await bench.ack(job)
+    elif end == "fail":
+        await bench.fail(job)
+    else:
+        await bench.engine.jobs.cancel(job.id)
+    first, second, final = await asyncio.wait_for(reading, 10)
+    assert (first["event"], first["progress"], first["data"]) == ("progress", 0.25, {"rows": 5})
+    assert (second["event"], second["progress"], second["data"]) == ("progress", 0.75, {"rows": 5})
+    assert first["updated_at"] < second["updated_at"]
+    assert (final["event"], final["state"]) == (last, (await bench.find(job)).state)
+    assert final["progress"] == (1.0 if end == "complete" else 0.75)
+    (again,) = await Stream(server, f"/jobs/{job.id}/progress/stream").read()
+    assert again == final
 
 
 @pytest.mark.parametrize("path", ["/jobs/0190a0b0-0000-7000-8000-000000000000/events", "/queues/nowhere/events"])

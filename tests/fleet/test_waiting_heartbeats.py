@@ -112,6 +112,16 @@ async def test_another_process_can_cancel(bench: Bench, url: str) -> None:
         await other.close()
 
 
+async def test_a_heartbeat_may_name_one_job(bench: Bench, http: Http) -> None:
+    await bench.push()
+    job = await bench.fetch_one(worker_id="w")
+    bench.clock.advance(5)
+    body = {"worker_id": "w", "job_id": job.id, "visibility_timeout_ms": 60_000}
+    answer = (await http("POST", "/ojs/v1/workers/heartbeat", body)).json()
+    assert answer["jobs_extended"] == [job.id]
+    assert (await bench.find(job)).due_at == bench.clock.now + 60 * SECOND
+
+
 async def test_heartbeats_wait_over_http(bench: Bench, http: Http) -> None:
     job = await bench.push()
     await bench.fetch_one(worker_id="w")

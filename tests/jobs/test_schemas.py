@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -232,6 +233,19 @@ async def test_a_schema_is_registered_found_and_deleted_by_its_uri(http: Http) -
     assert (await http("GET", path)).status_code == 404
     assert (await http("DELETE", path)).status_code == 404
     assert (await http("DELETE", "/ojs/v1/schemas/email.send")).status_code == 400
+
+
+async def test_the_uri_of_a_schema_may_have_slashes(http: Http) -> None:
+    uri = "https://example.com/schemas/email.send/v1.json"
+    body = {"uri": uri, "type": "email.send", "version": 1, "schema": PERSON}
+    assert (await http("POST", "/ojs/v1/schemas", body)).status_code == 201
+    path = f"/ojs/v1/schemas/{quote(uri, safe='')}"
+    assert (await http("GET", path)).json()["uri"] == uri
+    assert (await http("GET", path.replace("%2F", "%2f"))).json()["uri"] == uri
+    assert (await http("DELETE", path)).json()["deleted"] is True
+    gone = await http("GET", path)
+    assert gone.status_code == 404
+    assert uri in gone.text
 
 
 async def test_a_schema_without_a_uri_has_that_of_its_type_and_version(http: Http) -> None:

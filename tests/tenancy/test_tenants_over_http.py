@@ -54,7 +54,9 @@ async def test_no_endpoint_reads_or_changes_data_of_another_tenant(world: World,
             assert "{" not in path, what
             if not route.is_for_tenants:
                 assert response.status_code == 403, what
-            elif "{" in route.path and not route.path.endswith(("/pause", "/resume")) and not is_put_by_name(route.path):
+            elif (
+                "{" in route.path and not route.path.endswith(("/pause", "/resume")) and not is_put_by_name(route.path)
+            ):
                 # An earlier request may have created the tenant's own object with this name.
                 may_be_own = any(part in route.path for part in ("/workers/{id}", "/rate-limits/{key}", "/channels/"))
                 assert response.status_code == 404 or (may_be_own and response.status_code in (200, 201)), what

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
+import msgspec
+
 from ojster.core.errors import InvalidRequest
 from ojster.core.events import SOURCE
 from ojster.core.job import Job
@@ -30,6 +32,9 @@ PATIENCE: Final = 4.0
 
 Spec: ojs-realtime 2.4
 """
+
+_SSE: Final = b"text/event-stream"
+_HEADERS: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 RECONNECT_MS: Final = 3_000
 """Reconnection delay suggested to clients, in milliseconds."""
@@ -81,12 +86,58 @@ async def _begin(exchange: HttpRequest) -> tuple[int, bool]:
     return (present, True) if number is None or number > present else (number, False)
 
 
+async def follow_progress(exchange: HttpRequest) -> Answer:
+    """Stream the progress of a job, beginning with the last, until the job is finished, as server-sent events.
+
+    Spec: ojs-progress 7.2
+    """
+    exchange.feed.check(exchange.address)
+    present = await exchange.engine.events.last()
+    job = await exchange.engine.jobs.find(exchange.path["id"])
+    return Answer(headers=_HEADERS, content_type=_SSE, stream=_progress(exchange, job, present))
+
+
+async def _progress(exchange: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
+    channel = Channel(f"job:{job.id}", tenant=exchange.engine.scope.tenant)
+    find = exchange.engine.jobs.find
+    with exchange.feed.admit(exchange.address):
+        yield b"retry: %d\n\n" % RECONNECT_MS
+        if job.state not in FINISHED:
+            if job.progress is not None:
+                yield _progress_line("progress", job)
+            async for piece in exchange.feed.follow(after, PATIENCE):
+                told = [event for number, event in piece.events if channel.tell(number, event) is not None]
+                if any(map(channel.ends_with, told)) or not piece.is_whole:
+                    job = await find(job.id)
+                    if job.state in FINISHED:
+                        break
+                for type, at, *_, more, _ in told:
+                    if type == "job.progress":
+                        shown = {name: more[name] for name in ("progress", "message", "data") if name in more}
+                        yield _line(StreamEvent("progress", shown | {"updated_at": format_timestamp(at)}))
+                if not piece.events:
+                    yield b":heartbeat\n\n"
+            else:
+                return  # the server stops; the client connects again
+        yield _progress_line(_ENDS[job.state], job)
+
+
+def _progress_line(name: str, job: Job) -> bytes:
+    shown = msgspec.json.decode(job.progress) if job.progress else {"progress": None}
+    if name != "progress":
+        shown |= {"state": job.state, "updated_at": format_timestamp(job.finished_at or 0)}
+    return _line(StreamEvent(name, shown))
+
+
+_ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "cancelled"}
+"""Names of the last event of a stream of progress, by the state of the job."""
+
+
 def _stream(exchange: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
     exchange.feed.check(exchange.address)
     types = frozenset(filter(None, exchange.query.get("event_types", "").split(",")))
     followed = Channel(channel, types, exchange.engine.scope.tenant)
-    headers = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
-    return Answer(headers=headers, content_type=b"text/event-stream", stream=_pieces(exchange, followed, begin, job))
+    return Answer(headers=_HEADERS, content_type=_SSE, stream=_pieces(exchange, followed, begin, job))
 
 
 async def _pieces(
@@ -146,6 +197,7 @@ _QUERY: Final = ("event_types", "last_event_id")
 
 ROUTES: Final = (
     Route("GET", f"{BASE}/jobs/{{id}}/events", follow_job, _TAG, query=_QUERY, streams=True),
+    Route("GET", f"{BASE}/jobs/{{id}}/progress/stream", follow_progress, _TAG, streams=True),
     Route("GET", f"{BASE}/queues/{{name}}/events", follow_queue, _TAG, query=_QUERY, streams=True),
     Route("GET", f"{BASE}/events/stream", follow_all, _TAG, query=(*_QUERY, "channel"), streams=True),
 )

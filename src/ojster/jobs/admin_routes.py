@@ -33,6 +33,7 @@ from ojster.jobs.dead_letter_routes import revive
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.job_json import retry_policy, to_json
+from ojster.jobs.policy_wire import show_retry_policy
 from ojster.jobs.queries import Page
 from ojster.jobs.wire import (
     CONFIRMED_FILTER,
@@ -99,7 +100,7 @@ async def inspect_job(exchange: HttpRequest) -> Answer:
 
 def _detail(job: Job) -> dict[str, Json]:
     shown: dict[str, Json] = dict(_members(job))
-    shown["retry_policy"] = shown.get("retry") or msgspec.to_builtins(retry_policy(job))
+    shown["retry_policy"] = msgspec.to_builtins(show_retry_policy(retry_policy(job)))
     shown.setdefault("errors", [])
     shown.setdefault("result", None)
     shown["dead_letter"] = bool(job.dead)

@@ -13,6 +13,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.json_objects import Members, read_members
+from ojster.core.parsing import read_value
 from ojster.core.tenant import called, qualify
 from ojster.jobs.names import read_type, refuse_reserved
 from ojster.jobs.new_job import NewJob, read_job, read_owner
@@ -118,6 +119,7 @@ def read_defaults(type: str, members: Members, *, largest: int) -> tuple[JobType
                 f"The default of {option!r} must be relative, such as '+PT5M'.", field=f"options.{option}"
             )
     body = _encode(given)
+    read_value(body, "defaults")
     if len(body) > MAX_DEFAULTS_BYTES:
         raise InvalidRequest(f"The defaults take {len(body)} bytes; at most {MAX_DEFAULTS_BYTES} are allowed.")
     request = {"type": msgspec.Raw(_encode(name)), "args": msgspec.Raw(b"[]")} | given

@@ -74,6 +74,20 @@ def parse_retry_policy(given: Any) -> RetryPolicy:
     return policy
 
 
+def show_retry_policy(policy: RetryPolicy) -> RetryPolicyBody:
+    """Return a policy as JSON members, complete, with its intervals as ISO 8601 durations."""
+    return RetryPolicyBody(
+        max_attempts=policy.max_attempts,
+        initial_interval=format_duration(policy.initial_interval),
+        backoff_coefficient=policy.backoff_coefficient,
+        max_interval=format_duration(policy.max_interval),
+        jitter=policy.jitter,
+        non_retryable_errors=policy.non_retryable_errors,
+        on_exhaustion=UNSET if policy.on_exhaustion is None else policy.on_exhaustion,
+        backoff_strategy=policy.backoff,
+    )
+
+
 def _limits(given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that say how often and after which errors a job is retried."""
     fields: dict[str, Any] = {}

@@ -289,7 +289,7 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
     pulse = await engine.fleet.beat(
         Heartbeat(
             worker_id=body.worker_id,
-            active_jobs=tuple(active),
+            active_jobs=tuple(active if body.job_id is None else dict.fromkeys([*active, body.job_id])),
             lease=body.visibility_timeout_ms * 1000 if body.visibility_timeout_ms else None,
             state=body.state,
             hostname=body.hostname,

@@ -34,6 +34,7 @@ from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.metrics import Metrics
 from ojster.server.pages import numbered
+from ojster.server.paths import with_encoded_slashes
 from ojster.server.request import COMMON_HEADERS, Endpoint, HttpRequest, Services, Terms, refuse
 from ojster.server.route import BASE, Route
 from ojster.server.routes import routes_of
@@ -164,7 +165,7 @@ class Application:
             if endpoint is not None:
                 await endpoint(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        await self._app(with_encoded_slashes(scope), receive, send)
 
     async def drain(self) -> None:
         """Answer parked fetches and announce the shutdown to event streams. This is the first step of a shutdown."""

@@ -1,9 +1,10 @@
-"""The parameters of a request's path."""
+"""The parameters of a request's path. A slash that is encoded (``%2F``) belongs to a parameter, such as a URI."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.types import Scope
 
@@ -13,9 +14,23 @@ _OF_A_JOB: Final = re.compile(r"/ojs/v1/(admin/)?(jobs|dead-letter)/")
 """Paths whose ``id`` or ``job`` is the id of a job."""
 
 
+_SLASH: Final = "\ufdd0"
+"""Stands for an encoded slash while the path is matched; no character of Unicode, so that nobody can mean it."""
+
+_ENCODED: Final = re.compile(rb"%2[fF]")
+
+
+def with_encoded_slashes(scope: Scope) -> Scope:
+    """Return a request whose encoded slashes do not separate the segments of its path."""
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2" not in raw or not _ENCODED.search(raw):
+        return scope
+    return {**scope, "path": unquote(_ENCODED.sub(_SLASH.encode(), raw.partition(b"?")[0]))}
+
+
 def path_parameters(scope: Scope) -> dict[str, str]:
     """Return the parameters of a path, with the id of a job in lower case; other ids and names are any text."""
-    given: dict[str, str] = scope.get("path_params", {})
+    given: dict[str, str] = {name: value.replace(_SLASH, "/") for name, value in scope.get("path_params", {}).items()}
     if not _OF_A_JOB.match(scope["path"]):
         return given
     return given | {name: canonical_job_id(given[name]) for name in ("id", "job") if name in given}
