@@ -96,8 +96,9 @@ class App:
     Parameters
     ----------
     url:
-        Database (``sqlite:///jobs.db``, ``postgresql://user@host/name``) or server (``http://127.0.0.1:8080``). By
-        default the environment variable ``OJSTER_DATABASE_URL``, or else ``sqlite:///ojster.db``.
+        Database (``sqlite:///jobs.db``, ``postgresql://user@host/name``) or server (``http://127.0.0.1:8080``,
+        ``unix:///run/ojster.sock``). By default the environment variable ``OJSTER_DATABASE_URL``, or else
+        ``sqlite:///ojster.db``.
     settings:
         Defaults and limits of a database; a server uses its own.
     synchronous:
@@ -171,10 +172,10 @@ class App:
         self._engine_lock = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._inherited_after_fork: list[object] = []
-        if not (names_a_database(self.url) or self.url.startswith(("http://", "https://"))):
+        if not (names_a_database(self.url) or self.url.startswith(("http://", "https://", "unix:///"))):
             raise InvalidRequest(
                 f"The URL {without_password(self.url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
-                "server (http://…)."
+                "server (http://…, unix:///…)."
             )
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)

@@ -17,7 +17,7 @@ from ojster.client.client import HttpClient
 from ojster.core.errors import OjsterError
 from ojster.core.json_objects import read_members
 from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.selection import WorkflowFilter
 from tests.chaos.fleet import OPTIONS, Fleet
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]

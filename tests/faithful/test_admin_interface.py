@@ -76,7 +76,7 @@ async def test_a_queue_is_created_with_settings_at_the_top(http: Http) -> None:
 
 
 async def test_the_retry_policy_of_a_job_has_durations_whatever_the_request_had(http: Http) -> None:
-    job = await http.push(retry={"max_attempts": 4, "initial_interval": "1.5s", "max_interval": "2m"})
+    job = await http.push(retry={"max_attempts": 4, "initial_interval": "90s", "max_interval": "5m"})
     shown = (await http("GET", f"/ojs/v1/admin/jobs/{job['id']}")).json()["retry_policy"]
-    assert (shown["initial_interval"], shown["max_interval"], shown["max_attempts"]) == ("PT1.5S", "PT2M", 4)
+    assert (shown["initial_interval"], shown["max_interval"], shown["max_attempts"]) == ("PT1M30S", "PT5M", 4)
     assert "on_exhaustion" not in shown

@@ -63,6 +63,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     thread.join(10)
 
 
+cleaned = asyncio.Event()
+"""Set by a cancelled task that has cleaned up."""
+
+
 @pytest.fixture
 async def app(url: str) -> AsyncIterator[App]:
     app = App(url)
@@ -78,6 +82,15 @@ async def app(url: str) -> AsyncIterator[App]:
     @app.job("fail", retry=1)
     async def fail(message: str = "no") -> None:
         raise ValueError(message)
+
+    @app.job("give.up")
+    async def give_up(context: JobContext) -> None:
+        run = await app.afind_workflow(context.workflow_id or "")
+        await run.cancel(stop_active=True)
+        try:
+            await asyncio.sleep(30)
+        finally:
+            cleaned.set()
 
     @app.job("spread")
     async def spread(context: JobContext, count: int) -> str | None:
@@ -366,3 +379,13 @@ async def test_the_drawing_is_a_document_without_the_network(app: App) -> None:
 def test_what_is_shown_can_be_read_again() -> None:
     info = WorkflowInfo(id="x", type="chain", state="running", metadata={"a": 1})
     assert WorkflowInfo.from_json(info.to_json()) == info
+
+
+async def test_a_task_may_cancel_its_own_workflow(app: App) -> None:
+    cleaned.clear()
+    run = await app.astart(chain(s(app, "give.up"), s(app, "add", 1, 2)), on_cancel=s(app, "add", 3, 4))
+    with pytest.raises(WorkflowCancelled):
+        await run.result(10)
+    assert cleaned.is_set()
+    steps = {step.path: step.state for step in (await run.refresh()).walk()}
+    assert (steps["0"], steps["1"], steps["on_cancel"]) == ("cancelled", "cancelled", "completed")

@@ -67,7 +67,7 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
     servers use.
     """
     settings = Settings(retention=retention)
-    if not (dry_run or yes or url.startswith("http")):
+    if not (dry_run or yes or url.startswith(("http", "unix"))):
         periods = ", ".join(
             f"{name.replace('_', ' ')} {'never' if period is None else format_duration(period)}"
             for name, period in msgspec.structs.asdict(for_engine(settings).retention).items()

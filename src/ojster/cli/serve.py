@@ -20,6 +20,7 @@ from ojster.settings import Settings
         "ojster serve --database sqlite:///jobs.db",
         "ojster serve --database postgresql://jobs@db.example.com/shop --migrate",
         "ojster serve --host 0.0.0.0 --port 9000 --cors https://dashboard.example.com",
+        "ojster serve --socket /run/ojster/ojster.sock",
         "ojster serve --auth required          # and then: ojster tokens create …",
         "ojster serve --keep-completed P7D --keep-dead-letters never",
         "ojster serve --database postgresql://jobs@db.example.com/shop --files s3://shop-jobs/files",
@@ -36,6 +37,12 @@ from ojster.settings import Settings
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port to listen on.")
+@click.option(
+    "--socket",
+    "unix_socket",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Listen at this path instead of --host and --port; only programs of the same user can call. URL: unix:///PATH.",
+)
 @click.option(
     "--auth",
     type=click.Choice(["required", "off"]),
@@ -100,6 +107,7 @@ def serve(
     database: str,
     host: str,
     port: int,
+    unix_socket: Path | None,
     auth: Literal["required", "off"] | None,
     cors: tuple[str, ...],
     allowed_hosts: tuple[str, ...],
@@ -126,6 +134,7 @@ def serve(
         database,
         host=host,
         port=port,
+        unix_socket=unix_socket,
         guarded=None if auth is None else auth == "required",
         settings=settings,
         synchronous=synchronous,

@@ -18,7 +18,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_members
 from ojster.jobs.job_json import from_json
 from ojster.jobs.queries import Page
-from ojster.workflows.views import WorkflowFilter
+from ojster.workflows.selection import WorkflowFilter
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 DEFAULT_RETRY_SECONDS: Final = 10.0
 """Default time for which a call is retried while the server is unreachable, in seconds."""
+
+UNIX: Final = "unix://"
+"""Beginning of the URL of a server that listens at a path: ``unix:///run/ojster.sock``."""
 
 NETWORK_ERRORS: Final = (
     httpx.RequestError,
@@ -57,11 +60,14 @@ class Connection:
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/ojs/v1")
         self.patience = patience
+        limits = httpx.Limits(max_connections=100, max_keepalive_connections=20)
+        path = self.url.removeprefix(UNIX) if self.url.startswith(UNIX) else None
         self.http = httpx.AsyncClient(
-            base_url=self.url,
+            base_url=self.url if path is None else "http://localhost",
             headers=_HEADERS | dict(headers or {}),
             timeout=httpx.Timeout(30.0, connect=5.0),
-            limits=httpx.Limits(max_connections=100, max_keepalive_connections=20),
+            limits=limits,
+            transport=None if path is None else httpx.AsyncHTTPTransport(uds=path, limits=limits),
         )
 
     async def close(self) -> None:

@@ -39,10 +39,10 @@ from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
+from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.views import WorkflowFilter
 from ojster.workflows.workflows import Review
 
 

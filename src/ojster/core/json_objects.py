@@ -141,3 +141,23 @@ def _check_names_and_surrogates(raw: bytes, what: str) -> None:
         raise InvalidPayload(
             f"{what} has an unpaired surrogate (\\u{ord(error.object[error.start]):04x}), which is not a character."
         ) from None
+
+
+def with_plain_numbers(value: Any) -> Any:
+    """Return a value in which each whole number is an integer."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {name: with_plain_numbers(member) for name, member in value.items()}
+        case list():
+            return [with_plain_numbers(member) for member in value]
+    return value
+
+
+_canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+def is_same_json(one: Any, other: Any) -> bool:
+    """Return whether two values are equal as JSON: 1 and 1.0 are, 1 and true are not."""
+    return _canonical(with_plain_numbers(one)) == _canonical(with_plain_numbers(other))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import wraps
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.json_objects import read_members
+from ojster.core.parsing import read_value
 from ojster.core.wire import NumberedPaginationBody, PaginationBody
 from ojster.server.answer import Answer
 from ojster.server.request import Handler, HttpRequest
@@ -48,6 +51,18 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
         raise InvalidRequest(f"The parameter {name!r} must be an integer of at least {least}, not {text[:40]!r}.")
     return int(text)
+
+
+def object_of(query: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return a query parameter that is a JSON object; an empty one if it is missing.
+
+    Raises
+    ------
+    InvalidRequest
+        It is no JSON object.
+    """
+    members = read_members(query[name].encode(), f"The parameter {name!r}") if name in query else {}
+    return {member: read_value(raw, name) for member, raw in members.items()}
 
 
 def wait_ms(query: Mapping[str, str]) -> float:

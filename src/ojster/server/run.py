@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -21,6 +22,7 @@ from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.protocol import QuickHttpProtocol
+from ojster.server.unix_socket import listen_at
 from ojster.service import Service
 from ojster.settings import Settings, for_engine
 from ojster.storage.open import open_database
@@ -89,6 +91,7 @@ def serve(
     files: str | None = None,
     app: App | None = None,
     allowed_hosts: Sequence[str] = (),
+    unix_socket: Path | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -114,6 +117,8 @@ def serve(
         The application with the orchestrators that this server runs.
     allowed_hosts:
         Further names by which the server may be called. They matter if callers need no token.
+    unix_socket:
+        Listen at this path instead of ``host`` and ``port``; only programs of the same user can call.
 
     Raises
     ------
@@ -121,14 +126,17 @@ def serve(
         The database cannot be opened.
     InvalidRequest
         The database cannot be opened, ``smtp`` is malformed, or ``app`` has no orchestrators.
+    Conflict
+        Another server listens at ``unix_socket``.
     """
     mail_server = None if smtp is None else read_smtp(smtp)
     tune_interpreter()
     store = store_for(url, files)
+    listener = None if unix_socket is None else listen_at(unix_socket)
     engine = Service(open_database(url, for_engine(settings), synchronous=synchronous, migrate=migrate), store=store)
     for plugin in plugins:
         plugin(engine)
-    is_local = _is_loopback(host)
+    is_local = listener is not None or _is_loopback(host)
     guarded = not is_local if guarded is None else guarded
     if not guarded and not is_local:
         log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
@@ -138,11 +146,16 @@ def serve(
         trusting=trusting,
         tenants=tenants,
         guarded=guarded,
-        guard=None if guarded else BrowserGuard(_names(host, allowed_hosts), cors_origins),
+        guard=None if guarded or listener is not None else BrowserGuard(_names(host, allowed_hosts), cors_origins),
         smtp=mail_server,
         worker=None if app is None else _worker_of(app, engine, url),
     )
-    _Server(_listening(application, host, port, log_level), application).run()
+    server = _Server(_listening(application, host, port, log_level), application)
+    try:
+        server.run(sockets=None if listener is None else [listener])
+    finally:
+        if unix_socket is not None:
+            unix_socket.unlink(missing_ok=True)
 
 
 def _names(host: str, allowed: Sequence[str]) -> set[str] | None:

@@ -14,6 +14,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -325,6 +326,7 @@ class Worker:
                 await self._changed.wait()
                 continue
             wait = 0.0 if until_empty else MAX_POLL_SECONDS
+            was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
             request = Claim(self.queues, room, self.id, round(self.lease * 1e6), self.sharing)
             self._fetching = asyncio.create_task(client.jobs.fetch(request, wait))
             try:
@@ -335,12 +337,8 @@ class Worker:
                     raise
                 continue
             except (BackendUnavailable, BackendError) as error:
-                log.log(
-                    logging.WARNING if pause < LONGEST_PAUSE else logging.DEBUG,
-                    "cannot fetch jobs, trying again in %.1f s: %s",
-                    pause,
-                    error,
-                )
+                level = logging.WARNING if pause < LONGEST_PAUSE else logging.DEBUG
+                log.log(level, "cannot fetch jobs, trying again in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
@@ -350,11 +348,15 @@ class Worker:
                 self._begin(client, job)
             if jobs:
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
-            elif until_empty:
-                if not self._active and not self._endings and not self._reports:
-                    return
+            elif was_idle:
+                return
+            elif until_empty and not self._is_idle:
                 self._changed.clear()
                 await self._changed.wait()
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self._active or self._endings or self._reports)
 
     def _begin(self, client: Client, job: Job) -> None:
         loop = asyncio.get_running_loop()
@@ -481,10 +483,8 @@ class Worker:
         self._reporter.deadline = deadline + FINAL_REPORT_SECONDS
         while self._active and (left := deadline - time.monotonic()) > 0:
             self._changed.clear()
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                break
         left_over = list(self._active.values())
         for task, context in left_over:
             context.stop()

@@ -35,9 +35,9 @@ from ojster.workflows.plan_rules import CONTAINERS
 from ojster.workflows.preview import preview
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
+from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.views import WorkflowFilter
 from ojster.workflows.wait import WaitingFor
 from ojster.workflows.workflows import Review
 
@@ -135,14 +135,16 @@ def parameter(text: str) -> tuple[str, Any]:
 @click.option("--name", help="Only workflows of this name.")
 @click.option("--definition", help="Only workflows of this definition.")
 @click.option("--target", help="Only workflows with this target.")
+@click.option("--param", "-p", multiple=True, metavar="NAME=VALUE", help="Only with this parameter; JSON or a string.")
 @click.option("--waiting-for", type=click.Choice(get_args(WaitingFor)), help="Only workflows that wait for this.")
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
 )
 @with_json
-def list_workflows(url: str, as_json: bool, **chosen: Any) -> None:
+def list_workflows(url: str, as_json: bool, param: tuple[str, ...], **chosen: Any) -> None:
     """List workflows, newest first."""
-    page = ask(url, lambda client: client.workflows.select(WorkflowFilter(**chosen)))
+    wanted = WorkflowFilter(**chosen, params=dict(map(parameter, param)))
+    page = ask(url, lambda client: client.workflows.select(wanted))
     if as_json:
         print_json({"workflows": page.workflows, "total": page.total})
         return

@@ -15,7 +15,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import is_segment
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import Members, is_same_json, with_plain_numbers
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
 from ojster.core.refusals import SchemaViolation
@@ -52,6 +52,9 @@ SINGLE_WORKFLOW_MEMBERS: Final = frozenset(
 )
 """Members of a single workflow, which a definition must not have."""
 
+OF_DEFINITIONS: Final = frozenset({"retry", "target", "locks", "definition_version", "params_schema"})
+"""Members that a workflow has only with a definition."""
+
 _BRANCHES: Final[tuple[str, ...]] = ("steps", "jobs", "callbacks", "over", "do", "on_error", "on_cancel")
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
@@ -85,6 +88,12 @@ class Definition(msgspec.Struct, frozen=True):
     def is_like(self, other: Definition) -> bool:
         """Return whether another version has the same content."""
         return (self.body, self.params_schema) == (other.body, other.params_schema)
+
+
+def has_metadata(definition: Definition, wanted: Mapping[str, Any]) -> bool:
+    """Return whether the metadata of a definition has members with certain values."""
+    given: dict[str, Any] = msgspec.json.decode(definition.members.get("metadata", b"{}"))
+    return all(name in given and is_same_json(given[name], value) for name, value in wanted.items())
 
 
 START_MEMBERS: Final = frozenset({"definition", "definition_version", "target", "locks"})
@@ -140,7 +149,9 @@ def read_start(members: Members) -> Start:
     """
     if others := sorted(members.keys() - SINGLE_WORKFLOW_MEMBERS):
         raise InvalidRequest(
-            f"{others[0]!r} cannot be set when a workflow is started from a definition.", field=others[0]
+            f"{others[0]!r} cannot be set when a workflow is started from a definition. A start can have "
+            f"{', '.join(sorted(SINGLE_WORKFLOW_MEMBERS))}.",
+            field=others[0],
         )
     given = {name: members[name] for name in START_MEMBERS & members.keys()}
     try:
@@ -241,20 +252,8 @@ def target_key(tenant: str, definition: str, target: str, params: bytes) -> str:
 
     Parameters that are equal as JSON have the same key, however their numbers are written: 1 and 1.0.
     """
-    given = _with_plain_numbers(read_value(params, "params"))
+    given = with_plain_numbers(read_value(params, "params"))
     return hashlib.sha256(_encode([tenant, definition, target, given])).hexdigest()
-
-
-def _with_plain_numbers(value: Any) -> Any:
-    """Return a value in which each whole number is an integer."""
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case dict():
-            return {name: _with_plain_numbers(member) for name, member in value.items()}
-        case list():
-            return [_with_plain_numbers(member) for member in value]
-    return value
 
 
 def _canonical(value: Mapping[str, msgspec.Raw] | msgspec.Raw) -> bytes:

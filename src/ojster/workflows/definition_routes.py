@@ -8,11 +8,11 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import called
 from ojster.core.wire import DeletedAnswer
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import offset_pagination, page_of
+from ojster.server.pages import object_of, offset_pagination, page_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import DefinitionAnswer, DefinitionsAnswer, show_definition
-from ojster.workflows.definition import Definition
+from ojster.workflows.definition import Definition, has_metadata
 from ojster.workflows.definitions import Deletion, Named
 from ojster.workflows.wire import DefinitionBody
 
@@ -31,11 +31,16 @@ async def create_definition(exchange: HttpRequest) -> Answer:
 
 
 async def list_definitions(exchange: HttpRequest) -> Answer:
-    """List the latest version of each definition, sorted by name, or only of the one called ``name``."""
+    """List the latest version of each definition, sorted by name, or only of the one called ``name``.
+
+    With ``metadata``, a JSON object, only those whose metadata has its members.
+    """
     limit, offset, _ = page_of(exchange.query)
     found = await exchange.engine.definitions.all()
     if (name := exchange.query.get("name")) is not None:
         found = [one for one in found if called(one.name) == name]
+    if wanted := object_of(exchange.query, "metadata"):
+        found = [one for one in found if has_metadata(one, wanted)]
     shown = [show_definition(one) for one in found[offset : offset + limit]]
     return Answer(encode(DefinitionsAnswer(shown, offset_pagination(len(found), limit, offset))))
 
@@ -83,7 +88,12 @@ ROUTES = (
         large=True,
     ),
     Route(
-        "GET", f"{BASE}/definitions", list_definitions, "Definitions", answer=DefinitionsAnswer, query=("name", *PAGE)
+        "GET",
+        f"{BASE}/definitions",
+        list_definitions,
+        "Definitions",
+        answer=DefinitionsAnswer,
+        query=("name", "metadata", *PAGE),
     ),
     Route("GET", _PATH, show_latest, "Definitions", answer=DefinitionAnswer),
     Route("PUT", _PATH, update_definition, "Definitions", DefinitionBody, DefinitionAnswer, large=True),

@@ -10,7 +10,7 @@ from ojster.jobs.scope import CapabilityService
 from ojster.workflows import definitions
 from ojster.workflows.definition import Definition, read_definition
 from ojster.workflows.definitions import Deletion, Named
-from ojster.workflows.plan import read_workflow
+from ojster.workflows.plan import read_workflow, refuse_unknown_of_definition
 
 
 class DefinitionService(CapabilityService):
@@ -43,6 +43,7 @@ class DefinitionService(CapabilityService):
     def _read_definition(self, name: str, members: Members) -> Definition:
         found = read_definition(name, members)
         settings = self.database.settings
+        refuse_unknown_of_definition(found.members)
         read_workflow(found.members, self.database.clock(), largest=settings.largest_job, tenant=self.scope.tenant)
         return msgspec.structs.replace(found, name=self.scope.named(found.name))
 

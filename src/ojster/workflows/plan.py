@@ -23,6 +23,7 @@ from ojster.jobs.new_job import read_owner
 from ojster.jobs.options import Moment
 from ojster.jobs.options_wire import read_moment, read_options, read_span
 from ojster.jobs.policy_wire import parse_retry_policy
+from ojster.workflows.definition import OF_DEFINITIONS, SINGLE_WORKFLOW_MEMBERS
 from ojster.workflows.plan_members import (
     Problem,
     choice,
@@ -114,13 +115,32 @@ def read_workflow(
     raise refusal_of(problems)
 
 
+def refuse_unknown_of_definition(members: Members) -> None:
+    """Refuse members that no workflow has; the error names those that a definition can have.
+
+    Raises
+    ------
+    InvalidWorkflow
+        There is one.
+    """
+    try:
+        type = _type_of_workflow(members)
+        known = _WORKFLOW_MEMBERS | OWN_MEMBERS[type]
+        hidden = SINGLE_WORKFLOW_MEMBERS - {"metadata", "meta", "name"}
+        refuse_unknown(members, known, "$", f"A definition of type {type!r}", hidden)
+    except Problem as problem:
+        raise refusal_of([problem]) from None
+
+
 def _read_workflow(
     members: Members, now: int, largest: int, tenant: str | None, otherwise: str, problems: list[Problem]
 ) -> NewWorkflow:
     if "type" not in members:
         members = read_callbacks(members)
     type = _type_of_workflow(members)
-    refuse_unknown(members, _WORKFLOW_MEMBERS | OWN_MEMBERS[type], "$", f"A workflow of type {type!r}")
+    refuse_unknown(
+        members, _WORKFLOW_MEMBERS | OWN_MEMBERS[type], "$", f"A workflow of type {type!r}", hidden=OF_DEFINITIONS
+    )
     given_id = text(members, "id", "$")
     if given_id is not None and not is_workflow_id(given_id):
         raise Problem("$.id", _INVALID_ID)

@@ -75,9 +75,17 @@ def json_object(members: Members, name: str) -> bytes:
     return raw
 
 
-def refuse_unknown(members: Members, known: frozenset[str], path: str, what: str) -> None:
-    """Raise ``Problem`` if there are members beyond the allowed ones."""
+def refuse_unknown(
+    members: Members, known: frozenset[str], path: str, what: str, hidden: frozenset[str] = frozenset()
+) -> None:
+    """Raise ``Problem`` if there are members beyond the allowed ones.
+
+    Parameters
+    ----------
+    hidden:
+        Allowed members that the error does not name, because others refuse them.
+    """
     for name in members:
         if name not in known:
-            shown = ", ".join(sorted(known))
+            shown = ", ".join(sorted(known - hidden))
             raise Problem(f"{path}.{name}", f"{what} has no member {name!r:.60}; it can have {shown}.")

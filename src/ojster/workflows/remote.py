@@ -29,10 +29,10 @@ from ojster.workflows.answer_wire import (
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.notes import NewNote, Note
 from ojster.workflows.properties import Properties, PropertyChange
+from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.views import WorkflowFilter
 from ojster.workflows.wire import NoteBody, PropertiesBody, ReviewBody
 from ojster.workflows.workflows import Review
 
@@ -86,6 +86,8 @@ class RemoteWorkflows(RemoteCapability):
         given = {
             name: getattr(chosen, name) for name in ("state", "type", "name", "definition", "target", "waiting_for")
         }
+        if chosen.params:
+            given["params"] = _encode(chosen.params).decode()
         query = paging(chosen) | given
         answer, total, before = await self._connection.list_page("/workflows", query)
         found = [WorkflowInfo.from_json(raw) for raw in list_of(answer["workflows"])]

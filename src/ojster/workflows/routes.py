@@ -11,7 +11,7 @@ from typing import Final
 from ojster.core.errors import InvalidRequest
 from ojster.jobs.routes import read_note, read_resumption
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import page_of, pagination, wait_ms, whole
+from ojster.server.pages import object_of, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
 from ojster.workflows.answer_wire import (
@@ -32,9 +32,9 @@ from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.notes import NewNote
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.property_values import Changes
+from ojster.workflows.selection import WorkflowFilter
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import WorkflowResumption
-from ojster.workflows.views import WorkflowFilter
 from ojster.workflows.waiting import WAITING_FOR
 from ojster.workflows.wire import (
     PROPERTIES,
@@ -71,7 +71,10 @@ async def show_workflow(exchange: HttpRequest) -> Answer:
 
 
 async def list_workflows(exchange: HttpRequest) -> Answer:
-    """List workflows without their steps, newest first, optionally by state, type, name, definition or target."""
+    """List workflows without their steps, newest first, optionally by state, type, name, definition or target.
+
+    With ``params``, a JSON object, only those whose parameters have its members. ``total`` then counts this page.
+    """
     query = exchange.query
     state = query.get("state")
     if state is not None and state not in WORKFLOW_STATES:
@@ -83,6 +86,9 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
         message = f"A workflow does not wait for {waits[:40]!r}. Use one of {', '.join(WAITING_FOR)}."
         raise InvalidRequest(message, field="waiting_for")
     limit, offset, before = page_of(query)
+    params = object_of(query, "params")
+    if params and offset:
+        raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
     page = await exchange.engine.workflows.select(
         WorkflowFilter(
             state,
@@ -94,6 +100,7 @@ async def list_workflows(exchange: HttpRequest) -> Answer:
             definition=query.get("definition"),
             target=query.get("target"),
             waiting_for=waits,
+            params=params,
         )
     )
     shown = pagination(page.total, limit, offset, page.next_before)
@@ -222,7 +229,7 @@ ROUTES: Final = (
         list_workflows,
         "Workflows",
         answer=WorkflowsAnswer,
-        query=("state", "type", "name", "definition", "target", "waiting_for", *PAGE),
+        query=("state", "type", "name", "definition", "target", "waiting_for", "params", *PAGE),
     ),
     Route(
         "GET",

@@ -22,7 +22,7 @@ from ojster.jobs.service import MAX_WAIT_SECONDS, JobService
 from ojster.jobs.transitions import ChangedJob
 from ojster.storage.wakeups import WORKFLOWS, workflow_topic
 from ojster.workflows import cancellation, creation, notes, properties, restart, status, suspensions, views, workflows
-from ojster.workflows.definition import START_MEMBERS, Start, check_params, read_start
+from ojster.workflows.definition import OF_DEFINITIONS, START_MEMBERS, Start, check_params, read_start
 from ojster.workflows.definition_service import DefinitionService
 from ojster.workflows.definitions import Named
 from ojster.workflows.info import WorkflowInfo, WorkflowPage
@@ -34,10 +34,11 @@ from ojster.workflows.plan_members import Problem, refusal_of
 from ojster.workflows.plan_values import NewWorkflow
 from ojster.workflows.properties import Properties, PropertyChange
 from ojster.workflows.property_values import check_changes
+from ojster.workflows.selection import WorkflowFilter, list_workflows
 from ojster.workflows.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import Resumption, WorkflowResumption
-from ojster.workflows.views import WorkflowCounts, WorkflowFilter, WorkflowRequest
+from ojster.workflows.views import WorkflowCounts, WorkflowRequest
 from ojster.workflows.workflows import Review
 
 LARGE_REQUEST: Final = 100_000
@@ -85,9 +86,8 @@ class WorkflowService(CapabilityService):
             await asyncio.to_thread(self._check_orchestrator, name, params)
         if "definition" in members:
             members, definition = await self._from_definition(members)
-        elif "retry" in members:
-            problem = Problem("$.retry", "'retry' needs a 'definition'. Set the retry policies of jobs in 'options'.")
-            raise refusal_of([problem])
+        elif of_definition := sorted(OF_DEFINITIONS & members.keys()):
+            raise refusal_of([_without_definition(of_definition[0])])
         read = partial(
             read_workflow,
             members,
@@ -201,7 +201,7 @@ class WorkflowService(CapabilityService):
         """Return a page of workflows, newest first, without their steps."""
         definition = None if chosen.definition is None else self.scope.named(chosen.definition)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition)
-        return await self.database.read(views.list_workflows, chosen)
+        return await self.database.read(list_workflows, chosen)
 
     async def count(self) -> WorkflowCounts:
         """Return how many workflows are under way, by state, and how those of the last hour have ended."""
@@ -409,6 +409,11 @@ class WorkflowService(CapabilityService):
         """
         await self.scope.check_job(job_id)
         return accepted(await self.database.read(notes.of_jobs, job_id))
+
+
+def _without_definition(name: str) -> Problem:
+    more = "Set the retry policies of jobs in 'options'." if name == "retry" else "Send its name, or leave this out."
+    return Problem(f"$.{name}", f"{name!r} needs a 'definition'. {more}")
 
 
 def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:

@@ -1,4 +1,4 @@
-"""Read-only views of workflows: one with its steps, a filtered list, and counts."""
+"""Read-only views of workflows: one with its steps, and counts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from ojster.core.timestamps import format_timestamp
 from ojster.jobs.expiration import shown_expiration_delay
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
-from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo, WorkflowPage
+from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
 from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState
 from ojster.workflows.plan_values import read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.wait import WaitingFor
-from ojster.workflows.waiting import find_waits, waits_for
 
-DEFAULT_PAGE: Final = 50
 MAX_WORKFLOW_ERRORS: Final = 100
 """Maximum number of failed steps listed in a workflow's error."""
 
@@ -45,21 +43,6 @@ class WorkflowRequest(msgspec.Struct, frozen=True):
     id: str
     steps: bool = True
     tenant: str | None = None
-
-
-class WorkflowFilter(msgspec.Struct, frozen=True):
-    """A filter and page of workflows, newest first. ``None`` matches all. ``before`` is a ``seq``, exclusive."""
-
-    state: str | None = None
-    type: str | None = None
-    name: str | None = None
-    before: int | None = None
-    limit: int = DEFAULT_PAGE
-    offset: int = 0
-    tenant: str | None = None
-    definition: str | None = None
-    target: str | None = None
-    waiting_for: WaitingFor | None = None
 
 
 class WorkflowCounts(msgspec.Struct, frozen=True):
@@ -91,7 +74,7 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
     """Return each workflow, or ``None`` if it does not exist or belongs to another tenant."""
     found: list[WorkflowInfo | None] = []
     for request in requests:
-        rows = _rows(tx, "id = :id", {"id": request.id}) if is_workflow_id(request.id) else []
+        rows = workflow_rows(tx, "id = :id", {"id": request.id}) if is_workflow_id(request.id) else []
         if not rows or request.tenant not in (None, Workflow(*rows[0]).tenant):
             found.append(None)
             continue
@@ -100,38 +83,8 @@ def show_workflows(tx: Transaction, requests: Sequence[WorkflowRequest]) -> list
     return found
 
 
-def list_workflows(tx: Transaction, filters: Sequence[WorkflowFilter]) -> list[WorkflowPage]:
-    """Return a page of workflows for each filter, without their steps."""
-    return [_page(tx, chosen) for chosen in filters]
-
-
-def _page(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
-    conditions = ["TRUE"]
-    parameters: dict[str, Any] = {}
-    if chosen.tenant:
-        conditions.append("tenant <> ''")  # uses the partial index of workflows with a tenant
-    for name in ("state", "type", "name", "tenant", "definition", "target"):
-        if (value := getattr(chosen, name)) is not None:
-            conditions.append(f"{name} = :{name}")
-            parameters[name] = value
-    if chosen.waiting_for is not None:
-        conditions.append(waits_for(chosen.waiting_for))
-    where = " AND ".join(conditions)
-    ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
-    if chosen.before is not None:
-        where += " AND seq < :before"
-        parameters["before"] = chosen.before
-    parameters |= {"limit": chosen.limit + 1, "offset": chosen.offset}
-    rows = _rows(tx, f"{where} ORDER BY seq DESC LIMIT :limit OFFSET :offset", parameters)
-    workflows = [Workflow(*row) for row in rows]
-    more = len(workflows) > chosen.limit
-    workflows = workflows[: chosen.limit]
-    waits = find_waits(tx, [one.seq for one in workflows if one.finished_at is None])
-    shown = [summary_of(one, waits.get(one.seq, ())) for one in workflows]
-    return WorkflowPage(shown, total, workflows[-1].seq if more else None)
-
-
-def _rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+def workflow_rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of the workflows for which a condition holds."""
     return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE state <> 'forgotten' AND {where}", parameters)
 
 
