@@ -57,6 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         default.
     largest_job:
         Maximum size of a job as JSON; 1 MiB by default.
+    largest_workflow:
+        Maximum size of the jobs of a workflow in which references were replaced by values, all together; 256 MiB by
+        default.
     largest_batch:
         Maximum number of jobs in one request; 1,000 by default.
     most_generations:
@@ -93,6 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_timeout: Seconds | None = timedelta(minutes=30)
     heartbeat_timeout: Seconds = timedelta(seconds=30)
     largest_job: int = 1_048_576
+    largest_workflow: int = 268_435_456
     largest_batch: int = 1_000
     most_generations: int = 100
     most_losses: int = 10

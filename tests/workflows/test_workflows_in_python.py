@@ -86,8 +86,8 @@ async def app(url: str) -> AsyncIterator[App]:
     @app.job("give.up")
     async def give_up(context: JobContext) -> None:
         run = await app.afind_workflow(context.workflow_id or "")
-        await run.cancel(stop_active=True)
         try:
+            await run.cancel(stop_active=True)
             await asyncio.sleep(30)
         finally:
             cleaned.set()

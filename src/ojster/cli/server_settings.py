@@ -15,6 +15,14 @@ from ojster.settings import Settings
 _OPTIONS: Final = (
     click.option("--max-job-bytes", "largest_job", type=click.IntRange(1024), default=1_048_576, show_default=True),
     click.option(
+        "--max-workflow-bytes",
+        "largest_workflow",
+        type=click.IntRange(1024),
+        default=268_435_456,
+        show_default=True,
+        help="Maximum size of the jobs of a workflow in which references were replaced, all together.",
+    ),
+    click.option(
         "--default-lease",
         type=LimitedDuration(),
         default="PT30M",

@@ -26,7 +26,7 @@ from ojster.jobs.new_job import NewJob, read_job
 from ojster.storage.transaction import Later, Transaction, TryAgain
 from ojster.workflows.conditions import InvalidCondition, evaluate
 from ojster.workflows.graph import Graph, Workflow, WorkflowState
-from ojster.workflows.maps import plant_elements
+from ojster.workflows.maps import begin_map, go_on_with_map
 from ojster.workflows.node import (
     ENDED,
     TWO_PART,
@@ -83,6 +83,8 @@ class Advance:
         self._jobs: dict[int, Job] = {}
         """Ended jobs, by node id."""
         self._admitted: list[tuple[Node, NewJob]] = []
+        self.resolved = 0
+        """The bytes of jobs with resolved references in this transaction."""
 
     def go(self) -> None:
         """Propagate changes until nothing changes, and write them.
@@ -158,7 +160,7 @@ class Advance:
             self._tell(node, container)
             if not container.unfinished and container.state == NodeState.STARTED:
                 closing.append(container)
-        self._close(closing)
+        self.close(closing)
 
     def _decide(self, node: Node) -> None:
         container = self.graph.parent_of(node)
@@ -172,7 +174,7 @@ class Advance:
             case Decision.CANCEL:
                 self.end(node, NodeState.CANCELLED, error=_UPSTREAM)
 
-    def _close(self, containers: Sequence[Node]) -> None:
+    def close(self, containers: Sequence[Node]) -> None:
         """End containers that have no unfinished children."""
         children = self.graph.children_of([one for one in containers if one.kind in TWO_PART])
         for container in containers:
@@ -323,11 +325,13 @@ class Advance:
                 return
             case Kind.MAP if not node.total:
                 self._expand(node, spec, values)
+            case Kind.MAP:
+                go_on_with_map(self.tx, node)
         change_node(node, NodeState.STARTED)
         node.started_at = self.tx.now
         self._note_compensation(node)
         if not node.unfinished:
-            self._close([node])
+            self.close([node])
             return
         for child in self.graph.first_children(node):
             if child.state == NodeState.WAITING:
@@ -348,7 +352,23 @@ class Advance:
         if spec.has_references:
             members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self._finder(node)))
         tenant = self.graph.workflow_of(node).tenant
-        return read_job(members, self.tx.now, largest=self.tx.settings.largest_job, tenant=tenant)
+        job = read_job(members, self.tx.now, largest=self.tx.settings.largest_job, tenant=tenant)
+        if spec.has_references:
+            self._charge(self.graph.workflow_of(node), len(job.envelope))
+        return job
+
+    def _charge(self, workflow: Workflow, size: int) -> None:
+        """Count the bytes of a job with resolved references: a reference of a few bytes may stand for megabytes."""
+        most = self.tx.settings.largest_workflow
+        if workflow.resolved_bytes + size > most:
+            raise PayloadTooLarge(
+                f"The references of the workflow {workflow.id} have been replaced by {workflow.resolved_bytes} bytes; "
+                f"at most {most} are allowed. Pass large values as files.",
+                limit=most,
+            )
+        workflow.resolved_bytes += size
+        self.resolved += size
+        self.graph.change(workflow)
 
     def _finder(self, node: Node) -> Callable[[bytes], bytes]:
         """Return the function that resolves the lookups of a node."""
@@ -365,8 +385,7 @@ class Advance:
             raise PayloadTooLarge(
                 f"The map has {len(elements)} elements; at most {MAX_MAP_ELEMENTS} are allowed. Split the array."
             )
-        plant_elements(self.graph, node, spec, elements)
-        node.total = node.unfinished = len(elements)
+        begin_map(self.graph, node, spec, elements)
 
     def _enqueue(self) -> None:
         """Enqueue the jobs of nodes, all at once."""

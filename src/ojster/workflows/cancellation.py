@@ -22,6 +22,7 @@ from ojster.workflows.graph import (
     WorkflowState,
     live_nodes,
 )
+from ojster.workflows.maps import park_map
 from ojster.workflows.node import Kind, Node, NodeState
 from ojster.workflows.states import change_workflow
 from ojster.workflows.steps import StepAddress, find_step, is_over, steer, wrong_state
@@ -138,6 +139,8 @@ def abort(
             if node is target or node.kind != Kind.SAGA:
                 node.verdict = (verdict if node is target else inner).value
                 graph.touch(node)
+            if node.kind == Kind.MAP and park_map(run.tx, node) and not node.unfinished:
+                run.close([node])
             waiting += [child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position]
     _cancel_jobs(run, working, active_too=active_too)
 

@@ -84,6 +84,8 @@ class Workflow(msgspec.Struct, gc=False):
     kept_until: int | None = None
     created_by: str | None = None
     cancelled_by: str | None = None
+    resolved_bytes: int = 0
+    """The size of its jobs with resolved references, which is limited (``Settings.largest_workflow``)."""
 
     @property
     def root(self) -> int:
@@ -119,6 +121,7 @@ _CHANGING: Final[dict[str, ColumnType]] = {
     "next_attempt": "text",
     "kept_until": "bigint",
     "cancelled_by": "text",
+    "resolved_bytes": "bigint",
 }
 """Columns that change in an existing workflow."""
 
@@ -400,6 +403,7 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
             ("node_edges", "source"),
             ("node_edges", "target"),
             ("node_reviews", "node"),
+            ("map_elements", "node"),
             ("nodes", "id"),
         ):
             tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))

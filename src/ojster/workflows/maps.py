@@ -1,30 +1,91 @@
-"""The elements of maps: one group of nodes for each element of an array."""
+"""The elements of maps: one group of nodes for each element of an array.
+
+A large map is expanded in steps, so that no transaction takes long: elements whose nodes do not exist yet are stored
+(``map_elements``), and ``ojster.workflows.expansion`` goes on with them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
 from ojster.collections.contents import promise
+from ojster.core.errors import PayloadTooLarge
 from ojster.core.references import INDEX
+from ojster.storage.transaction import ColumnType, Transaction
 from ojster.workflows.graph import Graph
-from ojster.workflows.node import Node
+from ojster.workflows.node import MAX_NODES, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
-from ojster.workflows.plan_values import Spec
+from ojster.workflows.plan_values import Plan, Spec
 from ojster.workflows.planner import Planner
 
+NODES_AT_ONCE: Final = 200
+"""Number of nodes after which a transaction creates no more elements of a map."""
 
-def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw]) -> None:
-    """Create the children of a map, one group of nodes for each element."""
+ELEMENTS_AT_ONCE: Final = 16
+"""Number of elements that are created at once if their jobs may be large."""
+
+_SMALL_PARAMS: Final = 4_096
+"""Size of a workflow's parameters, in bytes, up to which jobs with references to them are not large."""
+
+_COLUMNS: Final[dict[str, ColumnType]] = {
+    "node": "bigint",
+    "start": "bigint",
+    "number": "bigint",
+    "elements": "bytea",
+}
+
+
+def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw]) -> None:
+    """Create the first children of a map, and store the elements for which there are none yet.
+
+    Raises
+    ------
+    PayloadTooLarge
+        The workflow would have too many nodes.
+    """
+    node.total = node.unfinished = len(elements)
+    if not elements:
+        return
+    workflow = graph.workflow_of(node)
+    nodes_of_one = len(_plan(graph, node, spec, elements[:1], 0)[0].nodes)
+    if (nodes := workflow.nodes + nodes_of_one * len(elements)) > MAX_NODES:
+        raise PayloadTooLarge(f"The workflow would have {nodes} nodes; at most {MAX_NODES} are allowed.")
+    may_be_large = bool(spec.names) or len(workflow.params) > _SMALL_PARAMS
+    unit_size = max(1, ELEMENTS_AT_ONCE // nodes_of_one)
+    now = unit_size if may_be_large else max(1, NODES_AT_ONCE // nodes_of_one)
+    plant_elements(graph, node, spec, elements[:now], 0)
+    rows = []
+    for start in range(now, len(elements), unit_size):
+        unit = elements[start : start + unit_size]
+        rows.append((node.id, start, len(unit), msgspec.json.encode(unit)))
+    if rows:
+        graph.tx.insert_rows("map_elements", _COLUMNS, rows)
+        graph.tx.expect(graph.tx.now)
+
+
+def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Node]:
+    """Create the children of a map for the elements from ``start`` on; return them."""
+    workflow = graph.workflow_of(node)
+    planted: list[Node] = []
+    for plan in _plan(graph, node, spec, elements, start):
+        add_defaults(graph.tx, plan, workflow.tenant)
+        planted += graph.plant(plan, workflow)
+        promise(graph.tx, workflow.seq, plan.promises)
+    return [one for one in planted if one.parent == node.id]
+
+
+def _plan(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Plan]:
     assert spec.template is not UNSET
     tx, workflow, place = graph.tx, graph.workflow_of(node), graph.place_of(node)
     source = None if node.source is None else node.source - workflow.root
     stand_in = msgspec.structs.replace(node, id=node.number, source=source, total=0)
-    plans = []
+    plans: list[Plan] = []
     first = workflow.nodes
-    for index, element in enumerate(elements):
+    for index, element in enumerate(elements, start):
         planner = Planner(
             tx.now,
             tx.settings.largest_job,
@@ -37,9 +98,28 @@ def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgs
         )
         stand_in.total = index
         planner.more([spec.template], stand_in, "$.do", place, spec.inherited)
-        add_defaults(tx, planner.plan, workflow.tenant)
         plans.append(planner.plan)
         first += len(planner.plan.nodes)
-    for plan in plans:
-        graph.plant(plan, workflow)
-        promise(tx, workflow.seq, plan.promises)
+    return plans
+
+
+def park_map(tx: Transaction, node: Node) -> bool:
+    """Create no more children of a map that is stopped; return whether any were missing."""
+    ((missing,),) = tx.execute("SELECT sum(number) FROM map_elements WHERE node = :node", {"node": node.id})
+    if not missing:
+        return False
+    tx.execute("UPDATE map_elements SET parked = 1 WHERE node = :node", {"node": node.id})
+    node.unfinished -= int(missing)
+    return True
+
+
+def go_on_with_map(tx: Transaction, node: Node) -> None:
+    """Let a map that runs again create the children that it has not created before."""
+    if node.kind == Kind.MAP:
+        tx.execute("UPDATE map_elements SET parked = 0 WHERE node = :node", {"node": node.id})
+        tx.expect(tx.now)
+
+
+def forget_elements(tx: Transaction, maps: Sequence[int]) -> None:
+    """Forget the elements of maps that begin from the start."""
+    tx.execute_many("DELETE FROM map_elements WHERE node = ?", [(id,) for id in maps])

@@ -16,6 +16,7 @@ from ojster.workflows.graph import (
     Workflow,
     WorkflowState,
 )
+from ojster.workflows.maps import forget_elements, go_on_with_map
 from ojster.workflows.node import (
     SUCCESSFUL,
     TWO_PART,
@@ -54,6 +55,7 @@ def _retry(run: Advance, workflow: Workflow) -> None:
     nodes = run.graph.load_whole(workflow)
     reset = _Reset(nodes)
     reset.root()
+    forget_elements(run.tx, reset.emptied)
     _recount(run.graph, workflow, run.graph.drop(reset.dropped, nodes))
     _reopen(workflow)
     emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
@@ -78,8 +80,11 @@ def _retry_step(run: Advance, workflow: Workflow, path: str) -> None:
     if _is_handled(graph, step, opened):
         message = f"What follows the failure of the step {path!r:.200} has begun. Retry the workflow when it ends."
         raise wrong_state(workflow, message)
+    forget_elements(run.tx, reset.emptied)
     nodes = graph.drop(reset.dropped, nodes)
     _recount(graph, workflow, nodes)
+    for container in opened:
+        go_on_with_map(run.tx, container)
     emit(run.tx, "workflow.step_retried", workflow, step_id=step.name or str(step.position))
     if is_finished:
         _reopen(workflow)
@@ -125,6 +130,7 @@ def _check_retry(run: Advance, workflow: Workflow) -> None:
 def _reopen(workflow: Workflow) -> None:
     """Forget that a workflow has finished."""
     workflow.retries += 1
+    workflow.resolved_bytes = 0
     workflow.finished_at = workflow.cancelled_at = workflow.error = workflow.kept_until = None
 
 
@@ -135,6 +141,8 @@ class _Reset:
         self._children: dict[int, list[Node]] = defaultdict(list)
         self.dropped: list[Node] = []
         """Children of map nodes to delete, because the maps will create them again."""
+        self.emptied: list[int] = []
+        """The ids of these maps."""
         for node in nodes:
             if node.parent is None:
                 self._root = node
@@ -206,6 +214,7 @@ class _Reset:
         self._clear(node)
         if node.kind == Kind.MAP:
             self._drop(node)
+            self.emptied.append(node.id)
             node.total = 0
             return
         for child in self._children[node.id]:

@@ -1,0 +1,73 @@
+"""Due work: the next elements of large maps, a few in each transaction, so that nobody else waits long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ojster.core.durations import MILLISECOND
+from ojster.core.errors import OjsterError
+from ojster.core.job import NODE_BITS
+from ojster.storage.transaction import Transaction
+from ojster.workflows.advance import Advance
+from ojster.workflows.cancellation import abort
+from ojster.workflows.graph import WORKFLOW_COLUMNS, Graph, Workflow
+from ojster.workflows.maps import NODES_AT_ONCE, park_map, plant_elements
+from ojster.workflows.node import Node, NodeState
+
+BYTES_AT_ONCE: Final = 4 << 20
+"""Size of jobs with resolved references after which a transaction creates no more elements, in bytes."""
+
+LOCKED_RETRY_DELAY: Final = 100 * MILLISECOND
+"""Delay before the next try, in microseconds, if another transaction has locked the workflow."""
+
+_elements_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
+    """Create more children of one map, each map in its turn; return when to go on, and whether that is now."""
+    rows = tx.execute("SELECT node FROM map_elements WHERE parked = 0 ORDER BY start, node LIMIT 1")
+    if not rows:
+        return None, False
+    id: int = rows[0][0]
+    seq = id >> NODE_BITS
+    found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
+    if not found:
+        return tx.now + LOCKED_RETRY_DELAY, False
+    graph = Graph(tx)
+    graph.workflows[seq] = Workflow(*found[0])
+    graph.load([id])
+    node = graph.nodes[id]
+    if node.state != NodeState.STARTED or node.verdict is not None:
+        park_map(tx, node)  # it goes on when it starts again
+    else:
+        _expand(Advance(graph), node)
+    ((is_left,),) = tx.execute("SELECT EXISTS (SELECT 1 FROM map_elements WHERE parked = 0)")
+    return (tx.now, True) if is_left else (None, False)
+
+
+def _expand(run: Advance, node: Node) -> None:
+    tx, graph = run.tx, run.graph
+    graph.load_specs([node])
+    workflow = graph.workflow_of(node)
+    first = workflow.nodes
+    while workflow.nodes - first < NODES_AT_ONCE and run.resolved < BYTES_AT_ONCE and not node.has_ended:
+        units = tx.execute(
+            "SELECT start, elements FROM map_elements WHERE node = :node AND parked = 0 ORDER BY start LIMIT 1",
+            {"node": node.id},
+        )
+        if not units:
+            break
+        ((start, elements),) = units
+        try:
+            children = plant_elements(graph, node, graph.specs[node.id], _elements_of(elements), start)
+        except OjsterError as refusal:
+            error = {"code": refusal.code, "type": refusal.code, "message": refusal.message}
+            abort(run, workflow, node, NodeState.FAILED, error)
+            run.go()
+            return
+        tx.execute("DELETE FROM map_elements WHERE node = :node AND start = :start", {"node": node.id, "start": start})
+        graph.touch(node)
+        run.decide(children)
+        run.go()

@@ -1,0 +1,174 @@
+"""Large maps: they are expanded in steps, and what references stand for is counted."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+
+from ojster.core.errors import PayloadTooLarge
+from ojster.core.settings import Settings
+from ojster.workflows import expansion, maps
+from tests.conftest import Bench
+from tests.workflows.bench import WorkflowBench, chain, group, job, ref
+
+pytestmark = pytest.mark.anyio
+
+
+def each(elements: list[Any], *args: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "map", "id": "each", "over": elements, "do": job("work", *(args or (ref("item"),))), **more}
+
+
+async def expand(flow: Bench) -> int:
+    """Expand all maps; return the number of transactions."""
+    rounds = 0
+    while (due := await flow.run_due()) is not None and due <= flow.clock.now:
+        rounds += 1
+    return rounds + 1
+
+
+async def work_off(flow: WorkflowBench) -> int:
+    """Run all jobs that there are; return how many."""
+    done = 0
+    while jobs := await flow.fetch(count=200):
+        for one in jobs:
+            await flow.ack(one, msgspec.json.encode(one.args[0] if one.args else None))
+        done += len(jobs)
+    return done
+
+
+async def number_of_nodes(flow: WorkflowBench) -> int:
+    def count(tx: Any, requests: Any) -> list[int]:
+        return [tx.execute("SELECT count(*) FROM nodes")[0][0] for _ in requests]
+
+    return await flow.engine.database.read(count, None)
+
+
+async def test_a_large_map_is_expanded_in_steps_and_gives_all_results_in_order(flow: WorkflowBench) -> None:
+    elements = list(range(700))
+    await flow.create(chain(each(elements), job("sum", ref("steps.each.result"))))
+    sizes = [await number_of_nodes(flow)]
+    while (due := await flow.run_due()) is not None and due <= flow.clock.now:
+        sizes.append(await number_of_nodes(flow))
+    sizes.append(await number_of_nodes(flow))
+    grown = [after - before for before, after in pairwise(sizes)]
+    assert sizes[0] <= maps.NODES_AT_ONCE + 10
+    assert len(grown) >= 3
+    assert max(grown) <= maps.NODES_AT_ONCE + maps.ELEMENTS_AT_ONCE
+    assert await work_off(flow) == 701
+    info = await flow.look()
+    assert info.state == "completed"
+    (total,) = [step for step in info.walk() if step.path == "1"]
+    assert msgspec.json.decode(msgspec.json.encode(total.result)) == {str(number): number for number in elements}
+
+
+async def test_a_map_ends_only_after_its_last_element(flow: WorkflowBench) -> None:
+    await flow.create(chain(each(list(range(600))), job("after")))
+    assert await work_off(flow) == 200
+    assert (await flow.step("each")).state == "active"
+    await expand(flow)
+    assert await work_off(flow) == 401
+    assert await flow.state() == "completed"
+
+
+async def test_maps_take_turns(flow: WorkflowBench) -> None:
+    steps = [each(list(range(1_600))) | {"id": name} for name in ("left", "right")]
+    await flow.create(group(*steps))
+    before = await number_of_nodes(flow)
+    await flow.run_due()
+    await flow.run_due()
+    states = await flow.states()
+    assert await number_of_nodes(flow) > before + maps.NODES_AT_ONCE
+    assert all(f"{name}.300" in states for name in ("left", "right"))
+
+
+@pytest.mark.parametrize("ended_before", [False, True])
+async def test_a_cancelled_map_creates_no_more_elements_and_a_retry_creates_them(
+    flow: WorkflowBench, ended_before: bool
+) -> None:
+    await flow.create(chain(each(list(range(600))), job("after")))
+    if ended_before:
+        assert await work_off(flow) == 200
+    await flow.engine.workflows.cancel(flow.id)
+    await expand(flow)
+    info = await flow.look()
+    assert (info.state, info.completed_at is not None) == ("cancelled", True)
+    assert await number_of_nodes(flow) < 210
+    assert await work_off(flow) == 0
+    await flow.engine.workflows.retry(flow.id)
+    await expand(flow)
+    assert await work_off(flow) == (401 if ended_before else 601)
+    assert await flow.state() == "completed"
+
+
+async def test_a_map_that_is_retried_after_a_failure_begins_where_it_was(flow: WorkflowBench) -> None:
+    await flow.create(chain(each(list(range(600)))))
+    first = await flow.fetch_one()
+    await flow.give_up(first)
+    await work_off(flow)
+    await expand(flow)
+    await work_off(flow)
+    assert await flow.state() == "failed"
+    await flow.engine.workflows.retry(flow.id)
+    await expand(flow)
+    assert await work_off(flow) == 1
+    assert await flow.state() == "completed"
+
+
+async def test_a_held_workflow_expands_and_starts_nothing(flow: WorkflowBench) -> None:
+    await flow.create(chain(each(list(range(600)))))
+    await flow.engine.workflows.hold(flow.id)
+    await expand(flow)
+    assert await flow.fetch(count=1_000) == []
+    await flow.engine.workflows.release(flow.id)
+    assert await work_off(flow) == 600
+    assert await flow.state() == "completed"
+
+
+async def test_an_element_that_cannot_be_planned_fails_the_map(flow: WorkflowBench) -> None:
+    await flow.create(chain(each(list(range(600))), job("after"), on_error=job("mend")))
+    refusal = PayloadTooLarge("too large")
+    with mock.patch.object(expansion, "plant_elements", side_effect=refusal):
+        await expand(flow)
+    await work_off(flow)
+    info = await flow.look()
+    assert info.state == "failed"
+    assert (await flow.step("on_error")).state == "completed"
+
+
+async def test_a_map_beyond_the_number_of_nodes_is_refused_as_a_whole(flow: WorkflowBench) -> None:
+    with mock.patch.object(maps, "MAX_NODES", 300):
+        await flow.create(chain(each(list(range(600)))))
+    step = await flow.step("each")
+    assert step.state == "failed"
+    assert await number_of_nodes(flow) < 10
+
+
+class TestBytes:
+    """What references stand for."""
+
+    @pytest.fixture
+    def engine_settings(self) -> Settings:
+        return Settings(largest_workflow=3_000_000)
+
+    async def test_jobs_with_a_large_parameter_are_created_a_few_at_a_time(self, flow: WorkflowBench) -> None:
+        params = {"big": "x" * 60_000}
+        await flow.create(chain(each(list(range(40)), ref("params.big"))) | {"params": params})
+        assert len(await flow.fetch(count=100)) == maps.ELEMENTS_AT_ONCE
+        await expand(flow)
+        assert len(await flow.fetch(count=100)) == 40 - maps.ELEMENTS_AT_ONCE
+
+    async def test_a_workflow_whose_references_stand_for_too_much_fails_with_the_reason(
+        self, flow: WorkflowBench
+    ) -> None:
+        params = {"big": "x" * 60_000}
+        await flow.create(chain(each(list(range(16_000)), ref("params.big"))) | {"params": params})
+        await expand(flow)
+        await work_off(flow)
+        info = await flow.look()
+        assert info.state == "failed"
+        failed = [step for step in info.walk() if step.state == "failed" and step.path.startswith("each.")]
+        assert b"at most 3000000 are allowed" in msgspec.json.encode(failed[0].error)
