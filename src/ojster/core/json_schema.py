@@ -6,13 +6,21 @@ The validator is jsonschema-rs, an extra: ``pip install ojster[schemas]``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from ojster.core.errors import InvalidRequest, Unsupported
+from ojster.core.schema_cost import MAX_COST, SchemaCost, TooComplex
 
 MAX_REPORTED_VIOLATIONS: Final = 20
 """Maximum number of violations of a schema that are reported."""
+
+MAX_COST_OF_A_LIST: Final = 5_000
+"""Maximum cost of a validation whose violations are all listed; beyond it, the first is reported."""
+
+_TOO_LARGE: Final = "args: too large for this schema: the validation would take too long"
 
 _VERSION: Final = re.compile(r"(0|[1-9][0-9]{0,8})(?:\.(0|[1-9][0-9]{0,8}))?(?:\.(0|[1-9][0-9]{0,8}))?")
 
@@ -45,7 +53,7 @@ def compile_schema(schema: Any) -> Check:
     Raises
     ------
     InvalidRequest
-        It is not a JSON Schema.
+        It is not a JSON Schema, or too complex (``ojster.core.schema_cost``).
     Unsupported
         The extra ``ojster[schemas]`` is not installed.
     """
@@ -55,6 +63,10 @@ def compile_schema(schema: Any) -> Check:
         raise Unsupported("This server cannot validate schemas: install ojster[schemas].") from None
     if not isinstance(schema, dict | bool):
         raise InvalidRequest("A schema must be a JSON object.", field="schema")
+    try:
+        cost = SchemaCost(schema)
+    except TooComplex as error:
+        raise InvalidRequest(f"The schema is refused: {error}.", field="schema") from None
     named = isinstance(schema, dict) and "$schema" in schema
     makers: list[Any] = [jsonschema_rs.validator_for]
     if not named:
@@ -66,18 +78,33 @@ def compile_schema(schema: Any) -> Check:
         except (ValueError, TypeError) as error:
             problem = problem or str(error).split("\n\n")[0]
         else:
-            return lambda args: _violations(validator.iter_errors(args))
+            return partial(_violations, validator, cost)
     raise InvalidRequest(f"'schema' is not a JSON Schema: {problem[:500]}", field="schema")
 
 
-def _violations(errors: Iterator[Any]) -> list[str]:
-    found = []
-    for error in errors:
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
-        found.append(f"args{path}: {error.message}"[:500])
-        if len(found) == MAX_REPORTED_VIOLATIONS:
-            break
-    return found
+def _violations(validator: Any, cost: SchemaCost, args: Any) -> list[str]:
+    price = cost.of(args)
+    if price > MAX_COST:
+        return [_TOO_LARGE]
+    if validator.is_valid(args):  # a hundred times faster than to list errors
+        return []
+    if price > MAX_COST_OF_A_LIST:
+        return [_shown(_first_error(validator, args))]
+    return [_shown(error) for error in islice(validator.iter_errors(args), MAX_REPORTED_VIOLATIONS)]
+
+
+def _first_error(validator: Any, args: Any) -> Any:
+    """Return the first violation in arguments that are not valid."""
+    try:
+        validator.validate(args)
+    except ValueError as error:
+        return error
+    raise AssertionError("valid arguments have no violation")
+
+
+def _shown(error: Any) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+    return f"args{path}: {error.message}"[:500]
 
 
 def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
