@@ -6,6 +6,8 @@ Spec: ojs-webhooks
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import hashlib
 import socket
 import threading
@@ -21,9 +23,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ojster.core.errors import InvalidRequest
-from ojster.events import webhook_sender
+from ojster.core.job import Job
+from ojster.events import webhook_sender, webhook_worker
 from ojster.events.subscription import Subscription
-from ojster.events.webhook_sender import Refused, WebhookSender, WebhookWorker, sign
+from ojster.events.webhook_sender import EndpointResponse, Refused, WebhookSender, is_public, sign
+from ojster.events.webhook_worker import WebhookWorker
 from ojster.events.webhooks import QUEUE
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
@@ -93,6 +97,10 @@ async def deliver(bench: Bench, application: Application) -> int:
     for job in jobs:
         await application.deliverer.deliver(job)
     return len(jobs)
+
+
+async def deliveries(bench: Bench) -> list[Job]:
+    return (await bench.engine.jobs.select(JobFilter(queue=QUEUE), Page(200))).jobs
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
@@ -333,6 +341,161 @@ async def test_the_next_address_is_tried_if_one_cannot_be_reached(
     await sender.close()
 
 
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1::1", True),
+        ("127.0.0.1", False),
+        ("100.64.0.1", False),
+        ("224.0.0.1", False),
+        ("255.255.255.255", False),
+        ("::1", False),
+        ("::7f00:1", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:93.184.216.34", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b:1::a00:1", False),
+        ("2002:7f00:1::", False),
+        ("2001:0:4136:e378:8000:63bf:80ff:fffe", False),
+        ("fe80::1", False),
+        ("fec0::1", False),
+        ("fd00::1", False),
+        ("ff02::1", False),
+    ],
+)
+def test_addresses_that_stand_for_others_are_not_public(address: str, expected: bool) -> None:
+    assert is_public(address) is expected
+
+
+async def test_hosts_at_one_address_share_no_connection(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate that protects a connection names one host."""
+    port = int(endpoint.url.rsplit(":", 1)[1].split("/")[0])
+    connections: dict[str, set[int]] = {}
+
+    async def lookup(host: str, port: int) -> list[Any]:
+        return [(0, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    async def answer(request: Request) -> Response:
+        assert request.client is not None
+        connections.setdefault(request.headers["host"].split(":")[0], set()).add(request.client.port)
+        return Response("thanks")
+
+    monkeypatch.setattr(webhook_sender, "_look_up", lookup)
+    monkeypatch.setattr(endpoint, "answer", answer)
+    monkeypatch.setattr(webhook_sender, "MAX_HOSTS", 2)
+    app = Starlette(routes=[Route("/", answer, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    sender = WebhookSender(trusting=True)
+    for host in ("one.example", "two.example", "one.example", "two.example", "three.example"):
+        await sender.send(Subscription("s", f"http://{host}:{port}/", ("*",), "secret", 0), {"type": "t"}, "d")
+    assert len(sender._clients) == 2
+    await sender.close()
+    server.should_exit = True
+    await serving
+    assert sorted(connections) == ["one.example", "three.example", "two.example"]
+    assert len(set.union(*connections.values())) == sum(map(len, connections.values())) == 3
+
+
+class Drip:
+    """A raw server whose answer never ends."""
+
+    def __init__(self, head: bytes, piece: bytes, pause: float) -> None:
+        self.head, self.piece, self.pause = head, piece, pause
+        self.sent = 0
+        self.request = b""
+        self.ended = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.request = await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.head)
+        with contextlib.suppress(ConnectionError):
+            while not writer.is_closing() and self.sent < 50_000_000:
+                writer.write(self.piece)
+                self.sent += len(self.piece)
+                await writer.drain()
+                await asyncio.sleep(self.pause)
+        writer.transport.abort()
+        self.ended.set()
+
+
+async def send_to(drip: Drip) -> Any:
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sender = WebhookSender(trusting=True)
+    there = Subscription("s", f"http://127.0.0.1:{port}/", ("*",), "secret", 0)
+    try:
+        return await sender.send(there, {"type": "t"}, "d")
+    finally:
+        await sender.close()
+        server.close()
+        await drip.ended.wait()
+        await asyncio.sleep(0.01)  # for the transport to close
+
+
+async def test_an_answer_is_read_to_64_kib_and_never_decompressed() -> None:
+    bomb = gzip.compress(b"0" * 10_000_000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 99999999\r\n\r\n" + bomb
+    drip = Drip(head, b"y" * 65_536, 0)
+    answered = await send_to(drip)
+    assert answered.succeeded
+    assert len(answered.body) == webhook_sender.MAX_RESPONSE_CHARACTERS
+    assert "000000" not in answered.body
+    assert drip.sent < 20_000_000  # what fits into the buffers of the system
+    assert b"accept-encoding: identity" in drip.request.lower()
+
+
+async def test_a_whole_call_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that sends a byte now and then keeps every timeout of a single read."""
+    monkeypatch.setattr(webhook_sender, "TIMEOUT", 0.5)
+    drip = Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n", b"y", 0.02)
+    with pytest.raises(TimeoutError):
+        await send_to(drip)
+
+
+async def test_a_slow_receiver_does_not_make_others_wait(
+    http: Http, bench: Bench, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = asyncio.Event(), asyncio.Event()
+    under_way = most = 0
+
+    async def send(subscription: Subscription, event: dict[str, Any], id: str) -> EndpointResponse:
+        nonlocal under_way, most
+        if subscription.url.endswith("/quick"):
+            quick.set()
+        else:
+            under_way += 1
+            most = max(most, under_way)
+            await slow.wait()
+            under_way -= 1
+        return EndpointResponse(200, 0.0, "")
+
+    await subscribe(http, endpoint, "job.enqueued")
+    for _ in range(30):
+        await http.push()
+    response = await http("POST", SUBSCRIPTIONS, {"url": endpoint.url + "/quick", "events": ["job.enqueued"]})
+    assert response.status_code == 201
+    await http.push()
+    sender = WebhookSender(trusting=True)
+    monkeypatch.setattr(sender, "send", send)
+    monkeypatch.setattr(webhook_worker, "MAX_CONCURRENT_DELIVERIES", webhook_worker.SLOTS + 1)
+    deliverer = WebhookWorker(bench.engine, sender)
+    deliverer.start()
+    async with asyncio.timeout(20):
+        await quick.wait()
+        assert most == webhook_worker.SLOTS
+        slow.set()
+        while {job.state for job in await deliveries(bench)} != {"completed"}:
+            await bench.run_due(1)
+            await asyncio.sleep(0.01)
+        await deliverer.stop()
+    assert len(await deliveries(bench)) == 32
+
+
 async def test_a_hanging_lookup_blocks_nothing(http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging, asked = threading.Event(), threading.Event()
 
@@ -342,7 +505,7 @@ async def test_a_hanging_lookup_blocks_nothing(http: Http, bench: Bench, monkeyp
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    monkeypatch.setattr(webhook_sender, "GRACE", 0.01)
+    monkeypatch.setattr(webhook_worker, "GRACE", 0.01)
     try:
         body = {"url": "http://some.where/", "events": ["job.enqueued"]}
         assert (await http("POST", SUBSCRIPTIONS, body)).status_code == 201

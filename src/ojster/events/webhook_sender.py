@@ -1,6 +1,4 @@
-"""Webhook sender: a worker inside the server that signs and sends events, and checks the target addresses.
-
-It also sends the notifications of jobs, by webhook or e-mail.
+"""Calls to webhook endpoints: signed, to checked addresses, and bounded in time and size whatever an endpoint does.
 
 Spec: ojs-webhooks 5.3, 7, 8
 """
@@ -13,7 +11,6 @@ import hashlib
 import hmac
 import ipaddress
 import logging
-import smtplib
 import socket
 import threading
 import time
@@ -24,40 +21,33 @@ import httpx
 import msgspec
 
 from ojster.core.durations import SECOND
-from ojster.core.errors import InvalidRequest, OjsterError
-from ojster.core.ids import new_id
-from ojster.core.job import Job
-from ojster.core.tenant import called
-from ojster.events import mail, notifications, webhooks
-from ojster.events.channel import Channel, Message
-from ojster.events.mail import Smtp
+from ojster.core.errors import InvalidRequest
 from ojster.events.subscription import Subscription
-from ojster.jobs.claim_policy import Claim
-from ojster.jobs.failure import Failure
-from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-from ojster.service import Service
 from ojster.version import __version__
 
 log = logging.getLogger(__name__)
 
-MAX_CONCURRENT_DELIVERIES: Final = 20
-"""Maximum number of concurrent deliveries."""
-
 TIMEOUT: Final = 30.0
-"""Timeout of each phase (connect, write, read) of a call to an endpoint, in seconds. Spec: ojs-webhooks 7.3"""
+"""Timeout of a whole call to an endpoint, with its redirects, in seconds. Spec: ojs-webhooks 7.3"""
 
 MAX_REDIRECTS: Final = 3
+MAX_RESPONSE_BYTES: Final = 65_536
+"""Number of bytes of a response that are read at most."""
+
 MAX_RESPONSE_CHARACTERS: Final = 1_000
 """Maximum length of a stored response body, in characters."""
+
+MAX_HOSTS: Final = 200
+"""Maximum number of hosts to which connections are kept open."""
 
 DNS_TIMEOUT_SECONDS: Final = 5.0
 """DNS lookup timeout, in seconds."""
 
-GRACE: Final = 5.0
-"""Time deliveries in progress get to finish when the server stops, in seconds."""
-
-PAUSE: Final = 1.0
-"""Delay before the next fetch after a failed one, in seconds."""
+_TRANSLATED: Final = tuple(
+    ipaddress.ip_network(one)
+    for one in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::ffff:0:0/96", "::/96", "fec0::/10")
+)
+"""Networks whose addresses stand for IPv4 addresses, which may be private ones; and site-local addresses."""
 
 
 class Refused(Exception):
@@ -93,11 +83,16 @@ class WebhookSender:
 
     def __init__(self, *, trusting: bool = False) -> None:
         self.trusting = trusting
-        self._http = httpx.AsyncClient(timeout=TIMEOUT, follow_redirects=False, trust_env=False)
+        self._tls = httpx.create_ssl_context(trust_env=False)
+        self._clients: dict[str, httpx.AsyncClient] = {}
+        """Clients by scheme and host, the latest last. Connections are shared by the calls to one host name alone:
+        another host at the same address may not see what a certificate of the first protects."""
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        for client in self._clients.values():
+            await client.aclose()
+        self._clients.clear()
 
     async def check(self, url: str) -> None:
         """Reject a URL that can never be called (see ``_addresses``). A host that does not resolve now is accepted.
@@ -139,33 +134,46 @@ class WebhookSender:
         }
         started = time.perf_counter()
         url = subscription.url
-        for _ in range(MAX_REDIRECTS + 1):
-            response = await self._post(url, headers, body)
-            location = response.headers.get("location")
-            if not (300 <= response.status_code < 400 and location):
-                return EndpointResponse(
-                    response.status_code, time.perf_counter() - started, response.text[:MAX_RESPONSE_CHARACTERS]
-                )
-            url = urljoin(url, location)
+        async with asyncio.timeout(TIMEOUT):
+            for _ in range(MAX_REDIRECTS + 1):
+                status, location, text = await self._post(url, headers, body)
+                if not (300 <= status < 400 and location):
+                    return EndpointResponse(status, time.perf_counter() - started, text)
+                url = urljoin(url, location)
         raise Refused(f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> httpx.Response:
-        """Send a request to the first reachable address of a host.
+    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> tuple[int, str | None, str]:
+        """Send a request to the first reachable address of a host; return the status, the redirect and the text.
 
         It calls only addresses that were checked: a second DNS lookup could return others.
         """
         parts = self._parts(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        named = headers | {"Host": parts.netloc}
+        named = headers | {"Host": parts.netloc, "Accept-Encoding": "identity"}
+        client = await self._client(f"{parts.scheme}://{host}:{port}")
         failure: httpx.ConnectError | None = None
         for address in await self._addresses(host, port):
             shown = f"[{address}]" if ":" in address else address
             target = parts._replace(netloc=f"{shown}:{port}").geturl()
             try:
-                return await self._http.post(target, headers=named, content=body, extensions={"sni_hostname": host})
+                async with client.stream(
+                    "POST", target, headers=named, content=body, extensions={"sni_hostname": host}
+                ) as response:
+                    return response.status_code, response.headers.get("location"), await _beginning_of(response)
             except httpx.ConnectError as error:
                 failure = error
         raise failure or httpx.ConnectError(f"the host {host} has no address")
+
+    async def _client(self, origin: str) -> httpx.AsyncClient:
+        """Return the client for a host, whose connections no other host uses."""
+        client = self._clients.pop(origin, None)
+        if client is None:
+            client = httpx.AsyncClient(timeout=TIMEOUT, follow_redirects=False, trust_env=False, verify=self._tls)
+            if len(self._clients) >= MAX_HOSTS:
+                oldest = next(iter(self._clients))
+                await self._clients.pop(oldest).aclose()
+        self._clients[origin] = client
+        return client
 
     def _parts(self, url: str) -> Any:
         try:
@@ -186,9 +194,27 @@ class WebhookSender:
             found = await _look_up(host, port)
         addresses = [str(entry[4][0]).partition("%")[0] for entry in found]
         for address in addresses:
-            if not self.trusting and not ipaddress.ip_address(address).is_global:
+            if not self.trusting and not is_public(address):
                 raise Refused(f"{host} is not a public host")
         return addresses
+
+
+async def _beginning_of(response: httpx.Response) -> str:
+    """Return the first characters of a response as they were sent: nothing is decompressed."""
+    found = b""
+    async for piece in response.aiter_raw():
+        found += piece
+        if len(found) >= MAX_RESPONSE_BYTES:
+            break
+    return found[:MAX_RESPONSE_BYTES].decode("utf-8", "replace")[:MAX_RESPONSE_CHARACTERS]
+
+
+def is_public(address: str) -> bool:
+    """Return whether an address is one of the public Internet, and stands for no other address."""
+    found = ipaddress.ip_address(address)
+    if found.is_multicast or not found.is_global:
+        return False
+    return found.version == 4 or not any(found in network for network in _TRANSLATED)
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
@@ -230,191 +256,3 @@ def sign(subscription: Subscription, timestamp: str, body: bytes) -> str:
         keys.append(subscription.former_secret)
     message = timestamp.encode() + b"." + body
     return ",".join(f"sha256={hmac.new(key.encode(), message, hashlib.sha256).hexdigest()}" for key in keys)
-
-
-class _Failed(Exception):
-    """A message could not be sent."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
-class WebhookWorker:
-    """Delivers events to webhook subscribers, and notifications through channels, until it is stopped.
-
-    Several servers may do so for one database.
-
-    Parameters
-    ----------
-    smtp:
-        The mail server. ``None``: this server sends no e-mail; the attempt fails, and is retried by any server.
-    """
-
-    def __init__(self, engine: Service, sender: WebhookSender, smtp: Smtp | None = None) -> None:
-        self._engine = engine
-        self.sender = sender
-        self._smtp = smtp
-        self._id = f"webhooks_{new_id()}"
-        self._loop: asyncio.Task[None] | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
-
-    def start(self) -> None:
-        """Start delivering."""
-        self._loop = asyncio.create_task(self._run(), name="ojster-webhooks")
-
-    async def stop(self) -> None:
-        """Wait up to ``GRACE`` seconds for deliveries in progress, hand back the rest, and close the connections."""
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
-        if self._under_way:
-            _, late = await asyncio.wait(self._under_way, timeout=GRACE)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        await self.sender.close()
-
-    async def _run(self) -> None:
-        while not self._engine.database.draining:
-            room = MAX_CONCURRENT_DELIVERIES - len(self._under_way)
-            if not room:
-                await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
-                continue
-            try:
-                jobs = await self._engine.jobs.fetch(
-                    Claim((webhooks.QUEUE, notifications.QUEUE), room, self._id), wait=30.0
-                )
-            except OjsterError as error:
-                log.warning("cannot fetch deliveries, retrying: %s", error)
-                await asyncio.sleep(PAUSE)
-                continue
-            for job in jobs:
-                task = asyncio.create_task(self.deliver(job))
-                self._under_way.add(task)
-                task.add_done_callback(self._under_way.discard)
-
-    async def deliver(self, job: Job) -> None:
-        """Make one delivery and report its outcome."""
-        if job.type == notifications.JOB_TYPE:
-            await self._deliver_notification(job)
-        else:
-            await self._deliver(job)
-
-    async def _deliver_notification(self, job: Job) -> None:
-        """Send one message and report its outcome."""
-        engine, failure = self._engine, None
-        key, shown = job.args
-        message = msgspec.convert(shown, Message)
-        try:
-            channel = await engine.scope.look(notifications.find_channels, key)
-        except OjsterError:
-            await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
-            return
-        try:
-            await (self._mail(channel, message) if channel.method == "email" else self._call(channel, message, job))
-        except _Failed as failed:
-            failure = failed.failure
-        except asyncio.CancelledError:
-            await engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
-            raise
-        try:
-            if failure is None:
-                await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"sent":true}', job.worker_id, job.attempt)])
-                event = "notification.sent"
-            else:
-                (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
-                is_over = isinstance(ended, Job) and ended.state == "discarded"
-                event = "notification.dead" if is_over else "notification.failed"
-            await engine.scope.do(notifications.told, (event, key, {"attempt": job.attempt}))
-        except OjsterError as error:
-            log.warning("cannot record the outcome of message %s; it will be sent again: %s", job.id, error)
-
-    async def _mail(self, channel: Channel, message: Message) -> None:
-        if self._smtp is None:
-            raise _Failed(Failure("NoMailServer", "This server has no mail server. Start it with --smtp URL."))
-        facts = "\n".join(
-            f"{name}: {value if isinstance(value, str) else msgspec.json.encode(value).decode()}"
-            for name, value in message.job.items()
-        )
-        text = f"{message.text}\n\n{facts}\n" if message.text else f"{facts}\n"
-        to, cc = message.to or channel.to, message.cc or channel.cc
-        try:
-            await mail.send(self._smtp, mail.compose(channel.sender or "", to, cc, message.subject, text))
-        except (smtplib.SMTPException, OSError) as error:
-            final = mail.is_final(error)
-            code = "DEAD_LETTER" if final else "handler_error"
-            raise _Failed(Failure("MailRefused" if final else "MailFailed", str(error), code=code)) from None
-
-    async def _call(self, channel: Channel, message: Message, job: Job) -> None:
-        event = {
-            "type": "notification",
-            "id": f"msg_{job.id}",
-            "event": message.event,
-            "subject": message.subject,
-            "text": message.text,
-            "job": message.job,
-        }
-        url = channel.url or ""
-        receiver = Subscription(called(channel.name), url, (), channel.secret or "", channel.created_at)
-        try:
-            answered = await self.sender.send(receiver, event, f"msg_{job.id}")
-        except Refused as refusal:
-            raise _Failed(Failure("WebhookRefused", f"{url}: {refusal}", retryable=False)) from None
-        except (httpx.HTTPError, OSError, TimeoutError) as error:
-            why = f"{url}: {str(error) or type(error).__name__}"
-            raise _Failed(Failure("WebhookUnreachable", why)) from None
-        if not answered.succeeded:
-            code = "DEAD_LETTER" if answered.final else "handler_error"
-            raise _Failed(Failure("WebhookFailed", f"{url} answered {answered.status}.", code=code))
-
-    async def _deliver(self, job: Job) -> None:
-        engine = self._engine
-        subscription_id, event = job.args
-        try:
-            subscription = await engine.scope.look(webhooks.find_subscriptions, subscription_id)
-        except OjsterError:
-            await engine.jobs.acknowledge([Acknowledgement(job.id, b'{"dropped":true}', job.worker_id, job.attempt)])
-            return
-        failure: Failure | None = None
-        result: dict[str, Any] = {}
-        try:
-            answered = await self.sender.send(subscription, event, f"del_{job.id}")
-        except Refused as refusal:
-            failure = Failure("WebhookRefused", f"{subscription.url}: {refusal}", retryable=False)
-        except (httpx.HTTPError, OSError, TimeoutError) as error:
-            failure = Failure("WebhookUnreachable", f"{subscription.url}: {str(error) or type(error).__name__}")
-        except asyncio.CancelledError:
-            await engine.jobs.release([Release(job.id, job.worker_id, job.attempt)])
-            raise
-        else:
-            result = {
-                "status_code": answered.status,
-                "response_time_ms": round(answered.seconds * 1000),
-                "response_body": answered.body,
-            }
-            if not answered.succeeded:
-                failure = Failure(
-                    "WebhookFailed",
-                    f"{subscription.url} answered {answered.status}.",
-                    code="DEAD_LETTER" if answered.final else "handler_error",
-                    details=result,
-                )
-        try:
-            await self._report_outcome(job, subscription, result, failure)
-        except OjsterError as error:
-            log.warning("cannot record the outcome of delivery %s; it will be sent again: %s", job.id, error)
-
-    async def _report_outcome(
-        self, job: Job, subscription: Subscription, result: dict[str, Any], failure: Failure | None
-    ) -> None:
-        engine = self._engine
-        if failure is None:
-            ack = Acknowledgement(job.id, msgspec.json.encode(result), job.worker_id, job.attempt)
-            await engine.jobs.acknowledge([ack])
-            event = "webhook.delivered"
-        else:
-            (ended,) = await engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
-            event = "webhook.dead" if isinstance(ended, Job) and ended.state == "discarded" else "webhook.failed"
-        more = {"delivery_id": f"del_{job.id}", "event_type": job.meta["event_type"], "attempt": job.attempt}
-        await engine.scope.do(webhooks.told, (event, subscription.id, {"tenant": subscription.tenant} | more))

@@ -25,7 +25,8 @@ from ojster.capabilities import CAPABILITIES, Capability
 from ojster.core.errors import MethodNotAllowed, NotFound, OjsterError
 from ojster.events.mail import Smtp
 from ojster.events.streams import Feed
-from ojster.events.webhook_sender import WebhookSender, WebhookWorker
+from ojster.events.webhook_sender import WebhookSender
+from ojster.events.webhook_worker import WebhookWorker
 from ojster.events.websocket import serve_websocket
 from ojster.metering import observed_depth
 from ojster.server import api_page, openapi
