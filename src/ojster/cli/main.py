@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from ojster.capabilities import CAPABILITIES
-from ojster.cli import demo, maintenance, run, serve
+from ojster.cli import backup, demo, maintenance, run, serve
 from ojster.cli.options import examples, with_exit_codes
 from ojster.version import __version__
 
@@ -39,7 +39,7 @@ def _commands() -> Iterator[click.Command]:
         for command in capability.commands:
             module, _, name = command.partition(":")
             yield getattr(capability.module(module), name)
-    yield from (maintenance.migrate, maintenance.doctor, maintenance.prune)
+    yield from (maintenance.migrate, maintenance.doctor, maintenance.prune, backup.backup, backup.restore)
 
 
 for command in _commands():

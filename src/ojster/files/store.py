@@ -88,16 +88,21 @@ class DirectoryStore:
 
     @staticmethod
     def _put(path: Path, piece: bytes) -> None:
-        """Write a file atomically and durably."""
+        """Write a file atomically and durably; only its owner can read it."""
         if not path.parent.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.parent.mkdir(exist_ok=True, mode=0o700)
             _sync(path.parent.parent)
         unfinished = path.with_suffix(".part")
-        with unfinished.open("wb") as file:
-            file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        try:
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        except OSError:  # such as a full disk: what was written takes room that is needed
+            unfinished.unlink(missing_ok=True)
+            raise
         _sync(path.parent)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from array import array
 from asyncio import Future
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -318,9 +319,10 @@ class SqliteDatabase(Database):
     def _connect(self) -> apsw.Connection:
         try:
             if not self._in_memory:
-                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+                _create(Path(self.path))
             connection = apsw.Connection(self.path, statementcachesize=200)
             connection.set_busy_timeout(BUSY_TIMEOUT)
+            _refuse_foreign(connection, self.path)
             _use_write_ahead_log(connection)
             for pragma in (f"synchronous = {self._synchronous}", f"cache_size = -{CACHE_KIB}"):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -414,6 +416,25 @@ def migrate(connection: apsw.Connection) -> int:
         connection.execute("ROLLBACK")
         raise
     return len(wanted)
+
+
+def _create(path: Path) -> None:
+    """Create a file that only its owner can read, and its folder, unless they exist."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+
+
+def _refuse_foreign(connection: apsw.Connection, path: str) -> None:
+    """Refuse a database that another program has made, before anything in it is changed."""
+    ((tables, ours),) = connection.execute(
+        "SELECT count(*), count(CASE WHEN name IN ('jobs', 'payloads') THEN 1 END) FROM sqlite_schema "
+        "WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    ).fetchall()
+    if tables and ours != 2:
+        raise BackendUnavailable(
+            f"The file {path} is a database of another program, and was not changed. Choose another path."
+        )
 
 
 def _use_write_ahead_log(connection: apsw.Connection) -> None:
