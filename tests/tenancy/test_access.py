@@ -537,3 +537,81 @@ async def test_a_token_for_some_queues_makes_no_token_for_others(door: GuardedSe
         answer = await door.http("POST", path, body, headers=limited)
         assert answer.status_code == status, (queues, answer.text)
     assert (await door.http("POST", f"{path}/{strong.id}/rotate", headers=limited)).status_code == 403
+
+
+BODY = "def body(job):\n    return 1\n"
+CODE_STEP = {"body": BODY}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/jobs", {"type": "ojster.code", "args": [], "ojster_code": {"body": BODY}}),
+        ("POST", "/jobs", {"type": b"ojster\\u002ecode@1".decode(), "args": [], "ojster_code": {"body": BODY}}),
+        ("POST", "/jobs/batch", {"jobs": [{"type": "ojster.code", "args": [], "ojster_code": {"body": BODY}}]}),
+        (
+            "POST",
+            "/jobs",
+            {
+                "type": "a",
+                "args": [],
+                "event_reactions": {
+                    "on_success": [
+                        {
+                            "action": "enqueue",
+                            "job": {"type": "ojster.code", "args": [], "ojster_code": {"body": BODY}},
+                        }
+                    ]
+                },
+            },
+        ),
+        ("POST", "/workflows", {"type": "chain", "steps": [CODE_STEP]}),
+        ("POST", "/workflows", {"type": "chain", "steps": [{"type": "group", "jobs": [CODE_STEP]}]}),
+        ("POST", "/workflows", {"type": "chain", "steps": [{"type": "map", "over": [1], "do": CODE_STEP}]}),
+        ("POST", "/workflows", {"type": "chain", "steps": [{"type": "a", "args": []}], "on_error": CODE_STEP}),
+        (
+            "PUT",
+            "/job-types/a",
+            {"event_reactions": {"on_success": [{"action": "start-workflow", "workflow": CODE_STEP}]}},
+        ),
+        (
+            "POST",
+            "/cron",
+            {
+                "name": "c",
+                "expression": "0 0 * * *",
+                "job_template": {"type": "ojster.code", "args": [], "ojster_code": {"body": BODY}},
+            },
+        ),
+    ],
+)
+async def test_jobs_that_carry_code_need_a_permission_of_their_own(
+    door: GuardedServer, method: str, path: str, body: Any
+) -> None:
+    for role, allowed in ((Role.PRODUCER, False), (Role.CONTRIBUTOR, False), (Role.CODER, True), (Role.OWNER, True)):
+        answer = await door.http(method, BASE + path, body, headers=await door.token(Grant(role)))
+        assert (answer.status_code == 403) is not allowed, f"{role}: {answer.text}"
+        if not allowed:
+            assert "coder" in answer.json()["error"]["message"]
+
+
+async def test_a_worker_appends_no_steps_with_code(door: GuardedServer) -> None:
+    owner, worker = await door.token(Grant(Role.OWNER)), await door.token(Grant(Role.WORKER))
+    workflow = {
+        "type": "chain",
+        "steps": [{"type": "a", "args": [{"body": "text", "type": "letter"}, {"body": "text"}]}],
+    }
+    contributor = await door.token(Grant(Role.CONTRIBUTOR))
+    assert (await door.http("POST", f"{BASE}/workflows", workflow, headers=contributor)).status_code == 201
+    fetched = await door.http(
+        "POST", f"{BASE}/workers/fetch", {"queues": ["default"], "worker_id": "w"}, headers=worker
+    )
+    (job,) = fetched.json()["jobs"]
+    done = {"job_id": job["id"], "worker_id": "w", "append": [CODE_STEP]}
+    assert (await door.http("POST", f"{BASE}/workers/ack", done, headers=worker)).status_code == 403
+    done["append"] = [{"type": "b", "args": []}]
+    assert (await door.http("POST", f"{BASE}/workers/ack", done, headers=worker)).status_code == 200
+    definition = {"name": "d", "type": "chain", "steps": [CODE_STEP]}
+    assert (await door.http("POST", f"{BASE}/definitions", definition, headers=owner)).status_code == 201
+    started = await door.http("POST", f"{BASE}/workflows", {"definition": "d"}, headers=contributor)
+    assert started.status_code == 201

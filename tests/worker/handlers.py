@@ -26,6 +26,24 @@ def abort() -> None:
     os.abort()
 
 
+@app.job("orphan", process=True)
+def orphan(path: str) -> None:
+    """Start a process of its own, and work for a long time without letting other threads run."""
+    import subprocess
+    import sys
+
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    with open(path, "w") as file:
+        file.write(f"{os.getpid()} {grandchild.pid}")
+    sum(range(10**12))
+
+
+@app.job("process.pid", process=True)
+def process_pid(mebibytes: int = 0) -> int:
+    block = bytearray(mebibytes << 20)
+    return os.getpid() + 0 * len(block)
+
+
 @app.job("innocent", retry=Retry(max_attempts=1))
 def innocent(number: int) -> int:
     time.sleep(0.4)

@@ -7,7 +7,7 @@ import asyncio
 import psutil
 import pytest
 
-from ojster.worker.children import ChildPool
+from ojster.worker.children import ChildLimits, ChildPool
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
@@ -28,6 +28,24 @@ async def test_a_pool_that_is_closed_right_after_a_job_was_given_up_waits_for_it
         await running
     await pool.close()
     assert children() == before
+
+
+async def pids_of(pool: ChildPool, *sizes: int) -> list[int]:
+    found = [await pool.run(handlers.app.handlers["process.pid"], [size]) for size in sizes]
+    await pool.close()
+    return found
+
+
+async def test_a_child_is_replaced_after_so_many_jobs() -> None:
+    first, second, third = await pids_of(ChildPool(ChildLimits(max_jobs=2)), 0, 0, 0)
+    assert first == second != third
+
+
+async def test_a_child_is_replaced_when_it_has_become_too_large() -> None:
+    first, second, third = await pids_of(ChildPool(ChildLimits(max_memory=400 << 20)), 0, 500, 0)
+    assert first == second != third
+    same, again = await pids_of(ChildPool(), 500, 0)
+    assert same == again
 
 
 async def test_a_start_that_is_given_up_leaves_no_process_behind() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from ojster.app import App
@@ -150,6 +151,28 @@ def test_the_job_of_a_killed_worker_runs_again_on_another(processes: Processes) 
     job = processes.find(id)
     assert job.attempt == 2
     assert b"visibility_timeout" in (job.errors or b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
+def test_children_and_what_they_have_started_die_with_their_worker(
+    processes: Processes, tmp_path: Path, number: signal.Signals
+) -> None:
+    """A job that goes on after its worker's death would overlap with its next attempt."""
+    path = tmp_path / "pids"
+    worker = processes.worker("--grace", "0.1")
+    processes.push("orphan", str(path))
+    processes.until(lambda: path.exists() and path.read_text().count(" ") == 1)
+    pids = [int(pid) for pid in path.read_text().split()]
+    worker.send_signal(number)
+    processes.until(lambda: worker.poll() is not None)
+    processes.until(lambda: not any(_runs(pid) for pid in pids))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_stopping_server_answers_parked_fetches_at_once(processes: Processes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from ojster.loading import load_app
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
 from ojster.storage.database import without_password
+from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, NoHandlers, Worker
 from ojster.workflows.commands import parameter
@@ -74,6 +76,28 @@ class Capabilities(click.ParamType[dict[str, Any]]):
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
         return given
+
+
+def _with_child_limits(function: Command) -> Command:
+    """Add the options that say when child processes are replaced, as the argument ``children``."""
+
+    @functools.wraps(function)
+    def limited(*args: Any, max_jobs_per_child: int | None, max_memory_per_child: int | None, **more: Any) -> Any:
+        bytes_of_child = None if max_memory_per_child is None else max_memory_per_child << 20
+        children = ChildLimits(max_jobs=max_jobs_per_child, max_memory=bytes_of_child)
+        return function(*args, children=children, **more)
+
+    limited = click.option(
+        "--max-jobs-per-child",
+        type=click.IntRange(1),
+        help="Replace a child process (handlers with process=True) after so many jobs.",
+    )(limited)
+    return click.option(
+        "--max-memory-per-child",
+        type=click.IntRange(1),
+        metavar="MIB",
+        help="Replace a child process after a job that has made it larger than this.",
+    )(limited)
 
 
 @click.command(
@@ -156,6 +180,7 @@ class Capabilities(click.ParamType[dict[str, Any]]):
     metavar="NAME=VALUE",
     help="Capability for jobs that require it, as a label in --capabilities; repeatable.",
 )
+@_with_child_limits
 @click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
 @with_migrate
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
@@ -177,6 +202,7 @@ def worker(
     code_values: tuple[str, ...],
     identity: Path | None,
     provided: tuple[str, ...],
+    children: ChildLimits,
     until_empty: bool,
     migrate: bool,
     log_level: str,
@@ -193,9 +219,7 @@ def worker(
         raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
     loaded = _application(app, url, tenant, migrate)
     names, sharing = _parse_queues(queues, strategy)
-    if provided:
-        given = capabilities or {}
-        capabilities = given | {"labels": given.get("labels", {}) | dict(map(parameter, provided))}
+    capabilities = _with_labels(capabilities, provided)
     try:
         one = Worker(
             loaded,
@@ -209,6 +233,7 @@ def worker(
             capabilities=capabilities,
             code=_sandbox(code_tasks, code_modules, code_values),
             identity=identity,
+            children=children,
         )
     except (IdentityTaken, OSError) as error:
         raise click.ClickException(str(error)) from None
@@ -225,6 +250,14 @@ def worker(
     except NotConfined as error:
         message = f"Jobs that carry code cannot be confined here: {error}. Use --code-tasks weak to run them anyway."
         raise click.ClickException(message) from None
+
+
+def _with_labels(capabilities: dict[str, Any] | None, provided: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the capabilities of a worker with those of ``--provide``."""
+    if not provided:
+        return capabilities
+    given = capabilities or {}
+    return given | {"labels": given.get("labels", {}) | dict(map(parameter, provided))}
 
 
 def _application(app: str | None, url: str | None, tenant: str | None, migrate: bool) -> App:

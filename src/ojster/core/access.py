@@ -36,6 +36,8 @@ class Operation(StrEnum):
     INSPECT = "inspect"
     ADMIN = "admin"
     """Delete, approve, configure."""
+    CODE = "code"
+    """Push jobs that carry code, which workers run."""
 
 
 class Role(StrEnum):
@@ -45,6 +47,7 @@ class Role(StrEnum):
     PRODUCER = "producer"
     WORKER = "worker"
     CONTRIBUTOR = "contributor"
+    CODER = "coder"
     OWNER = "owner"
 
 
@@ -53,7 +56,8 @@ OPERATIONS: Final[dict[Role, frozenset[Operation]]] = {
     Role.PRODUCER: frozenset({Operation.ENQUEUE}),
     Role.WORKER: frozenset({Operation.DEQUEUE, Operation.INSPECT}),
     Role.CONTRIBUTOR: frozenset({Operation.ENQUEUE, Operation.CANCEL, Operation.INSPECT}),
-    Role.OWNER: frozenset({Operation.ENQUEUE, Operation.CANCEL, Operation.INSPECT, Operation.ADMIN}),
+    Role.CODER: frozenset({Operation.ENQUEUE, Operation.CODE}),
+    Role.OWNER: frozenset({Operation.ENQUEUE, Operation.CANCEL, Operation.INSPECT, Operation.ADMIN, Operation.CODE}),
 }
 """Operations of each role. No role allows both ``enqueue`` and ``dequeue``.
 

@@ -10,9 +10,11 @@ import msgspec
 from ojster.core.access import Access
 from ojster.core.access import Operation as Allowed
 from ojster.core.errors import Forbidden, OjsterError, TenantMissing
+from ojster.core.json_objects import Members
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
+from ojster.jobs.code import carries_code
 from ojster.jobs.messages import Holder
 from ojster.storage.call import Operation
 from ojster.storage.database import Database
@@ -135,6 +137,15 @@ class Scope:
         except Forbidden as refusal:
             return refusal
         return None
+
+    def check_code(self, *requests: Members | bytes) -> None:
+        """Raise ``Forbidden`` if one of these requests makes a job that carries code, and the caller may not."""
+        if self.access is None or self.access.may(Allowed.CODE):
+            return
+        if any(carries_code(one if isinstance(one, bytes) else msgspec.json.encode(one)) for one in requests):
+            raise Forbidden(
+                f"The token {self.who!r} may not push jobs that carry code. Use one with the role 'coder' or 'owner'."
+            )
 
     def check_queue(self, queue: str | None) -> None:
         """Raise ``Forbidden`` if the caller is limited to other queues; ``None``: all queues."""

@@ -27,6 +27,7 @@ from ojster.jobs.authorship import sign
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import life
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
@@ -67,6 +68,9 @@ class _KnownCatalogue:
         self.catalogue = Catalogue(())
 
 
+_MAY_CARRY_CODE: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
+"""Members of a job that say whether it, or a job that follows it, carries code."""
+
 _catalogue: Final = Local[_KnownCatalogue](_KnownCatalogue)
 
 
@@ -102,6 +106,7 @@ class JobService(CapabilityService):
         """
         brings_reactions = REACTIONS in members  # those of its type are an owner's
         members = await self.complete(members)
+        self.scope.check_code({name: members[name] for name in _MAY_CARRY_CODE & members.keys()})
         catalogue = await self.schemas()
         args = members.get("args", msgspec.Raw(b"null"))
         uri = schema_uri(members)
@@ -220,7 +225,13 @@ class JobService(CapabilityService):
 
         With a file store, results of more than 64 KiB become files, unless a transaction must read them, for example
         for steps that refer to them.
+
+        Raises
+        ------
+        Forbidden
+            A step to append carries code, and the caller may not push such jobs.
         """
+        self.scope.check_code(*(step for item in items for step in item.append))
         if self._shrink is not None:
             items = await self._shrink(items)
         return await self._word(completion.acknowledge, items)

@@ -28,6 +28,7 @@ class ScheduleService(CapabilityService):
         """
         self.scope.need_all_queues("A cron job")
         members = read_members(item.template, "The cron job's template")
+        self.scope.check_code(item.template)
         for complete in life.of(self.database.memory).complete:
             await complete(self.scope, dict(members))
         largest = self.database.settings.largest_job

@@ -1,11 +1,15 @@
 """Child process of a worker: imports the application, runs the requested handlers, and returns their results.
 
-Started as ``python -m ojster.worker.child FD`` with a connected socket; it exits when the socket is closed.
+Started as ``python -m ojster.worker.child SOCKET LIFELINE`` with two file descriptors: a connected socket, at whose end
+it exits, and a pipe to which only the worker has the other end. When the worker dies, however it dies, a guardian kills
+the child with everything that its handlers have started, so that no job goes on that another worker may get.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import resource
 import signal
 import socket
 import sys
@@ -22,12 +26,30 @@ def main() -> None:
     """Serve the socket with the file descriptor that is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when its children end
     connection = socket.socket(fileno=int(sys.argv[1]))
+    _fork_guardian(int(sys.argv[2]), connection)
     stream = connection.makefile("rb")
     sys.path.insert(0, "")
     while header := stream.read(4):
         request = msgspec.json.decode(stream.read(int.from_bytes(header, "big")))
-        answer = msgspec.json.encode(_run(request))
+        answer = msgspec.json.encode(_run(request) | {"peak": _peak_memory()})
         connection.sendall(len(answer).to_bytes(4, "big") + answer)
+
+
+def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
+    """Fork a process that waits for the end of the worker; a thread could not act while a handler holds the lock."""
+    if os.fork():
+        os.close(lifeline)
+        return
+    connection.close()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.read(lifeline, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _peak_memory() -> int:
+    """Return the largest memory that this process has had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:

@@ -42,8 +42,12 @@ class ReleasedInChild(Released):
 class _Child:
     """A child process and the socket to it."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, lifeline: int) -> None:
         self.process = process
+        self.jobs = 0
+        self.peak = 0
+        """The largest memory that it has had, in bytes."""
+        self._lifeline = lifeline
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter | None = None
         self._killed = False
@@ -62,6 +66,7 @@ class _Child:
         if self._killed:
             return
         self._killed = True
+        os.close(self._lifeline)
         if self.writer is not None:
             self.writer.close()
         try:
@@ -77,6 +82,8 @@ class _Child:
         await self.writer.drain()
         size = int.from_bytes(await self.reader.readexactly(_HEADER), "big")
         answer = msgspec.json.decode(await self.reader.readexactly(size))
+        self.jobs += 1
+        self.peak = answer["peak"]
         if "failure" in answer:
             raise ChildCrashed(msgspec.convert(answer["failure"], Failure))
         if "release" in answer:
@@ -84,10 +91,32 @@ class _Child:
         return answer["result"]
 
 
-class ChildPool:
-    """Idle child processes for reuse. The pool grows to the largest number ever needed at once."""
+class ChildLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a child process is replaced by a new one, between two jobs. ``None``, the default: never.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    max_jobs:
+        After so many jobs.
+    max_memory:
+        After it has used so many bytes of memory at once.
+    """
+
+    max_jobs: int | None = None
+    max_memory: int | None = None
+
+
+class ChildPool:
+    """Idle child processes for reuse. The pool grows to the largest number ever needed at once.
+
+    Parameters
+    ----------
+    limits:
+        When a child is replaced.
+    """
+
+    def __init__(self, limits: ChildLimits = ChildLimits()) -> None:  # noqa: B008  (it is frozen)
+        self._limits = limits
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
 
@@ -111,13 +140,23 @@ class ChildPool:
             failure = Failure("ProcessDied", f"The process that ran the job {how}.", code="handler_error")
             raise ChildCrashed(failure) from None
         except (ChildCrashed, ReleasedInChild):
-            self._idle.append(child)
+            self._keep(child)
             raise
         except BaseException:
             child.kill()
             raise
-        self._idle.append(child)
+        self._keep(child)
         return result
+
+    def _keep(self, child: _Child) -> None:
+        """Keep a child for the next job, unless it has done enough."""
+        most = self._limits
+        if (most.max_jobs is not None and child.jobs >= most.max_jobs) or (
+            most.max_memory is not None and child.peak >= most.max_memory
+        ):
+            child.kill()
+        else:
+            self._idle.append(child)
 
     async def close(self) -> None:
         """Kill all children and wait until they have exited, including those killed before."""
@@ -131,27 +170,32 @@ class ChildPool:
             child = self._idle.pop()
             if child.process.returncode is None:
                 return child
+            child.kill()  # it has died while it was idle
         self._all = {child for child in self._all if child.process.returncode is None}
         return await self._start()
 
     async def _start(self) -> _Child:
         ours, theirs = socket.socketpair()
+        lifeline, end = os.pipe()  # not inheritable: only this process has the end that it keeps
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "ojster.worker.child",
                 str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
+                str(lifeline),
+                pass_fds=(theirs.fileno(), lifeline),
                 start_new_session=True,
             )
         except BaseException:
             ours.close()
+            os.close(end)
             raise
         finally:
             theirs.close()
+            os.close(lifeline)
         # Connecting does not wait for the network but may be cancelled, so the child is registered before it.
-        child = _Child(process)
+        child = _Child(process, end)
         self._all.add(child)
         await child.connect(ours)
         return child

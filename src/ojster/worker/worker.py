@@ -33,9 +33,10 @@ from ojster.jobs.messages import FailureReport, Progress, Release
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
-from ojster.worker.children import ChildPool
+from ojster.worker.children import ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of
+from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
 from ojster.worker.registration import register
@@ -105,6 +106,8 @@ class Worker:
     identity:
         The file with the worker's id. After a restart the worker keeps its id, and the jobs that it held before are
         handed back at once. ``None``, the default: the worker gets a new id at every start.
+    children:
+        When the child processes of handlers with ``process=True`` are replaced; never by default.
 
     Raises
     ------
@@ -148,6 +151,7 @@ class Worker:
         capabilities: Mapping[str, Any] | None = None,
         code: Sandbox | None = None,
         identity: Path | None = None,
+        children: ChildLimits = ChildLimits(),  # noqa: B008  (it is frozen)
     ) -> None:
         if concurrency < 1 or not queues:
             raise ValueError("a worker needs at least one queue and a concurrency of at least 1")
@@ -161,6 +165,7 @@ class Worker:
         self.pool = pool
         self.capabilities = dict(capabilities or {})
         self.code = code
+        self.children = children
         if code is not None:
             self.capabilities["labels"] = {**self.capabilities.get("labels", {}), CODE_CAPABILITY: code.guarantee}
         read_provided(self.capabilities)  # raises InvalidRequest
@@ -274,11 +279,11 @@ class Worker:
         chores = client if isinstance(client, Service) else None
         if chores is not None:
             chores.maintenance.start()
-        self._children = ChildPool()
+        self._children = ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
         if self._identity is not None:
-            await self._hand_back_former_jobs(client)
+            await hand_back_former_jobs(client, self.id, lambda: self.state == "terminate")
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
         registering = asyncio.create_task(register(client, self.app), name="ojster-registration")
@@ -299,18 +304,6 @@ class Worker:
             await asyncio.wait_for(client.fleet.leave(self.id), FINAL_REPORT_SECONDS)
         except (OjsterError, TimeoutError) as error:
             log.warning("cannot deregister the worker: %s", str(error) or "no answer")
-
-    async def _hand_back_former_jobs(self, client: Client) -> None:
-        """Hand back jobs held by an earlier worker of this identity that was not shut down cleanly."""
-        pause = 0.1
-        while self.state != "terminate":
-            try:
-                await client.fleet.leave(self.id, lost=True)
-                return
-            except (BackendUnavailable, BackendError) as error:
-                log.warning("cannot hand back jobs held before, trying again in %.1f s: %s", pause, error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _work(self, client: Client, until_empty: bool) -> None:
         while not self._is_known and self.state == "running":  # it would get jobs that it has no handlers for

@@ -80,6 +80,7 @@ class WorkflowService(CapabilityService):
         """
         self.scope.need_all_queues("A workflow")
         settings = self.database.settings
+        self.scope.check_code(members)
         definition, own = None, members
         if ORCHESTRATOR in members:
             members, name, params = expand(members)
