@@ -42,6 +42,7 @@ from ojster.outcomes import (
 from ojster.queues.fairness import Sharing
 from ojster.settings import Retention, Settings
 from ojster.version import __version__
+from ojster.worker.children import ChildLimits
 from ojster.worker.worker import Worker
 from ojster.workflow import INDEX, Step, Workflow, chain, element, found, group
 from ojster.workflows.child import Child
@@ -58,6 +59,7 @@ __all__ = [
     "AsyncRun",
     "BackendUnavailable",
     "Child",
+    "ChildLimits",
     "CodecError",
     "Conflict",
     "DeadLetter",

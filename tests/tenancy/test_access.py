@@ -547,7 +547,6 @@ CODE_STEP = {"body": BODY}
     ("method", "path", "body"),
     [
         ("POST", "/jobs", {"type": "ojster.code", "args": [], "ojster_code": {"body": BODY}}),
-        ("POST", "/jobs", {"type": b"ojster\\u002ecode@1".decode(), "args": [], "ojster_code": {"body": BODY}}),
         ("POST", "/jobs/batch", {"jobs": [{"type": "ojster.code", "args": [], "ojster_code": {"body": BODY}}]}),
         (
             "POST",

@@ -60,7 +60,7 @@ from ojster.jobs.wire import (
 from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
-from ojster.server.answer import Answer, encode
+from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.pages import page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, PAGE, Route, location
@@ -328,13 +328,11 @@ async def job_page(exchange: HttpRequest, chosen: JobFilter) -> Answer:
     """Return the page of matching jobs that the query parameters select."""
     limit, offset, before = page_of(exchange.query)
     page = await exchange.engine.jobs.select(chosen, Page(limit, offset, before))
-    return Answer(
-        b'{"jobs":[%b],"pagination":%b}'
-        % (
-            b",".join([to_json(job) for job in page.jobs]),
-            encode(pagination(page.total, limit, offset, page.next_before)),
-        )
-    )
+    shown = [to_json(job) for job in page.jobs]
+    fitting = number_that_fits(shown)
+    next_before = page.next_before if fitting == len(shown) else page.jobs[fitting - 1].seq
+    described = encode(pagination(page.total, limit, offset, next_before))
+    return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), described))
 
 
 ROUTES: Final = (

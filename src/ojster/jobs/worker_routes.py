@@ -66,7 +66,7 @@ from ojster.jobs.wire import (
     ReleaseJobBody,
 )
 from ojster.queues.fairness import MAX_FAIR_QUEUES, STRICT, Sharing
-from ojster.server.answer import Answer, encode
+from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.workflows.property_values import Changes
@@ -96,7 +96,10 @@ async def fetch(exchange: HttpRequest) -> Answer:
         jobs = await exchange.engine.jobs.fetch(request)
     else:
         jobs = await _fetch_until_disconnect(exchange, request, body.wait_ms / 1000)
-    return Answer(b'{"jobs":[%b]}' % b",".join([to_json(job) for job in jobs]))
+    shown = [to_json(job) for job in jobs]
+    fitting = number_that_fits(shown)
+    exchange.engine.jobs.give_back(jobs[fitting:])
+    return Answer(b'{"jobs":[%b]}' % b",".join(shown[:fitting]))
 
 
 def _sharing(body: FetchBody) -> Sharing:

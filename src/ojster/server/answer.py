@@ -12,6 +12,20 @@ Header = tuple[bytes, bytes]
 MEDIA_TYPE: Final = b"application/openjobspec+json"
 PLAIN_JSON: Final = b"application/json"
 
+LARGEST_LIST: Final = 16 << 20
+"""Size of a list in an answer from which on its other entries are left to the next call, in bytes."""
+
+
+def number_that_fits(entries: Sequence[bytes]) -> int:
+    """Return how many of the first entries of a list an answer has: one at least, and up to ``LARGEST_LIST`` bytes."""
+    size = 0
+    for number, entry in enumerate(entries):
+        size += len(entry) + 1
+        if size > LARGEST_LIST and number:
+            return number
+    return len(entries)
+
+
 encode: Final = msgspec.json.Encoder().encode
 
 
