@@ -56,6 +56,13 @@ from ojster.settings import Settings
     metavar="NAME",
     help="Further name by which a server without tokens may be called, such as that of a proxy; repeatable.",
 )
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Maximum number of connections; beyond it, idle ones of unknown callers are closed.",
+)
 @with_settings
 @click.option(
     "--synchronous",
@@ -111,6 +118,7 @@ def serve(
     auth: Literal["required", "off"] | None,
     cors: tuple[str, ...],
     allowed_hosts: tuple[str, ...],
+    max_connections: int,
     settings: Settings,
     tenant_file: Path | None,
     synchronous: str,
@@ -141,6 +149,7 @@ def serve(
         migrate=migrate,
         cors_origins=cors,
         allowed_hosts=allowed_hosts,
+        max_connections=max_connections,
         log_level=log_level,
         plugins=[load_plugin(plugin) for plugin in plugins],
         trusting=trust_webhooks,

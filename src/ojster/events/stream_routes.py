@@ -107,14 +107,14 @@ async def _progress(exchange: HttpRequest, job: Job, after: int) -> AsyncGenerat
                 yield _progress_line("progress", job)
             async for piece in exchange.feed.follow(after, PATIENCE):
                 told = [event for number, event in piece.events if channel.tell(number, event) is not None]
-                if any(map(channel.ends_with, told)) or not piece.is_whole:
-                    job = await find(job.id)
-                    if job.state in FINISHED:
-                        break
                 for type, at, *_, more, _ in told:
                     if type == "job.progress":
                         shown = {name: more[name] for name in ("progress", "message", "data") if name in more}
                         yield _line(StreamEvent("progress", shown | {"updated_at": format_timestamp(at)}))
+                if any(map(channel.ends_with, told)) or not piece.is_whole:
+                    job = await find(job.id)
+                    if job.state in FINISHED:
+                        break
                 if not piece.events:
                     yield b":heartbeat\n\n"
             else:

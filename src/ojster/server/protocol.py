@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -28,6 +28,15 @@ MAX_DIRECT_BODY_BYTES: Final = 65_536
 
 MAX_HEAD_BYTES: Final = 65_536
 """Maximum size of a request head (target and headers), in bytes."""
+
+HEAD_SECONDS: Final = 10.0
+"""Time in which a client must send the head of a request: after it connects, and after its first byte, in seconds."""
+
+SLOWEST_BODY: Final = 500
+"""Rate at which a client must send the body of a request, in bytes per second."""
+
+MAX_CONNECTIONS: Final = 10_000
+"""Default maximum number of connections."""
 
 _ONCE: Final = frozenset(
     {b"authorization", b"content-length", b"content-type", b"host", b"origin", b"ojs-version", b"x-ojs-tenant"}
@@ -120,11 +129,36 @@ class QuickHttpProtocol(HttpToolsProtocol):
     """Bytes received of the current request head; 0 if the head is complete."""
     _complaint: str | None = None
     """What is wrong with the current request head."""
+    _received = 0
+    """Bytes received since patience was last tried."""
+    _patience: asyncio.TimerHandle | None = None
+    """Ends the wait for the rest of a request."""
+    _is_known = False
+    """Whether a request has been answered without an error."""
+    max_connections = MAX_CONNECTIONS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
         super().connection_made(cast("asyncio.Transport", _CorkedTransport(transport, self.loop)))
         self._direct: Mapping[tuple[bytes, bytes], Endpoint] = getattr(self.app, "direct", {})
+        self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
+        if len(self.connections) > self.max_connections:
+            make_room(self.connections, self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the client has called this server with success."""
+        return self._is_known
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes. Limit the head size and ignore upgrades to unsupported protocols."""
@@ -132,10 +166,41 @@ class QuickHttpProtocol(HttpToolsProtocol):
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"", head, count=1) + end + rest
         super().data_received(data)
+        self._received += len(data)
+        if self._is_reading != (self._patience is not None):
+            self._stop_waiting()
+            if self._is_reading:
+                self._received = 0
+                self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
         if self._head_size:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD_BYTES:
                 self._refuse(InvalidRequest(f"The request head exceeds {MAX_HEAD_BYTES} bytes. Shorten it."), 431)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the WebSocket protocol."""
+        self._is_reading = False
+        self._stop_waiting()
+        super().handle_websocket_upgrade()
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _lose_patience(self) -> None:
+        """Close a connection whose client does not send the rest of a request."""
+        self._patience = None
+        if self.transport.is_closing():
+            return
+        if not self._is_reading or getattr(self.cycle, "response_started", False):
+            self.transport.close()  # it has sent nothing, or has its answer already
+        elif self._head_size or (self._received < HEAD_SECONDS * SLOWEST_BODY and not self.flow.read_paused):
+            what = "head" if self._head_size else "body"
+            self._refuse(InvalidRequest(f"The request {what} came too slowly. Send it again, faster."), 408)
+        else:
+            self._received = 0
+            self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
 
     def _may_upgrade(self, data: bytes) -> bool:
         return self.ws_protocol_class is not None and data.startswith(_WEBSOCKET)
@@ -217,6 +282,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
             answer = await endpoint.answer(exchange)
             if self.flow.write_paused:
                 await self.flow.drain()
+            self._is_known = self._is_known or answer.status < 400
             if not cycle.disconnected:
                 self._write(answer, exchange.request_id, cycle.keep_alive)
         except Exception:
@@ -247,3 +313,27 @@ class QuickHttpProtocol(HttpToolsProtocol):
         answer = refuse(error, request_id)
         answer.status = status
         self._write(answer, request_id, keep_alive=False)
+
+
+_LOG_SECONDS: Final = 10.0
+"""Minimum time between two log entries about too many connections, in seconds."""
+
+_last_logged = float("-inf")
+
+
+def make_room(connections: Iterable[Any], newest: QuickHttpProtocol) -> None:
+    """Close an idle connection whose client has not called with success yet; the newest one if there is no other.
+
+    So callers with a token keep theirs while others open as many as they can.
+    """
+    global _last_logged
+    if newest.loop.time() - _last_logged > _LOG_SECONDS:
+        _last_logged = newest.loop.time()
+        most = newest.max_connections
+        log.warning("there are more than %d connections (--max-connections); idle ones are closed", most)
+    for other in connections:
+        is_candidate = isinstance(other, QuickHttpProtocol) and other is not newest
+        if is_candidate and other.is_idle and not other.is_known and not other.transport.is_closing():
+            other.transport.close()
+            return
+    newest.transport.close()

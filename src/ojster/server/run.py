@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from ojster.events.mail import read_smtp
 from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
-from ojster.server.protocol import QuickHttpProtocol
+from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
 from ojster.server.unix_socket import listen_at
 from ojster.service import Service
 from ojster.settings import Settings, for_engine
@@ -32,6 +33,9 @@ from ojster.workflows.orchestrator_request import queue_of
 
 GRACE: Final = 25
 """Time requests in progress get to finish after a stop signal, in seconds."""
+
+OTHER_FILES: Final = 200
+"""Number of files that a server needs beside its connections."""
 
 MAX_WEBSOCKET_MESSAGE_BYTES: Final = 65_536
 """Maximum size of a message from a WebSocket client, in bytes. Clients send only short commands."""
@@ -92,6 +96,7 @@ def serve(
     app: App | None = None,
     allowed_hosts: Sequence[str] = (),
     unix_socket: Path | None = None,
+    max_connections: int = MAX_CONNECTIONS,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -119,6 +124,8 @@ def serve(
         Further names by which the server may be called. They matter if callers need no token.
     unix_socket:
         Listen at this path instead of ``host`` and ``port``; only programs of the same user can call.
+    max_connections:
+        Maximum number of connections; beyond it, idle ones are closed.
 
     Raises
     ------
@@ -150,7 +157,8 @@ def serve(
         smtp=mail_server,
         worker=None if app is None else _worker_of(app, engine, url),
     )
-    server = _Server(_listening(application, host, port, log_level), application)
+    config = _listening(application, host, port, log_level, max_connections)
+    server = _Server(config, application)
     try:
         server.run(sockets=None if listener is None else [listener])
     finally:
@@ -173,14 +181,25 @@ def _worker_of(app: App, service: Service, url: str) -> Worker:
     return Worker(app, queues=tuple(map(queue_of, app.orchestrators)))
 
 
-def _listening(application: Application, host: str, port: int, log_level: str) -> uvicorn.Config:
+def _most_connections(wanted: int) -> int:
+    """Return how many connections this process may have; let it open more files if it needs them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = wanted + OTHER_FILES if most == resource.RLIM_INFINITY else min(wanted + OTHER_FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, resource.getrlimit(resource.RLIMIT_NOFILE)[0]), most))
+    if files < wanted + OTHER_FILES:
+        log.warning("this process may open %d files, so that it takes %d connections", files, files - OTHER_FILES)
+    return max(files - OTHER_FILES, 1)
+
+
+def _listening(application: Application, host: str, port: int, log_level: str, max_connections: int) -> uvicorn.Config:
+    limited = type("Protocol", (QuickHttpProtocol,), {"max_connections": _most_connections(max_connections)})
     return uvicorn.Config(
         application,
         host=host,
         port=port,
         log_level=log_level,
         access_log=False,
-        http=QuickHttpProtocol,
+        http=limited,
         ws="websockets-sansio" if has_websockets() else "none",
         ws_max_size=MAX_WEBSOCKET_MESSAGE_BYTES,
         ws_ping_interval=20.0,

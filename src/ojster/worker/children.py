@@ -100,6 +100,13 @@ class ChildLimits(msgspec.Struct, frozen=True, kw_only=True):
         After so many jobs.
     max_memory:
         After it has used so many bytes of memory at once.
+
+    Examples
+    --------
+    >>> from ojster import App, ChildLimits, Worker
+    >>> app = App("sqlite:///:memory:")
+    >>> worker = Worker(app, children=ChildLimits(max_jobs=1_000, max_memory=512 * 2**20))
+    >>> app.close()
     """
 
     max_jobs: int | None = None
