@@ -20,6 +20,9 @@ from ojster.core.errors import InvalidRequest
 OverlapPolicy = Literal["skip", "allow", "cancel_previous", "enqueue"]
 OVERLAP_POLICIES: Final[tuple[OverlapPolicy, ...]] = ("skip", "allow", "cancel_previous", "enqueue")
 
+LONGEST_EXPRESSION: Final = 1_000
+"""Maximum length of an expression, in characters."""
+
 _ALIASES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -47,6 +50,11 @@ class CronSchedule:
     """
 
     def __init__(self, expression: str, timezone: str = "UTC") -> None:
+        if len(expression) > LONGEST_EXPRESSION:
+            raise InvalidRequest(
+                f"The cron expression has {len(expression)} characters; at most {LONGEST_EXPRESSION} are allowed.",
+                field="cron",
+            )
         self.expression = expression
         self.zone = _zone(timezone)
         self.timezone = timezone
