@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import click
 
@@ -14,12 +14,15 @@ from ojster.cli.server_settings import with_settings
 from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
 
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 
 @click.command(
     epilog=examples(
         "ojster serve --database sqlite:///jobs.db",
         "ojster serve --database postgresql://jobs@db.example.com/shop --migrate",
         "ojster serve --host 0.0.0.0 --port 9000 --cors https://dashboard.example.com",
+        "ojster serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key",
         "ojster serve --socket /run/ojster/ojster.sock",
         "ojster serve --auth required          # and then: ojster tokens create …",
         "ojster serve --keep-completed P7D --keep-dead-letters never",
@@ -42,6 +45,18 @@ from ojster.settings import Settings
     "unix_socket",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Listen at this path instead of --host and --port; only programs of the same user can call. URL: unix:///PATH.",
+)
+@click.option(
+    "--tls-cert", type=_FILE, metavar="FILE", help="Speak TLS with this certificate (PEM), read again when it changes."
+)
+@click.option(
+    "--tls-key", type=_FILE, metavar="FILE", help="Its private key; by default in the file of the certificate."
+)
+@click.option(
+    "--tls-client-ca",
+    type=_FILE,
+    metavar="FILE",
+    help="Authorities of clients' certificates: callers without one are refused.",
 )
 @click.option(
     "--auth",
@@ -115,6 +130,9 @@ def serve(
     host: str,
     port: int,
     unix_socket: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
     auth: Literal["required", "off"] | None,
     cors: tuple[str, ...],
     allowed_hosts: tuple[str, ...],
@@ -136,13 +154,18 @@ def serve(
     """
     log_to_console(log_level)
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
+    from ojster.server.tls import TlsFiles
     from ojster.tenancy.routes import read_tenants
 
+    if tls_cert is None and (tls_key or tls_client_ca):
+        raise click.UsageError("--tls-key and --tls-client-ca need --tls-cert.")
+    tls = None if tls_cert is None else TlsFiles(tls_cert, tls_key, tls_client_ca)
     serve_forever(
         database,
         host=host,
         port=port,
         unix_socket=unix_socket,
+        tls=tls,
         guarded=None if auth is None else auth == "required",
         settings=settings,
         synchronous=synchronous,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -29,6 +31,12 @@ DEFAULT_RETRY_SECONDS: Final = 10.0
 
 UNIX: Final = "unix://"
 """Beginning of the URL of a server that listens at a path: ``unix:///run/ojster.sock``."""
+
+AUTHORITY_VARIABLE: Final = "OJSTER_TLS_CA"
+CERTIFICATE_VARIABLE: Final = "OJSTER_TLS_CERT"
+KEY_VARIABLE: Final = "OJSTER_TLS_KEY"
+"""Environment variables with files in PEM format: authorities of servers beside those of the system, and the client's
+own certificate and key."""
 
 NETWORK_ERRORS: Final = (
     httpx.RequestError,
@@ -68,6 +76,7 @@ class Connection:
             timeout=httpx.Timeout(30.0, connect=5.0),
             limits=limits,
             transport=None if path is None else httpx.AsyncHTTPTransport(uds=path, limits=limits),
+            verify=_tls() if self.url.startswith("https://") else True,
         )
 
     async def close(self) -> None:
@@ -155,6 +164,27 @@ class Connection:
     def unreachable(self, error: Exception) -> BackendUnavailable:
         """Return the error for a failed connection."""
         return BackendUnavailable(f"The server {self.url} cannot be reached: {error or type(error).__name__}.")
+
+
+def _tls() -> ssl.SSLContext:
+    """Return what a client needs to check servers, and to show its own certificate.
+
+    Raises
+    ------
+    InvalidRequest
+        A file that the environment names cannot be used.
+    """
+    authority, certificate = os.environ.get(AUTHORITY_VARIABLE), os.environ.get(CERTIFICATE_VARIABLE)
+    context = httpx.create_ssl_context()
+    try:
+        if authority:
+            context.load_verify_locations(authority)
+        if certificate:
+            context.load_cert_chain(certificate, os.environ.get(KEY_VARIABLE))
+    except (OSError, ssl.SSLError) as error:
+        names = f"{AUTHORITY_VARIABLE}, {CERTIFICATE_VARIABLE}, {KEY_VARIABLE}"
+        raise errors.InvalidRequest(f"A file in {names} cannot be used: {error}.") from None
+    return context
 
 
 class RemoteCapability:

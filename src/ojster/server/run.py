@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
+from ojster.server.tls import TlsFiles, TlsRenewal
 from ojster.server.unix_socket import listen_at
 from ojster.service import Service
 from ojster.settings import Settings, for_engine
@@ -33,6 +35,9 @@ from ojster.workflows.orchestrator_request import queue_of
 
 GRACE: Final = 25
 """Time requests in progress get to finish after a stop signal, in seconds."""
+
+TICKS_BETWEEN_CHECKS: Final = 50
+"""Number of tenths of a second between looks at the files of a certificate."""
 
 OTHER_FILES: Final = 200
 """Number of files that a server needs beside its connections."""
@@ -50,9 +55,16 @@ log = logging.getLogger("ojster")
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+    def __init__(self, config: uvicorn.Config, application: Application, renewal: TlsRenewal | None) -> None:
         super().__init__(config)
         self._application = application
+        self._renewal = renewal
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look now and then whether there is a new certificate; called ten times a second."""
+        if self._renewal is not None and counter % TICKS_BETWEEN_CHECKS == 0:
+            self._renewal.check()
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -97,6 +109,7 @@ def serve(
     allowed_hosts: Sequence[str] = (),
     unix_socket: Path | None = None,
     max_connections: int = MAX_CONNECTIONS,
+    tls: TlsFiles | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -126,17 +139,20 @@ def serve(
         Listen at this path instead of ``host`` and ``port``; only programs of the same user can call.
     max_connections:
         Maximum number of connections; beyond it, idle ones are closed.
+    tls:
+        Speak TLS with these certificates, which are read again when they change. ``None``: speak plain HTTP.
 
     Raises
     ------
     BackendUnavailable
         The database cannot be opened.
     InvalidRequest
-        The database cannot be opened, ``smtp`` is malformed, or ``app`` has no orchestrators.
+        The database cannot be opened, ``smtp`` is malformed, ``tls`` cannot be used, or ``app`` has no orchestrators.
     Conflict
         Another server listens at ``unix_socket``.
     """
     mail_server = None if smtp is None else read_smtp(smtp)
+    context = None if tls is None else tls.context()
     tune_interpreter()
     store = store_for(url, files)
     listener = None if unix_socket is None else listen_at(unix_socket)
@@ -157,8 +173,9 @@ def serve(
         smtp=mail_server,
         worker=None if app is None else _worker_of(app, engine, url),
     )
-    config = _listening(application, host, port, log_level, max_connections)
-    server = _Server(config, application)
+    config = _listening(application, host, port, log_level, max_connections, context)
+    renewal = None if tls is None or context is None else TlsRenewal(tls, context)
+    server = _Server(config, application, renewal)
     try:
         server.run(sockets=None if listener is None else [listener])
     finally:
@@ -191,7 +208,14 @@ def _most_connections(wanted: int) -> int:
     return max(files - OTHER_FILES, 1)
 
 
-def _listening(application: Application, host: str, port: int, log_level: str, max_connections: int) -> uvicorn.Config:
+def _listening(
+    application: Application,
+    host: str,
+    port: int,
+    log_level: str,
+    max_connections: int,
+    context: ssl.SSLContext | None,
+) -> uvicorn.Config:
     limited = type("Protocol", (QuickHttpProtocol,), {"max_connections": _most_connections(max_connections)})
     return uvicorn.Config(
         application,
@@ -200,6 +224,7 @@ def _listening(application: Application, host: str, port: int, log_level: str, m
         log_level=log_level,
         access_log=False,
         http=limited,
+        ssl_context_factory=None if context is None else lambda config, default: context,
         ws="websockets-sansio" if has_websockets() else "none",
         ws_max_size=MAX_WEBSOCKET_MESSAGE_BYTES,
         ws_ping_interval=20.0,
