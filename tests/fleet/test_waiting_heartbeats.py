@@ -112,6 +112,20 @@ async def test_another_process_can_cancel(bench: Bench, url: str) -> None:
         await other.close()
 
 
+async def test_a_heartbeat_for_an_old_attempt_says_that_it_is_lost(bench: Bench, http: Http) -> None:
+    await bench.push(retry={"max_attempts": 3, "initial_interval": "PT1S", "jitter": False})
+    first = await bench.fetch_one(worker_id="w")
+    await bench.fail(first)
+    await bench.run_due(1)
+    second = await bench.fetch_one(worker_id="w")
+    body: dict[str, object] = {"worker_id": "w", "active_jobs": [first.id], "attempts": {first.id: 1}}
+    old = (await http("POST", "/ojs/v1/workers/heartbeat", body)).json()
+    assert (old["jobs_extended"], old["jobs_lost"]) == ([], [first.id])
+    body["attempts"] = {second.id: 2}
+    new = (await http("POST", "/ojs/v1/workers/heartbeat", body)).json()
+    assert (new["jobs_extended"], new["jobs_lost"]) == ([second.id], [])
+
+
 async def test_a_heartbeat_may_name_one_job(bench: Bench, http: Http) -> None:
     await bench.push()
     job = await bench.fetch_one(worker_id="w")

@@ -42,9 +42,9 @@ async def test_a_child_is_replaced_after_so_many_jobs() -> None:
 
 
 async def test_a_child_is_replaced_when_it_has_become_too_large() -> None:
-    first, second, third = await pids_of(ChildPool(ChildLimits(max_memory=400 << 20)), 0, 500, 0)
+    first, second, third = await pids_of(ChildPool(ChildLimits(max_memory=300 << 20)), 0, 400, 0)
     assert first == second != third
-    same, again = await pids_of(ChildPool(), 500, 0)
+    same, again = await pids_of(ChildPool(), 400, 0)
     assert same == again
 
 

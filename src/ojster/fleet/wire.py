@@ -34,6 +34,7 @@ class HeartbeatBody(Struct):
     worker_id: Identifier
     active_jobs: list[str] | int = []
     active_job_ids: list[str] = []
+    attempts: Annotated[dict[str, int], Meta(description="Attempts of active jobs, by id; old ones are lost.")] = {}
     job_id: Annotated[str | None, Meta(description="One active job, instead of a list of them.")] = None
     visibility_timeout_ms: Milliseconds | None = None
     state: Literal["running", "quiet", "drain", "draining", "shutting_down", "terminate"] = "running"

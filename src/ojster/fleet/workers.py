@@ -53,6 +53,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """
     tenant: str | None = None
     """The only tenant whose jobs it may run; ``None``: all tenants."""
+    attempts: dict[str, int] = {}
+    """The attempts of the active jobs, by id; a job whose attempt is another by now is lost."""
 
 
 class HeartbeatResponse(msgspec.Struct):
@@ -157,7 +159,7 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
             job = None
         if job is not None and job.state == "active" and job.reacts & CANCEL_REQUESTED:
             pulse.cancelled.append(id)
-        elif job is not None and job.state == "active" and job.worker_id in (None, one.worker_id):
+        elif job is not None and _holds(one, job):
             lease = one.lease or tx.settings.default_lease
             job.due_at = lease_end(tx, job, lease)
             tx.expect(job.due_at)
@@ -171,6 +173,12 @@ def _beat(tx: Transaction, one: Heartbeat) -> HeartbeatResponse:
             pulse.lost.append(id)
     tx.execute_many("UPDATE jobs SET due_at = ? WHERE seq = ?", rows)
     return pulse
+
+
+def _holds(one: Heartbeat, job: Job) -> bool:
+    """Return whether a worker holds the lease of a job, and runs its current attempt."""
+    is_its = job.state == "active" and job.worker_id in (None, one.worker_id)
+    return is_its and one.attempts.get(job.id, job.attempt) == job.attempt
 
 
 def _announce(tx: Transaction, one: Heartbeat, abilities: Abilities) -> None:

@@ -304,6 +304,7 @@ async def heartbeat(exchange: HttpRequest) -> Answer:
             handlers=_handled(body.handlers),
             job_types=None if body.job_types is None else types_of(body.job_types),
             capabilities=body.capabilities,
+            attempts=body.attempts,
         ),
         body.wait_ms / 1000,
     )

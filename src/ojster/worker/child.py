@@ -7,12 +7,14 @@ the child with everything that its handlers have started, so that no job goes on
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import resource
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -48,6 +50,10 @@ def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
 
 def _peak_memory() -> int:
     """Return the largest memory that this process has had, in bytes."""
+    with contextlib.suppress(OSError):  # on Linux, the other figure is at least that of the worker which started it
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -428,6 +428,7 @@ class Worker:
             Heartbeat(
                 worker_id=self.id,
                 active_jobs=tuple(running),
+                attempts={job_id: context.attempt for job_id, (_, context) in running.items()},
                 lease=round(self.lease * 1e6),
                 state=self.state,
                 hostname=socket.gethostname(),
