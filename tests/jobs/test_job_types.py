@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from ojster import App, Retry, Worker
+from ojster.client.client import HttpClient
 from ojster.core.access import Grant, Role
+from ojster.worker.registration import register
 from tests.conftest import Bench, Http
 from tests.tenancy.test_access import GuardedServer, door  # noqa: F401
 
@@ -148,6 +150,24 @@ async def test_a_token_for_certain_queues_gets_the_reactions_that_an_owner_has_s
     assert (await door.http("POST", "/ojs/v1/jobs", job, headers=limited)).status_code == 201
     own = job | {"event_reactions": DEFAULTS["event_reactions"]}
     assert (await door.http("POST", "/ojs/v1/jobs", own, headers=limited)).status_code == 403
+
+
+async def test_a_worker_that_may_not_register_defaults_works_without(
+    door: GuardedServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = HttpClient("http://test")
+    client._connection.http = door.http.client
+    door.http.client.headers.update(await door.token(Grant(Role.WORKER)))
+    app = App("sqlite:///:memory:")
+    app.job("one", queue="a")(print)
+    app.job("two", queue="b")(print)
+    with caplog.at_level("INFO", "ojster.worker.registration"):
+        await register(client, app)
+    assert await door.bench.engine.job_types.all() == []
+    (record,) = caplog.records
+    assert (record.levelname, "others enqueue" in record.message) == ("INFO", True)
+    await app.aclose()
 
 
 async def test_a_worker_registers_what_its_application_declares(http: Http, url: str) -> None:

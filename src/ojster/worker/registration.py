@@ -14,6 +14,7 @@ from ojster.client.interface import Client
 from ojster.core.errors import (
     BackendError,
     BackendUnavailable,
+    Forbidden,
     NotFound,
     OjsterError,
 )
@@ -24,11 +25,17 @@ log = logging.getLogger(__name__)
 
 async def register(client: Client, app: App) -> None:
     """Register what an application declares; what the server rejects is logged."""
-    for type, declared in app.handlers.items():
-        if members := declared.defaults():
-            await _insist(partial(client.job_types.put, type, members), f"the defaults of the job type {type}")
+    try:
+        for type, declared in app.handlers.items():
+            if members := declared.defaults():
+                await _insist(partial(client.job_types.put, type, members), f"the defaults of the job type {type}")
+    except Forbidden as refusal:
+        log.info("jobs that others enqueue do not get the options that this application declares: %s", refusal)
     for cron in app.crons:
-        await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
+        try:
+            await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
+        except Forbidden as refusal:
+            log.error("the server rejected the cron job %s: %s", cron.name, refusal)
 
 
 async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:
@@ -40,6 +47,8 @@ async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:
         except (BackendUnavailable, BackendError) as error:
             log.warning("cannot register %s, trying again: %s", what, error)
             await asyncio.sleep(1.0)
+        except Forbidden:
+            raise
         except OjsterError as error:
             log.error("the server rejected %s: %s", what, error)
             return
