@@ -96,7 +96,7 @@ class Service:
     @cached_property
     def job_types(self) -> JobTypeService:
         """Defaults of job types."""
-        return JobTypeService(self.scope)
+        return JobTypeService(self.scope, self.jobs)
 
     @cached_property
     def bulk(self) -> BulkService:

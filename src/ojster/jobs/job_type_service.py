@@ -7,13 +7,23 @@ import msgspec
 from ojster.core.json_objects import Members
 from ojster.core.tenant import called, split
 from ojster.jobs import job_types
-from ojster.jobs.extension import life
 from ojster.jobs.job_types import JobTypeDefaults
-from ojster.jobs.scope import CapabilityService
+from ojster.jobs.scope import CapabilityService, Scope
+from ojster.jobs.service import JobService
 
 
 class JobTypeService(CapabilityService):
-    """Calls about the defaults of job types."""
+    """Calls about the defaults of job types.
+
+    Parameters
+    ----------
+    jobs:
+        Checks what their reactions refer to.
+    """
+
+    def __init__(self, scope: Scope, jobs: JobService) -> None:
+        super().__init__(scope)
+        self._jobs = jobs
 
     async def put(self, type: str, members: Members) -> JobTypeDefaults:
         """Set the defaults of a job type, which replace earlier ones.
@@ -30,8 +40,7 @@ class JobTypeService(CapabilityService):
         item, job = job_types.read_defaults(type, members, largest=self.database.settings.largest_job)
         job.tenant = self.scope.tenant or ""
         if job.reacts:
-            for check in life.of(self.database.memory).check:
-                await check(self.scope, job)
+            await self._jobs.check(job)
         item = msgspec.structs.replace(item, type=self.scope.named(item.type))
         return _for_its_tenant(await self.database.run(job_types.put_defaults, item))
 

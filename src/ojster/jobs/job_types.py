@@ -59,11 +59,6 @@ class JobTypeDefaults(msgspec.Struct, frozen=True):
     body: bytes
     updated_at: int = 0
 
-    @property
-    def members(self) -> Members:
-        """The members, each as JSON."""
-        return read_members(self.body, "The defaults")
-
 
 class Defaults:
     """The defaults of a job type, ready to be added to requests."""

@@ -133,7 +133,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
     """Bytes received since patience was last tried."""
     _patience: asyncio.TimerHandle | None = None
     """Ends the wait for the rest of a request."""
-    _is_known = False
+    is_known = False
     """Whether a request has been answered without an error."""
     max_connections = MAX_CONNECTIONS
 
@@ -154,11 +154,6 @@ class QuickHttpProtocol(HttpToolsProtocol):
     def is_idle(self) -> bool:
         """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the client has called this server with success."""
-        return self._is_known
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes. Limit the head size and ignore upgrades to unsupported protocols."""
@@ -282,7 +277,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
             answer = await endpoint.answer(exchange)
             if self.flow.write_paused:
                 await self.flow.drain()
-            self._is_known = self._is_known or answer.status < 400
+            self.is_known = self.is_known or answer.status < 400
             if not cycle.disconnected:
                 self._write(answer, exchange.request_id, cycle.keep_alive)
         except Exception:

@@ -25,7 +25,7 @@ from ojster.worker.execution import failure_of
 
 
 def main() -> None:
-    """Serve the socket with the file descriptor that is the only argument."""
+    """Serve the socket, and die with the worker, whose file descriptors are the two arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when its children end
     connection = socket.socket(fileno=int(sys.argv[1]))
     _fork_guardian(int(sys.argv[2]), connection)

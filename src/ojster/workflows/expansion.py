@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.durations import MILLISECOND
 from ojster.core.errors import OjsterError
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
@@ -18,9 +17,6 @@ from ojster.workflows.node import Node, NodeState
 
 BYTES_AT_ONCE: Final = 4 << 20
 """Size of jobs with resolved references after which a transaction creates no more elements, in bytes."""
-
-LOCKED_RETRY_DELAY: Final = 100 * MILLISECOND
-"""Delay before the next try, in microseconds, if another transaction has locked the workflow."""
 
 _elements_of: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -34,7 +30,7 @@ def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
     seq = id >> NODE_BITS
     found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
     if not found:
-        return tx.now + LOCKED_RETRY_DELAY, False
+        return tx.now, False  # another transaction has locked the workflow: ``run_due`` tries again soon
     graph = Graph(tx)
     graph.workflows[seq] = Workflow(*found[0])
     graph.load([id])
