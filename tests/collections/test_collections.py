@@ -28,6 +28,11 @@ def many(**wanted: Any) -> dict[str, Any]:
     return lookup({"collection": "internal", **wanted})
 
 
+def named(name: str, data: Any) -> dict[str, Any]:
+    """An item, as a lookup of one finds it."""
+    return {"name": name, "category": None, "data": data}
+
+
 async def add(flow: WorkflowBench, name: str, data: Any = None, **more: Any) -> Item:
     return await flow.engine.collections.add(RELEASES, NewItem(name, msgspec.json.encode(data), **more))
 
@@ -224,8 +229,8 @@ async def test_s72_to_s74_dependencies_follow_from_what_is_looked_up(flow: Workf
     ]
     assert (await flow.states())["check"] == "waiting"
     order = await flow.work(results={"one": 1, "two": 2})
-    assert order[-1] == "check"
-    assert sorted(order[:-1]) == ["alone", "none", "one", "two"]
+    assert sorted(order) == ["alone", "check", "none", "one", "two"]
+    assert order.index("check") > max(order.index("one"), order.index("two"))
     (given,) = flow.arguments["check"]
     assert sorted((item["name"], item["data"]) for item in given) == [("build-1", 1), ("build-2", 2)]
     assert (await flow.look()).state == "completed"
@@ -240,6 +245,117 @@ async def test_a_single_item_orders_steps_in_other_containers(flow: WorkflowBenc
         )
     )
     assert await flow.work() == ["a", "b"]
+
+
+async def test_a_step_waits_for_who_promised_and_for_nobody_else_in_their_containers(flow: WorkflowBench) -> None:
+    """Also if the containers need each other's items, which is no cycle of steps."""
+    await flow.create(
+        graph(
+            chain(job("a1", provides=["a"]), job("a2", lookup("internal/b")), id="one"),
+            chain(job("b1", provides=["b"]), job("b2", lookup("internal/a")), id="two"),
+        )
+    )
+    order = await flow.work(results={"a1": "A", "b1": "B"})
+    assert sorted(order[:2]) == ["a1", "b1"]
+    assert (flow.arguments["a2"], flow.arguments["b2"]) == ([named("b", "B")], [named("a", "A")])
+    info = await flow.look()
+    assert info.state == "completed"
+    assert [step.depends_on for step in info.walk() if step.path in ("one.1", "two.1")] == [["two.0"], ["one.0"]]
+
+
+async def test_a_step_starts_although_others_beside_its_producer_still_run(flow: WorkflowBench) -> None:
+    early = group(job("fast", provides=["x"]), job("slow"), id="early")
+    await flow.create(graph(early, group(job("b", lookup("internal/x")), job("free"), id="late")))
+    started = {one.type: one for one in await flow.take(3)}
+    assert sorted(started) == ["fast", "free", "slow"]
+    await flow.ack(started["fast"])
+    assert [one.type for one in await flow.take()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        chain(job("a", provides=["x"]), job("last")),
+        chain(graph(job("a", provides=["x"], id="a"), id="deep"), job("last")),
+    ],
+)
+async def test_who_waits_for_an_item_of_a_container_that_never_starts_goes_on(
+    flow: WorkflowBench, early: dict[str, Any]
+) -> None:
+    early = early | {"id": "early", "depends_on": ["first"], "when": "failed"}
+    late = chain(job("free"), job("b", lookup("internal/x")), job("c"), id="late")
+    await flow.create(graph(job("first", id="first"), early, late))
+    assert sorted(await flow.work()) == ["first", "free"]
+    states = await flow.states()
+    assert (states["early"], states["late.1"], states["late.2"]) == ("skipped", "failed", "cancelled")
+    assert b"early" in bytes(msgspec.json.encode((await flow.step("late.1")).error))
+    await flow.retry_step("late.1")
+    assert await flow.state() == "failed"
+
+
+async def test_a_failed_producer_cancels_who_waits_for_it_and_a_retry_brings_both_back(flow: WorkflowBench) -> None:
+    await flow.create(
+        graph(
+            chain(job("a", provides=["x"]), job("a2"), id="early"),
+            chain(job("free"), job("b", lookup("internal/x")), job("c"), id="late"),
+            job("d", id="d", depends_on=["late"]),
+        )
+    )
+    await flow.work("a")
+    info = await flow.look()
+    assert info.state == "failed"
+    states = {step.type: step.state for step in info.walk()}
+    assert (states["a"], states["a2"], states["b"], states["c"], states["d"]) == ("failed", *["cancelled"] * 4)
+    await flow.retry_step("early.0")
+    assert await flow.work(results={"a": 1}) == ["a", "a2", "b", "c", "d"]
+    assert flow.arguments["b"] == [named("x", 1)]
+    assert (await flow.look()).state == "completed"
+
+
+async def test_the_result_of_a_graph_is_that_of_the_steps_that_no_step_in_it_follows(flow: WorkflowBench) -> None:
+    await flow.create(
+        graph(
+            graph(job("a", id="a", provides=["x"]), job("z", id="z"), id="early"),
+            graph(job("b", lookup("internal/x"), id="b"), id="late"),
+            job("end", ref("steps.early.result"), id="end"),
+        )
+    )
+    await flow.work(results={"a": 1, "b": 2, "z": 3, "end": 4})
+    assert flow.arguments["end"] == [{"a": 1, "z": 3}]
+    assert msgspec.json.decode((await flow.look()).result or b"") == {"late": {"b": 2}, "end": 4}
+
+
+async def test_a_callback_that_needs_an_item_is_not_called_because_of_who_promised_it(flow: WorkflowBench) -> None:
+    await flow.create(
+        graph(
+            chain(job("a", provides=["x"]), job("a2"), id="early"),
+            batch(job("j"), on_failure=job("sorry", lookup("internal/x")), on_success=job("good")) | {"id": "late"},
+        )
+    )
+    order = await flow.work()
+    assert order.index("j") > order.index("a")
+    assert "sorry" not in order
+    assert "good" in order
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        graph(
+            chain(job("a", lookup("internal/y")), job("x", provides=["x"]), id="one"),
+            chain(job("b", lookup("internal/x")), job("y", provides=["y"]), id="two"),
+        ),
+        graph(
+            chain(job("a", lookup("internal/y")), id="one"),
+            chain(job("y", provides=["y"]), id="two", depends_on=["one"]),
+        ),
+    ],
+)
+async def test_steps_that_wait_for_each_other_through_their_containers_are_refused(
+    flow: WorkflowBench, steps: Any
+) -> None:
+    with pytest.raises(InvalidWorkflow, match="wait for each other"):
+        await flow.create(steps)
 
 
 async def test_items_without_a_promise_are_looked_up(flow: WorkflowBench) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ojster.jobs.messages import Release
 from tests.conftest import Http
-from tests.workflows.bench import WorkflowBench, group, job
+from tests.workflows.bench import WorkflowBench, graph, group, job
 
 pytestmark = pytest.mark.anyio
 
@@ -16,6 +16,11 @@ pytestmark = pytest.mark.anyio
 async def test_the_status_says_what_each_step_waits_for(http: Http, flow: WorkflowBench) -> None:
     await flow.create(
         group(
+            graph(
+                group(job("maker", provides=["x"]), id="early"),
+                group(job("user", {"$lookup": "internal/x"}, id="user"), id="late"),
+                id="items",
+            ),
             {"type": "gate", "id": "release"},
             job("careful", id="careful", manual=True),
             {"type": "wait", "id": "answer", "form": {"type": "object"}},
@@ -36,6 +41,8 @@ async def test_the_status_says_what_each_step_waits_for(http: Http, flow: Workfl
         "tomorrow": "delay",
         "paused": "suspension",
         "busy": None,
+        "items.early.0": None,
+        "items.late.user": "promise",
     }
     assert current["release"]["state"] == "blocked"
     assert current["tomorrow"]["state"] == "waiting"
@@ -46,6 +53,9 @@ async def test_lists_say_and_select_what_workflows_wait_for(http: Http, flow: Wo
         "gate": {"type": "gate", "id": "release"},
         "form": {"type": "wait", "id": "answer", "form": {"type": "object"}},
         "delay": {"type": "wait", "id": "tomorrow", "delay": "P1D"},
+        "promise": graph(
+            group(job("busy", provides=["x"]), id="early"), group(job("b", {"$lookup": "internal/x"}), id="late")
+        ),
         "suspension": job("paused"),
     }
     ids = {what: (await flow.create(group(step, job("busy")))).id for what, step in waits.items()}
@@ -72,3 +82,22 @@ async def test_what_no_longer_waits_is_not_listed(http: Http, flow: WorkflowBenc
     await flow.review("release", "approve")
     answer = await http("GET", "/ojs/v1/workflows", params={"waiting_for": "gate"})
     assert answer.json()["workflows"] == []
+
+
+async def test_who_waited_for_an_item_waits_no_more_when_it_is_there_or_all_is_over(
+    http: Http, flow: WorkflowBench
+) -> None:
+    async def waiting() -> list[str]:
+        answer = await http("GET", "/ojs/v1/workflows", params={"waiting_for": "promise"})
+        return [one["id"] for one in answer.json()["workflows"]]
+
+    maker = group(job("maker", provides=["x"]), job("slow"), id="early")
+    await flow.create(graph(maker, group(job("user", {"$lookup": "internal/x"}), id="late")))
+    jobs = {one.type: one for one in await flow.take(2)}
+    assert await waiting() == [flow.id]
+    await flow.ack(jobs["maker"])
+    assert await waiting() == []
+    await flow.create(graph(maker, group(job("user", {"$lookup": "internal/x"}), id="late")))
+    assert await waiting() == [flow.id]
+    await flow.engine.workflows.cancel(flow.id)
+    assert await waiting() == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from operator import attrgetter
 from typing import Any, Final
@@ -14,7 +14,7 @@ from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
 from ojster.jobs.new_job import NewJob
 from ojster.storage.transaction import ColumnType, Transaction
-from ojster.workflows.node import Kind, Node, NodeState, place_of
+from ojster.workflows.node import Followed, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import Plan, Spec, read_spec
 
 
@@ -167,7 +167,7 @@ _NODE_CHANGING: Final[dict[str, ColumnType]] = {
     )
 }
 _SPEC: Final[dict[str, ColumnType]] = {"id": "bigint", "spec": "bytea"}
-_EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint"}
+_EDGE: Final[dict[str, ColumnType]] = {"source": "bigint", "target": "bigint", "promised": "bigint"}
 
 
 _node_row: Final = attrgetter(*_NODE_TYPES)
@@ -192,6 +192,8 @@ class Graph:
         self._ended_jobs: dict[int, Node] = {}
         self._new: dict[int, Node] = {}
         self._new_edges: dict[int, list[int]] = {}
+        self._new_promised: set[tuple[int, int]] = set()
+        """Those of the new edges that follow from promised items."""
         self._new_children: dict[int, list[Node]] = {}
         self._changed: dict[int, Workflow] = {}
 
@@ -241,10 +243,16 @@ class Graph:
         return self.nodes[node.parent]
 
     def followers(self, nodes: Iterable[Node]) -> list[tuple[Node, Node]]:
-        """Return the pairs of a node and one of its successors."""
-        followed = [node.id for node in nodes if node.followed]
+        """Return the pairs of an ended node and one of its successors, whose containers are loaded.
+
+        A container that ended without having started takes the place of the nodes inside it.
+        """
+        followed = {node.id: node for node in nodes if node.followed}
         if not followed:
             return []
+        for container in [node for node in followed.values() if node.followed & Followed.INSIDE]:
+            if container.started_at is None:
+                followed |= dict.fromkeys((node.id for node in self._followed_inside(container)), container)
         pairs = [(source, target) for source in followed for target in self._new_edges.get(source, ())]
         if known := [id for id in followed if id not in self._new]:
             rows = self.tx.execute(
@@ -253,7 +261,19 @@ class Graph:
                 (self.tx.integers(known),),
             )
             pairs += [(source, self._add(Node(*row)).id) for source, *row in rows]
-        return [(self.nodes[source], self.nodes[target]) for source, target in pairs]
+        if any(node.followed & ~Followed.HERE for node in followed.values()):
+            self.load([parent for _, target in pairs if (parent := self.nodes[target].parent) is not None])
+        return [(followed[source], self.nodes[target]) for source, target in pairs]
+
+    def _followed_inside(self, container: Node) -> Iterator[Node]:
+        """Yield the nodes inside a container that have successors in other containers."""
+        containers = [container]
+        while containers:
+            for node in self.children(containers.pop()):
+                if node.followed & Followed.ELSEWHERE:
+                    yield node
+                if node.followed & Followed.INSIDE:
+                    containers.append(node)
 
     def children(self, container: Node) -> list[Node]:
         """Return all children of a container, in order of position."""
@@ -270,8 +290,9 @@ class Graph:
         return found
 
     def first_children(self, container: Node) -> list[Node]:
-        """Return the children of a container that wait for no predecessor."""
-        return [child for child in self._children(container, " AND waiting = 0") if not child.waiting]
+        """Return the children of a container that wait for no predecessor, or for none that matters any more."""
+        found = self._children(container, " AND (waiting = 0 OR unmet > 0)")
+        return [child for child in found if not child.waiting or child.unmet]
 
     def named_children(self, container: Node, *names: str) -> list[Node]:
         """Return the children of a container that have one of these names or positions."""
@@ -325,6 +346,7 @@ class Graph:
                 self.jobs[node.id] = plan.jobs[number]
         for source, target in plan.edges:
             self._new_edges.setdefault(base | source, []).append(base | target)
+        self._new_promised |= {(base | source, base | target) for source, target in plan.promised}
         workflow.nodes = max([workflow.nodes, *[node.number + 1 for node in planted[-1:]]])
         workflow.jobs += sum(node.kind == Kind.JOB for node in planted)
         self.change(workflow)
@@ -368,9 +390,21 @@ class Graph:
             tx.execute(query, (state, tx.now, tx.integers(ids)))
         tx.insert_rows("nodes", _NODE_TYPES, [_node_row(node) for node in self._new.values()])
         tx.insert_rows("node_specs", _SPEC, [(id, self.specs[id].to_json()) for id in self._new])
-        edges = [(source, target) for source, targets in self._new_edges.items() for target in targets]
+        promised = self._new_promised
+        edges = [
+            (source, target, int((source, target) in promised))
+            for source, targets in self._new_edges.items()
+            for target in targets
+        ]
         tx.insert_rows("node_edges", _EDGE, edges)
-        for pile in (self._touched, self._ended_jobs, self._new, self._new_edges, self._new_children):
+        for pile in (
+            self._touched,
+            self._ended_jobs,
+            self._new,
+            self._new_edges,
+            self._new_promised,
+            self._new_children,
+        ):
             pile.clear()
 
     def write(self) -> None:

@@ -13,7 +13,7 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.advance import Advance
 from ojster.workflows.graph import Graph
-from ojster.workflows.node import TWO_PART, Kind, Node
+from ojster.workflows.node import TWO_PART, Followed, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
 from ojster.workflows.planner import Planner
 
@@ -66,9 +66,10 @@ def grow(tx: Transaction, job: Job, steps: Sequence[bytes]) -> None:
     added = graph.plant(planner.plan, workflow)
     promise(tx, workflow.seq, planner.plan.promises)
     for source, _ in planner.plan.edges:
-        before = graph.nodes[base | source]
-        before.followed = 1
-        graph.touch(before)
+        if source < planner.plan.nodes[0].id:
+            before = graph.nodes[base | source]
+            before.followed |= Followed.HERE
+            graph.touch(before)
     fresh = [one for one in added if one.parent == container.id]
     container.total += len(fresh)
     container.unfinished += len(fresh)

@@ -49,7 +49,7 @@ class StepInfo(msgspec.Struct, omit_defaults=True):
     started_at, completed_at:
         Times at which it started and ended.
     depends_on:
-        Ids of its predecessors in a graph.
+        Ids of its predecessors in a graph, and paths of the steps elsewhere that promised what it looks up.
     step, group:
         Its stage and its group, for display.
     when, condition:

@@ -8,7 +8,7 @@ counts of its predecessors and children, so that a decision about a node reads o
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -90,6 +90,17 @@ ENDED: Final = frozenset(
 SUCCESSFUL: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED})
 
 
+class Followed(IntFlag):
+    """Where the successors of a node are, and those of the nodes inside it."""
+
+    HERE = 1
+    """In its container."""
+    ELSEWHERE = 2
+    """In another container. Such edges follow from promised items alone."""
+    INSIDE = 4
+    """A node inside it has successors outside of it."""
+
+
 class Inputs(StrEnum):
     """The results that a node's job receives."""
 
@@ -118,7 +129,7 @@ class Node(msgspec.Struct, gc=False):
         The results that jobs receive, and the id of the node with the ``inputs`` that apply to this node's job: itself
         or a container around it.
     followed:
-        Whether it has successors.
+        Where its successors are, as ``Followed``; 0 if it has none.
     verdict:
         State in which it ends, whatever its children do, because it was stopped.
     waiting:

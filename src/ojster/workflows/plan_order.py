@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import graphlib
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +17,7 @@ from ojster.core.references import (
     may_hold_references,
     references_in,
 )
-from ojster.workflows.node import TWO_PART, Inputs, Kind, Node, count_ended_predecessor
+from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, Node, count_ended_predecessor
 from ojster.workflows.plan_members import (
     Problem,
 )
@@ -83,13 +84,15 @@ class PlanOrder:
         self.promised: list[tuple[int, str, str | None]] = []
         self.extended: Node | None = None
         self.sought: list[tuple[int, Lookup, str]] = []
+        self.crosses = False
+        """Whether a step waits for one in another container."""
 
     def after(self, node: Node, before: Iterable[Node], inputs: Inputs | None) -> None:
         """Let a node start after others have ended."""
         for one in before:
             self.before.setdefault(node.id, {})[one.id] = None
             self.plan.edges.append((one.id, node.id))
-            one.followed = 1
+            one.followed |= Followed.HERE
             node.waiting += 1
             if one.has_ended:
                 count_ended_predecessor(node, one)
@@ -219,15 +222,40 @@ class PlanOrder:
             for producer, name, category in self.promised:
                 if producer != consumer and lookup.may_match(name, category):
                     self.put_in_order_across(consumer, producer, name, path)
+        self._refuse_cycles()
+
+    def _refuse_cycles(self) -> None:
+        """Refuse steps that wait for each other, directly or through the containers around them."""
         try:
-            graphlib.TopologicalSorter(self.before).prepare()
+            graphlib.TopologicalSorter(self._starts_and_ends() if self.crosses else self.before).prepare()
         except graphlib.CycleError as error:
-            names = [self._label(id) for id in error.args[1]]
-            where = self.paths[error.args[1][0]]
-            self.problems.append(Problem(where, f"These steps wait for each other: {' → '.join(names)}."))
+            cycle: list[int] = error.args[1]
+            if self.crosses:
+                cycle = [id for id, _ in itertools.groupby(moment >> 1 for moment in cycle)]
+            names = " → ".join(self._label(id) for id in cycle)
+            self.problems.append(Problem(self.paths[cycle[0]], f"These steps wait for each other: {names}."))
+
+    def _starts_and_ends(self) -> dict[int, list[int]]:
+        """Return what precedes the start (``2 * number``) and the end (``2 * number + 1``) of each node.
+
+        Steps start after their container has started, and it ends after they have ended.
+        """
+        before: dict[int, list[int]] = {}
+        for node in self.plan.nodes:
+            start, end = 2 * node.id, 2 * node.id + 1
+            before.setdefault(end, []).append(start)
+            before[start] = [2 * id + 1 for id in self.before.get(node.id, ())]
+            if node.parent is not None:
+                before[start].append(2 * node.parent)
+                before.setdefault(2 * node.parent + 1, []).append(end)
+        return before
 
     def put_in_order_across(self, consumer: int, producer: int, name: str, path: str) -> None:
-        """Ensure that a step that promises an item ends before a step that looks it up, wherever both are."""
+        """Ensure that a step that promises an item ends before a step that looks it up, wherever both are.
+
+        The one waits for the other alone, not for the containers between them. What runs depending on how another part
+        of its container ended, like a callback, is no such step: the container around both parts waits.
+        """
         inner, found = self.ancestry(consumer), self.ancestry(producer)
         level = 0
         while level < min(len(inner), len(found)) and inner[level].id == found[level].id:
@@ -236,11 +264,31 @@ class PlanOrder:
             self.problems.append(Problem(path, f"{name!r:.60} is promised by this step or by one inside it."))
             return
         container, before, after = inner[level - 1], found[level], inner[level]
+        known = len(self.plan.edges)
         if container.kind in TWO_PART:
             if before.position >= after.position:
                 self.problems.append(Problem(path, f"The step that promises {name!r:.60} comes later than this step."))
-        else:
+        elif container.kind != Kind.GRAPH or (inner[-1] is after and found[-1] is before):
             self.put_in_order(container, after, before, before.name or str(before.position), path)
+            if container.kind == Kind.GRAPH and self.plan.edges[known:]:
+                self.plan.promised.add((before.id, after.id))
+        elif before.id not in self.before.get(after.id, ()):
+            self._cross(_decided_alone(inner[level:]), found[level:])
+
+    def _cross(self, consumer: Node, line: Sequence[Node]) -> None:
+        """Let a node start after one in another container has ended; ``line``: that one, after those around it."""
+        producer = line[-1]
+        if producer.id in self.before.get(consumer.id, ()):
+            return
+        self.crosses = True
+        self.before.setdefault(consumer.id, {})[producer.id] = None
+        self.plan.edges.append((producer.id, consumer.id))
+        self.plan.promised.add((producer.id, consumer.id))
+        consumer.waiting += 1
+        producer.followed |= Followed.ELSEWHERE
+        line[0].followed |= Followed.HERE
+        for container in line[:-1]:
+            container.followed |= Followed.INSIDE
 
     def ancestry(self, number: int) -> list[Node]:
         """Return a node and all containers around it, the outermost first."""
@@ -256,3 +304,11 @@ class PlanOrder:
     def _label(self, id: int) -> str:
         node = self.plan.nodes[id - self.first]
         return node.name or str(node.position)
+
+
+def _decided_alone(line: Sequence[Node]) -> Node:
+    """Return the last node of a line whose start does not depend on how another part of its container ends."""
+    for container, node in itertools.pairwise(line):
+        if container.kind in TWO_PART and node.position:
+            return container
+    return line[-1]

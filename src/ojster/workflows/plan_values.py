@@ -70,6 +70,8 @@ class Plan(msgspec.Struct):
         In the same order; the number of a node is its index plus the number of the first.
     edges:
         Numbers of a node and of its successor.
+    promised:
+        Those of the edges that follow from promised items.
     jobs:
         The jobs of nodes with known arguments, by number.
     promises:
@@ -79,6 +81,7 @@ class Plan(msgspec.Struct):
     nodes: list[Node] = []
     specs: list[Spec] = []
     edges: list[tuple[int, int]] = []
+    promised: set[tuple[int, int]] = set()
     jobs: dict[int, NewJob] = {}
     promises: list[tuple[str, Provided]] = []
 

@@ -103,7 +103,7 @@ class Planner:
         bindings: Mapping[str, msgspec.Raw] | None = None,
         problems: list[Problem] | None = None,
     ) -> None:
-        self.plan = Plan([], [], [], {}, [])
+        self.plan = Plan()
         self.problems = [] if problems is None else problems
         self._now = now
         self._largest = largest

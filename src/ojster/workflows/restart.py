@@ -153,34 +153,30 @@ class _Reset:
         self._nodes = {node.id: node for node in nodes}
 
     def step(self, step: Node, followers: Mapping[int, Sequence[Node]]) -> list[Node]:
-        """Reset a step and what was cancelled or skipped because of it.
+        """Reset a step and what was cancelled or skipped because of it, in other containers, too.
 
-        Return the containers around it that had ended, from the inside out. They are started again.
+        Return the containers around these steps that had ended. They are started again.
         """
         opened: list[Node] = []
         self._failed(step)
-        node = step
-        while True:
-            self._revive_followers(node, followers)
-            if node.parent is None or not self._nodes[node.parent].has_ended:
-                break
-            node = self._nodes[node.parent]
-            self._clear(node)
-            change_node(node, NodeState.STARTED)
-            opened.append(node)
+        waiting = [step]
+        while waiting:
+            node = waiting.pop()
+            for after in followers.get(node.id, ()):
+                if after.state in (NodeState.CANCELLED, NodeState.SKIPPED):
+                    self._reset_all(after)
+                    waiting.append(after)
+            if node.parent is not None and self._nodes[node.parent].has_ended:
+                container = self._nodes[node.parent]
+                self._clear(container)
+                change_node(container, NodeState.STARTED)
+                opened.append(container)
+                waiting.append(container)
         if self._root in opened:
             for branch in self._children[self._root.id][1:]:
                 if branch not in opened:
                     self._reset_all(branch)
         return opened
-
-    def _revive_followers(self, node: Node, followers: Mapping[int, Sequence[Node]]) -> None:
-        waiting = list(followers.get(node.id, ()))
-        while waiting:
-            after = waiting.pop()
-            if after.state in (NodeState.CANCELLED, NodeState.SKIPPED):
-                self._reset_all(after)
-                waiting += followers.get(after.id, ())
 
     def root(self) -> None:
         """Reset a workflow: in its main container the nodes that did not succeed, in its branches all nodes."""
@@ -240,10 +236,11 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
     for source, target in graph.tx.execute(
         "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ?", workflow.numbers
     ):
-        node, before = graph.nodes[target], graph.nodes[source]
+        node = graph.nodes[target]
         node.waiting += 1
-        if before.has_ended:
-            count_ended_predecessor(node, before)
+        ended = _ended_with(graph, graph.nodes[source])
+        if ended is not None:
+            count_ended_predecessor(node, ended)
     for node in nodes:
         if node.has_ended and node.parent is not None:
             count_ended_child(graph.nodes[node.parent], node)
@@ -255,3 +252,11 @@ def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
     workflow.completed = sum(node.state == NodeState.COMPLETED for node in jobs)
     workflow.failed = sum(node.state == NodeState.FAILED for node in jobs)
     workflow.cancelled = sum(node.state == NodeState.CANCELLED for node in jobs)
+
+
+def _ended_with(graph: Graph, node: Node) -> Node | None:
+    """Return a node that has ended, or else the container that ended without having started it, if any."""
+    current: Node | None = node
+    while current is not None and not current.has_ended:
+        current = graph.parent_of(current)
+    return current

@@ -18,7 +18,7 @@ import msgspec
 
 from ojster.core.job import Job
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import TWO_PART, Inputs, Kind, NodeState
+from ojster.workflows.node import TWO_PART, Followed, Inputs, Kind, NodeState
 
 _encode: Final = msgspec.json.Encoder().encode
 _raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -95,7 +95,7 @@ def _counts(container: Outcome, child: Outcome) -> bool:
         case Kind.CHAIN:
             return child.position == container.total - 1
         case Kind.GRAPH:
-            return not child.followed
+            return not child.followed & Followed.HERE
         case _:
             return True
 
@@ -164,7 +164,7 @@ def _is_composed(one: Outcome) -> bool:
 def _result_of(container: Outcome, children: Sequence[Outcome]) -> bytes:
     match container.kind:
         case Kind.GRAPH:
-            return object_of(child for child in children if not child.followed)
+            return object_of(child for child in children if not child.followed & Followed.HERE)
         case Kind.GROUP | Kind.MAP:
             return object_of(children, by_index=True)
         case Kind.CHAIN:
@@ -214,7 +214,9 @@ _STEPS_BEFORE: Final = {
         "JOIN nodes AS n ON n.parent = s.parent AND n.position < s.position "
         f"AND n.position >= s.position - {MAX_STEPS_BEFORE}"
     ),
-    Inputs.NEEDED: "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source",
+    Inputs.NEEDED: (
+        "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source AND n.parent = s.parent"
+    ),
 }
 """Joins that find the nodes ``n`` with the results that a node ``s`` requests."""
 
@@ -259,7 +261,9 @@ def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
 def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
     """Return the kind of the container that precedes a node, and the members of that container."""
     ((id, kind),) = tx.execute(
-        "SELECT n.id, n.kind FROM node_edges AS e JOIN nodes AS n ON n.id = e.source WHERE e.target = ?", (source,)
+        "SELECT n.id, n.kind FROM node_edges AS e JOIN nodes AS s ON s.id = e.target "
+        "JOIN nodes AS n ON n.id = e.source AND n.parent = s.parent WHERE e.target = ?",
+        (source,),
     )
     while kind in TWO_PART:
         ((id, kind),) = tx.execute("SELECT id, kind FROM nodes WHERE parent = ? AND position = 0", (id,))

@@ -21,6 +21,7 @@ from ojster.workflows.info import WorkflowInfo
 from ojster.workflows.node import Kind, NodeState, place_of
 from ojster.workflows.views import summary_of
 from ojster.workflows.wait import WAIT_TYPE, WaitingFor
+from ojster.workflows.waiting import nodes_that_wait_for_items
 
 MAX_BRANCH_RESULTS: Final = 10_000
 """Maximum number of step results returned for each branch. The most recent ones are returned."""
@@ -48,7 +49,8 @@ class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class StepInProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """A step in progress: its job is active, enqueued, or suspended until it is resumed or ``deadline`` has passed.
 
-    A gate, or another step that needs an approval, is ``blocked`` and has no job yet. A step is ``stopping`` while its
+    A gate, or another step that needs an approval, is ``blocked`` and has no job yet; nor has a step that waits for an
+    item that another step promised. A step is ``stopping`` while its
     job has been cancelled or has exceeded its timeout, but its worker has not confirmed that it has stopped.
     """
 
@@ -148,11 +150,13 @@ def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
     for row in sorted(ended, key=lambda row: (row.finished_at or 0, row.id)):
         results[places.branch_of(row)].append(_result(row, places.path_of(row)))
     blocked = [row for row in rows if row.state == NodeState.BLOCKED]
+    expecting = nodes_that_wait_for_items(tx, workflow.numbers)
+    promised = [row for row in rows if row.id in expecting]
     started = [row for row in leaves if row.state == NodeState.STARTED and row.job_id is not None]
     return WorkflowStatus(
         summary_of(workflow),
         {name: results[name][-MAX_BRANCH_RESULTS:] for name in ("steps", "on_error", "on_cancel") if name in results},
-        [_current(row, places.path_of(row)) for row in sorted([*started, *blocked], key=lambda row: row.id)],
+        [_current(row, places.path_of(row)) for row in sorted([*started, *blocked, *promised], key=lambda row: row.id)],
     )
 
 
@@ -193,6 +197,8 @@ def _result(row: _Row, path: str) -> StepResult:
 def _current(row: _Row, path: str) -> StepInProgress:
     if row.state == NodeState.BLOCKED:
         return StepInProgress(row.name or row.job_type or row.kind, path, None, "blocked", 0, "gate")
+    if row.state == NodeState.WAITING:
+        return StepInProgress(row.name or row.kind, path, None, "waiting", 0, "promise")
     waits = row.job_state == "pending" and row.hold is not None
     state = "stopping" if row.job_state in FINISHED else row.job_state or ""
     return StepInProgress(

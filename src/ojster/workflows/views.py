@@ -19,7 +19,7 @@ from ojster.jobs.expiration import shown_expiration_delay
 from ojster.storage.transaction import Transaction
 from ojster.workflows.graph import FINAL_STATES, NODE_COLUMNS_OF_N, WORKFLOW_COLUMNS, WORKFLOW_STATES, Workflow
 from ojster.workflows.info import ReviewInfo, StepInfo, WorkflowError, WorkflowInfo
-from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState
+from ojster.workflows.node import ENDED, MAX_NODES, TWO_PART, Kind, Node, NodeState, place_of
 from ojster.workflows.plan_values import read_spec
 from ojster.workflows.results import outcomes
 from ojster.workflows.wait import WaitingFor
@@ -160,6 +160,9 @@ class _View:
         specs = tx.execute("SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", workflow.numbers)
         self._specs = {id: read_spec(spec) for id, spec in specs}
         self._names: dict[int, list[str]] = defaultdict(list)
+        """Ids of the predecessors of a node in its container."""
+        self._places: dict[int, list[str]] = defaultdict(list)
+        """Paths of its predecessors in other containers."""
         self._reviews: dict[int, list[ReviewInfo]] = defaultdict(list)
         self._superseded: dict[int, list[str]] = defaultdict(list)
 
@@ -187,8 +190,13 @@ class _View:
         for source, target in self._tx.execute(
             "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ? ORDER BY source", numbers
         ):
-            if source in self._nodes:
-                self._names[target].append(self._nodes[source].name or str(self._nodes[source].position))
+            if source not in self._nodes:
+                continue
+            before = self._nodes[source]
+            if before.parent == self._nodes[target].parent:
+                self._names[target].append(before.name or str(before.position))
+            else:
+                self._places[target].append(place_of(before, self._container_of))
         for node, at, author, action, notes in self._tx.execute(
             "SELECT node, at, author, action, notes FROM node_reviews WHERE node BETWEEN ? AND ? ORDER BY seq", numbers
         ):
@@ -230,9 +238,13 @@ class _View:
 
     def _step_in(self, container: Node, node: Node, place: str, above: str | None) -> StepInfo:
         step = self._step(node, _join(place, node.name or str(node.position)), above)
-        if container.kind == Kind.GRAPH:
-            step.depends_on = self._names.get(node.id, [])
+        if container.kind == Kind.GRAPH or node.id in self._places:
+            names = self._names.get(node.id, []) if container.kind == Kind.GRAPH else []
+            step.depends_on = names + self._places.get(node.id, [])
         return step
+
+    def _container_of(self, node: Node) -> Node:
+        return self._nodes[node.parent or 0]
 
     def _step(self, node: Node, path: str, above: str | None) -> StepInfo:
         """Return the view of a node. ``above`` is the final state of an enclosing container, if one has ended."""

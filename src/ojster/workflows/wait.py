@@ -16,8 +16,8 @@ from ojster.core.timestamps import parse_timestamp
 WAIT_TYPE: Final = "ojster.wait"
 """Type of the jobs of wait steps. They are never handed out to workers."""
 
-WaitingFor = Literal["gate", "form", "delay", "suspension"]
-"""What a step waits for: an approval, an answer, a time, or that its suspended job is resumed."""
+WaitingFor = Literal["gate", "form", "delay", "promise", "suspension"]
+"""What a step waits for: an approval, an answer, a time, a promised item, or that its suspended job is resumed."""
 
 ATTRIBUTE: Final = "ojster_wait"
 """The job attribute that holds its ``Wait``."""

@@ -1,4 +1,4 @@
-"""What workflows wait for: approvals, answers of people, times, and resumptions."""
+"""What workflows wait for: approvals, answers of people, times, promised items, and resumptions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,23 @@ _CONDITIONS: Final[dict[WaitingFor, str]] = {
     "suspension": f"type <> '{WAIT_TYPE}'",
 }
 
+_PROMISED: Final = (
+    "node_edges AS e JOIN nodes AS s ON s.id = e.source JOIN nodes AS n ON n.id = e.target "
+    "JOIN nodes AS c ON c.id = n.parent"
+)
+_WAITS_FOR_PROMISED: Final = (
+    "e.promised = 1 AND n.state = 'waiting' AND c.state = 'started' "
+    "AND s.state IN ('waiting', 'blocked', 'ready', 'started')"
+)
+"""A step could start if others had provided the items that they promised."""
+
 
 def waits_for(what: WaitingFor) -> str:
     """Return the SQL condition that a workflow has a step which waits for something."""
     if what == "gate":
         return f"seq IN (SELECT id >> {NODE_BITS} FROM nodes WHERE state = 'blocked')"
+    if what == "promise":
+        return f"finished_at IS NULL AND {_exists(_PROMISED, 'e.target', _WAITS_FOR_PROMISED, 'workflows.seq')}"
     return f"seq IN (SELECT node >> {NODE_BITS} FROM jobs WHERE {_SUSPENDED} AND {_CONDITIONS[what]})"
 
 
@@ -44,10 +56,22 @@ def find_waits(tx: Transaction, seqs: Collection[int]) -> dict[int, list[Waiting
         query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND {held}"
         for (seq,) in tx.execute(query, (tx.integers(sorted(waiting)),)):
             found[seq].append(what)
+    promised = _exists(_PROMISED, "e.target", _WAITS_FOR_PROMISED)
+    query = f"SELECT w.seq FROM workflows AS w WHERE w.seq {tx.among} AND w.finished_at IS NULL AND {promised}"
+    for (seq,) in tx.execute(query, given):
+        found[seq].append("promise")
     return found
 
 
-def _exists(table: str, node: str, condition: str) -> str:
-    """Return the SQL condition that a row of a node of the workflow ``w`` fulfils a condition."""
-    first, end = f"(w.seq << {NODE_BITS})", f"((w.seq + 1) << {NODE_BITS})"
+def nodes_that_wait_for_items(tx: Transaction, numbers: tuple[int, int]) -> set[int]:
+    """Return the ids of the nodes of a workflow that wait for promised items; ``numbers``: its first and last id."""
+    rows = tx.execute(
+        f"SELECT e.target FROM {_PROMISED} WHERE e.target BETWEEN ? AND ? AND {_WAITS_FOR_PROMISED}", numbers
+    )
+    return {id for (id,) in rows}
+
+
+def _exists(table: str, node: str, condition: str, seq: str = "w.seq") -> str:
+    """Return the SQL condition that a row of a node of a workflow, by default ``w``, fulfils a condition."""
+    first, end = f"({seq} << {NODE_BITS})", f"(({seq} + 1) << {NODE_BITS})"
     return f"EXISTS (SELECT 1 FROM {table} WHERE {condition} AND {node} >= {first} AND {node} < {end})"
