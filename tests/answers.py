@@ -11,7 +11,8 @@ import pytest
 
 from ojster.core.wire import ErrorAnswer
 from ojster.server.answer import MEDIA_TYPE, Answer
-from ojster.server.request import Endpoint, HttpRequest
+from ojster.server.endpoint import Endpoint
+from ojster.server.request import HttpRequest
 from ojster.server.route import Route
 from ojster.server.routes import routes_of
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.agents.extension import AgentExtension
+from ojster.audit.extension import AuditExtension
 from ojster.collections.extension import CollectionExtension
 from ojster.events.extension import EventExtension
 from ojster.fleet.extension import FleetExtension
@@ -73,6 +74,7 @@ CAPABILITIES: Final = (
         is_optional=False,
     ),
     Capability("tenancy", TenancyExtension(), ("routes", "token_routes"), ("commands:tokens",), "metrics"),
+    Capability("audit", AuditExtension(), ("routes",), ("commands:audit",), is_optional=False),
     Capability("fleet", FleetExtension(), ("routes", "admin_routes"), ("commands:workers",), "metrics"),
     Capability(
         "queues",

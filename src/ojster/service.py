@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from ojster.agents.service import AgentService
+from ojster.audit.service import AuditService
 from ojster.capabilities import EXTENSIONS
 from ojster.collections.result_files import ResultFiles
 from ojster.collections.service import CollectionService
@@ -122,6 +123,11 @@ class Service:
     def schedules(self) -> ScheduleService:
         """Cron jobs."""
         return ScheduleService(self.scope)
+
+    @cached_property
+    def audit(self) -> AuditService:
+        """The audit log."""
+        return AuditService(self.scope)
 
     @cached_property
     def fleet(self) -> FleetService:

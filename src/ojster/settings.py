@@ -25,6 +25,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         Retention of dead letters; 90 days by default.
     most_dead_letters:
         Maximum number of dead letters; 10,000 by default.
+    audit:
+        Retention of entries of the audit log; 365 days by default.
 
     Examples
     --------
@@ -41,6 +43,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: Seconds | None = timedelta(days=90)
     most_dead_letters: int | None = 10_000
     """Maximum number of dead letters: beyond it, the oldest are deleted. Spec: ojs-dead-letter 5.2"""
+    audit: Seconds | None = timedelta(days=365)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +118,16 @@ def for_engine(given: Settings) -> settings.Settings:
 
 
 _SPANS: Final = frozenset(
-    {"completed", "cancelled", "discarded", "dead_letter", "default_lease", "default_timeout", "heartbeat_timeout"}
+    {
+        "audit",
+        "completed",
+        "cancelled",
+        "discarded",
+        "dead_letter",
+        "default_lease",
+        "default_timeout",
+        "heartbeat_timeout",
+    }
 )
 
 

@@ -44,7 +44,8 @@ from ojster.queues.answer_wire import QueueStatisticsAnswer
 from ojster.schedules.wire import CronInfo
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer
 from ojster.server.application import Application
-from ojster.server.request import Endpoint, HttpRequest
+from ojster.server.endpoint import Endpoint
+from ojster.server.request import HttpRequest
 from ojster.server.route import Route
 from ojster.workflows.info import WorkflowInfo
 from tests.faithful.examples import ROOT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -83,6 +84,26 @@ def test_a_token_made_at_the_database_opens_the_server(guarded: Guarded) -> None
     listed = guarded.with_token(owner, "tokens", "list")
     assert "producer in *" in listed
     assert secret.split("_", 2)[2] not in listed
+
+
+def test_the_audit_log_tells_who_did_what_and_that_nothing_was_changed(guarded: Guarded) -> None:
+    owner = guarded("tokens", "create", "ada", "--role", "owner").strip()
+    viewer = guarded("tokens", "create", "eve", "--role", "viewer").strip()
+    id = guarded.with_token(owner, "push", "email.send").strip().splitlines()[0]
+    guarded.with_token(viewer, "jobs", "cancel", id, expect=1)
+    guarded.with_token(owner, "jobs", "cancel", id)
+    listed = json.loads(guarded.with_token(owner, "audit", "list", "--object", id, "--since", "-PT1H", "--json"))
+    said = [(one["principal"], one["operation"], one["outcome"]) for one in listed["entries"]]
+    assert said == [("ada", "cancel_job", "success"), ("eve", "cancel_job", "failure")]
+    table = guarded.with_token(owner, "audit", "list", "--outcome", "failure")
+    assert "eve" in table
+    assert "ada" not in table
+    exported = [json.loads(line) for line in guarded.with_token(owner, "audit", "export").splitlines()]
+    assert [one["number"] for one in exported] == list(range(len(exported), 0, -1))
+    place = guarded.with_token(owner, "audit", "verify").split()[-1]
+    assert place in guarded.with_token(owner, "audit", "verify", "--after", place)
+    assert "was changed" in guarded("audit", "verify", "--after", f"1:{'0' * 64}", expect=1)
+    guarded.with_token(viewer, "audit", "list", expect=1)
 
 
 def test_a_worker_with_a_token_works_at_a_guarded_server(guarded: Guarded) -> None:

@@ -108,6 +108,7 @@ def doctor(url: str, as_json: bool) -> int:
         check(name, examine)
     check("answers", lambda: _check_round_trip(url))
     check("backlog", lambda: _backlog(url))
+    check("audit log", lambda: _audit_log(url))
     healthy = all(finding["ok"] for finding in findings)
     if as_json:
         print_json({"ok": healthy, "checks": findings})
@@ -126,6 +127,13 @@ def _check_round_trip(url: str) -> checks.Finding:
     started = time.perf_counter()
     queues = ask(url, lambda client: client.queues.all())
     return True, f"{len(queues)} queues, in {(time.perf_counter() - started) * 1000:.0f} ms"
+
+
+def _audit_log(url: str) -> checks.Finding:
+    found = ask(url, lambda client: client.audit.verify())
+    if found.problem is not None:
+        return False, f"{found.problem} Somebody has changed the table audit_log; compare it with a backup"
+    return True, f"{found.head.number} entries were written; none is missing, and none was changed"
 
 
 def _backlog(url: str) -> checks.Finding:

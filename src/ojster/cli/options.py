@@ -117,6 +117,7 @@ def with_retention(command: Command) -> Command:
         keep_discarded: int | None,
         keep_dead_letters: int | None,
         most_dead_letters: int,
+        keep_audit: int | None,
         **kwargs: Any,
     ) -> Any:
         retention = Retention(
@@ -125,6 +126,7 @@ def with_retention(command: Command) -> Command:
             discarded=_span(keep_discarded),
             dead_letter=_span(keep_dead_letters),
             most_dead_letters=most_dead_letters or None,
+            audit=_span(keep_audit),
         )
         return command(*args, retention=retention, **kwargs)
 
@@ -136,7 +138,13 @@ def with_retention(command: Command) -> Command:
         help="Maximum number of dead letters; the oldest are deleted first. 0 keeps all.",
     )
     result: Command = most(wrapped)
-    for name, default in (("dead-letters", "P90D"), ("discarded", "P7D"), ("cancelled", "P1D"), ("completed", "P1D")):
+    for name, default in (
+        ("audit", "P365D"),
+        ("dead-letters", "P90D"),
+        ("discarded", "P7D"),
+        ("cancelled", "P1D"),
+        ("completed", "P1D"),
+    ):
         result = click.option(f"--keep-{name}", type=Duration(), default=default, show_default=True)(result)
     return result
 

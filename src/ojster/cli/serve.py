@@ -118,6 +118,14 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--app", metavar="MODULE:APP", help="Application with the orchestrators that this server runs.")
 @click.option(
+    "--forwarded-allow-ips",
+    "trusted_proxies",
+    multiple=True,
+    metavar="NETWORK",
+    help="Proxy whose X-Forwarded-For tells the address of callers, for the audit log: an address, a network such as "
+    "10.0.0.0/8, or *. Repeatable.",
+)
+@click.option(
     "--plugin",
     "plugins",
     multiple=True,
@@ -146,6 +154,7 @@ def serve(
     smtp: str | None,
     files: str | None,
     app: str | None,
+    trusted_proxies: tuple[str, ...],
     plugins: tuple[str, ...],
 ) -> None:
     """Serve jobs over HTTP, according to Open Job Spec 1.0.
@@ -173,6 +182,7 @@ def serve(
         cors_origins=cors,
         allowed_hosts=allowed_hosts,
         max_connections=max_connections,
+        trusted_proxies=trusted_proxies,
         log_level=log_level,
         plugins=[load_plugin(plugin) for plugin in plugins],
         trusting=trust_webhooks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ojster.agents.remote import RemoteAgents
+from ojster.audit.remote import RemoteAudit
 from ojster.client.connection import DEFAULT_RETRY_SECONDS, Connection
 from ojster.collections.remote import RemoteCollections
 from ojster.events.remote import RemoteEvents
@@ -53,6 +54,7 @@ class HttpClient:
         self.events = RemoteEvents(self._connection)
         self.collections = RemoteCollections(self._connection)
         self.files = RemoteFiles(self._connection)
+        self.audit = RemoteAudit(self._connection)
         self.tokens = RemoteTokens(self._connection)
         self.tasks = RemoteTasks(self._connection)
         self.agents = RemoteAgents(self._connection)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
+from ojster.audit.entries import AuditEntry, AuditQuery, Check, Position
 from ojster.collections.items import Item, Lookup, NewItem, Where
 from ojster.collections.named import Collection
 from ojster.core.access import Grant, Token
@@ -348,6 +349,16 @@ class TokenCalls(Protocol):
         """Return all tokens."""
 
 
+class AuditCalls(Protocol):
+    """Calls about the audit log."""
+
+    async def select(self, query: AuditQuery) -> list[AuditEntry]:
+        """Return the entries that a query asks for, the newest first."""
+
+    async def verify(self, start: Position = ...) -> Check:
+        """Check that no entry is missing and none was changed."""
+
+
 class TaskCalls(Protocol):
     """Calls about the history of tasks."""
 
@@ -418,6 +429,10 @@ class Client(Protocol):
     @property
     def files(self) -> FileCalls:
         """Calls about files."""
+
+    @property
+    def audit(self) -> AuditCalls:
+        """Calls about the audit log."""
 
     @property
     def tokens(self) -> TokenCalls:

@@ -18,6 +18,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: int | None = 90 * DAY
     most_dead_letters: int | None = 10_000
     """Maximum number of dead letters: beyond it, the oldest are deleted. Spec: ojs-dead-letter 5.2"""
+    audit: int | None = 365 * DAY
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

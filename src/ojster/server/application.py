@@ -31,12 +31,15 @@ from ojster.events.websocket import serve_websocket
 from ojster.metering import observed_depth
 from ojster.server import api_page, openapi
 from ojster.server.answer import Answer, encode
+from ojster.server.audit_trail import AuditTrail
 from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
+from ojster.server.endpoint import COMMON_HEADERS, Endpoint, Terms, refuse
 from ojster.server.metrics import Metrics
 from ojster.server.pages import numbered
 from ojster.server.paths import with_encoded_slashes
-from ojster.server.request import COMMON_HEADERS, Endpoint, HttpRequest, Services, Terms, refuse
+from ojster.server.proxies import TrustedProxies
+from ojster.server.request import HttpRequest, Services
 from ojster.server.route import BASE, Route
 from ojster.server.routes import routes_of
 from ojster.service import Service
@@ -99,6 +102,8 @@ class Application:
         Mail server for e-mail notifications.
     worker:
         A worker that runs orchestrators while the application serves.
+    proxies:
+        Proxies whose word about the addresses of callers counts; by default none.
     capabilities:
         The capabilities that the application serves; those of the service, unless some are to be left out.
 
@@ -117,6 +122,7 @@ class Application:
         guard: BrowserGuard | None = None,
         smtp: Smtp | None = None,
         worker: Worker | None = None,
+        proxies: TrustedProxies | None = None,
         capabilities: Sequence[Capability] = CAPABILITIES,
     ) -> None:
         self.engine = engine
@@ -127,7 +133,9 @@ class Application:
         engine.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
         authenticator = Authenticator(engine) if guarded else None
-        self._services = Services(self.deliverer.sender, Feed(engine), authenticator, guard)
+        self._services = Services(
+            self.deliverer.sender, Feed(engine), authenticator, guard, AuditTrail(engine), proxies or TrustedProxies()
+        )
         self._largest_body = max_body_bytes or max(
             32 * engine.database.settings.largest_job, engine.database.settings.largest_batch * 1024
         )

@@ -1,13 +1,12 @@
-"""Authentication by a bearer token in the ``Authorization`` header, and the audit log.
+"""Authentication by a bearer token in the ``Authorization`` header.
 
-Spec: ojs-security 6, 7, 11
+Spec: ojs-security 6, 7
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -44,8 +43,6 @@ CHECKS_PER_SECOND: Final = 2.0
 """Number of slow checks that a token id may ask for each second, in the long run."""
 
 _BEARER: Final = "bearer "
-
-audit_log = logging.getLogger("ojster.audit")
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -261,28 +258,3 @@ def _invalid() -> Unauthenticated:
 def _read(tx: Transaction, requests: Sequence[None]) -> list[tuple[dict[str, Token], dict[str, Tenant]]]:
     found = dict(tokens_by_id(tx)), dict(tenants_by_id(tx))
     return [found for _ in requests]
-
-
-def audit(
-    event_type: str,
-    engine: Service,
-    *,
-    address: str,
-    request_id: str,
-    refusal: OjsterError | None = None,
-    **detail: str,
-) -> None:
-    """Write a structured entry to the audit log.
-
-    Spec: ojs-security 11
-    """
-    entry = {
-        "timestamp": format_timestamp(engine.database.clock()),
-        "event_type": event_type,
-        "principal": engine.scope.access.who if engine.scope.access is not None else "unknown",
-        "source_ip": address,
-        "correlation_id": request_id,
-        "outcome": "success" if refusal is None else "failure",
-        "detail": detail | ({} if refusal is None else {"refusal": refusal.code}),
-    }
-    audit_log.info("%s", msgspec.json.encode(entry).decode())

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import new_id
 from ojster.server.answer import Answer, Header
-from ojster.server.request import COMMON_HEADERS, Endpoint, refuse
+from ojster.server.endpoint import COMMON_HEADERS, Endpoint, refuse
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,4 @@
-"""HTTP requests and responses: from an ASGI call to an endpoint's handler and back.
-
-Every endpoint is a plain ASGI callable with the same four steps: read, check, run, respond. The headers that every
-response carries, the error bodies and the request ids are made only here.
+"""HTTP requests, as the handlers of endpoints see them.
 
 Spec: ojs-http-binding 4, 6, 16, 19
 """
@@ -9,26 +6,19 @@ Spec: ojs-http-binding 4, 6, 16, 19
 from __future__ import annotations
 
 import itertools
-import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
 from ojster import tracing
-from ojster.core.access import Operation
 from ojster.core.errors import (
-    BackendError,
     Forbidden,
     InvalidPayload,
     InvalidRequest,
-    OjsterError,
     PayloadTooLarge,
-    Unauthenticated,
     Unsupported,
 )
 from ojster.core.ids import new_id
@@ -39,17 +29,13 @@ from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
-from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
-from ojster.server.authentication import Authenticator, audit
+from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header
+from ojster.server.audit_trail import AuditTrail
+from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.compression import decompress
-from ojster.server.metrics import Metrics
-from ojster.server.paths import path_parameters
-from ojster.server.streaming import send_stream
+from ojster.server.proxies import TrustedProxies
 from ojster.service import Service
-
-log = logging.getLogger(__name__)
-
 
 T = TypeVar("T")
 
@@ -59,8 +45,6 @@ _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, PLAIN_JSON, b""})
 
 _ANYTHING: Final = frozenset({b"", b"*/*"})
 
-
-COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()), (b"x-content-type-options", b"nosniff"))
 
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
@@ -75,13 +59,16 @@ _request_numbers: Final = itertools.count(1)
 class Services(NamedTuple):
     """What endpoints need beside the engine: the webhook sender, the event feed, authentication, and a guard.
 
-    ``authenticator`` is ``None`` if callers need no token, ``guard`` if any browser may call.
+    ``authenticator`` is ``None`` if callers need no token, ``guard`` if any browser may call, ``trail`` if nothing is
+    audited. ``proxies`` are those whose word about addresses counts.
     """
 
     sender: WebhookSender
     feed: Feed
     authenticator: Authenticator | None = None
     guard: BrowserGuard | None = None
+    trail: AuditTrail | None = None
+    proxies: TrustedProxies = TrustedProxies()
 
 
 class HttpRequest:
@@ -92,7 +79,9 @@ class HttpRequest:
     path:
         The path parameters.
     address:
-        The client's address; empty if unknown.
+        The address that the connection comes from; empty if unknown.
+    known_body:
+        The body, if it was read; empty otherwise.
     prefers_plain_json:
         Whether the answer must be ``application/json``: the client accepts that and not the media type of Open Job
         Spec, or accepts anything and sends that.
@@ -108,6 +97,7 @@ class HttpRequest:
         "content_type",
         "engine",
         "headers",
+        "known_body",
         "max_body_bytes",
         "path",
         "prefers_plain_json",
@@ -129,6 +119,7 @@ class HttpRequest:
         self.engine = engine
         self._services = services
         self.address = ""
+        self.known_body = b""
         self.max_body_bytes = max_body_bytes
         self.path = path
         self.headers = headers
@@ -242,9 +233,10 @@ class HttpRequest:
         if self.content_length.isdigit() and int(self.content_length) > self.max_body_bytes:
             raise self._too_large(int(self.content_length))
         body = await self._whole_body()
-        if not self.content_encoding:
-            return body
-        return decompress(body, self.content_encoding.decode("latin-1"), self.max_body_bytes)
+        if self.content_encoding:
+            body = decompress(body, self.content_encoding.decode("latin-1"), self.max_body_bytes)
+        self.known_body = body
+        return body
 
     async def _whole_body(self) -> bytes:
         message = await self._receive()
@@ -309,6 +301,14 @@ class HttpRequest:
         """Return the ``Authorization`` header, and the workspace that the request names."""
         return self.header(b"authorization"), None if self.tenant is None else self.tenant.decode("latin-1")
 
+    @property
+    def caller_address(self) -> str:
+        """The address of the caller, as trusted proxies have passed it on; empty if unknown."""
+        if self._services is None:
+            return self.address
+        forwarded = b",".join(value for name, value in self.headers if name == b"x-forwarded-for")
+        return self._services.proxies.address_of(self.address, forwarded.decode("latin-1") or None)
+
     def trace_headers(self) -> dict[str, str]:
         """Return the request headers that carry the trace context."""
         return {name.decode(): value.decode("latin-1") for name, value in self.headers if name in _TRACE_HEADERS}
@@ -325,162 +325,3 @@ class HttpRequest:
 
 
 Handler = Callable[[HttpRequest], Awaitable[Answer]]
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """What an endpoint asks of its callers.
-
-    Parameters
-    ----------
-    is_for_tenants:
-        Whether it accepts requests for one tenant.
-    needs:
-        Accepted operations: the caller needs at least one. Empty: callers need no token.
-    is_audited:
-        Whether calls are written to the audit log.
-    query:
-        Names of its query parameters; requests with others are refused. ``None``: any.
-    """
-
-    is_for_tenants: bool = True
-    needs: Collection[Operation] = ()
-    is_audited: bool = False
-    query: frozenset[str] | None = None
-
-
-class Endpoint:
-    """An endpoint, as an ASGI application.
-
-    Parameters
-    ----------
-    handler:
-        Returns the response, or raises an ``OjsterError``.
-    engine:
-        The engine that the handler uses.
-    metrics:
-        Counts the requests.
-    max_body_bytes:
-        Maximum size of a request body, in bytes.
-    services:
-        What endpoints need beside the engine.
-    terms:
-        What it asks of its callers.
-    """
-
-    def __init__(
-        self,
-        handler: Handler,
-        engine: Service,
-        metrics: Metrics,
-        max_body_bytes: int,
-        services: Services | None = None,
-        terms: Terms = Terms(),  # noqa: B008  (it is frozen)
-    ) -> None:
-        self._handler = handler
-        self._query = terms.query
-        self._needs = terms.needs
-        self._is_audited = terms.is_audited
-        self._doorkeeper = None if services is None else services.authenticator
-        self._guard = None if services is None else services.guard
-        self._is_for_tenants = terms.is_for_tenants
-        self._services = services
-        self._engine = engine
-        self._metrics = metrics
-        self.max_body_bytes = max_body_bytes
-        self._name = handler.__name__
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = self.exchange(scope["headers"], scope["query_string"], path_parameters(scope), receive)
-        exchange.address = (scope.get("client") or ("",))[0]
-        answer = await self.answer(exchange)
-        headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        if answer.stream is not None and scope["method"] == "HEAD":
-            await answer.stream.aclose()
-            await send({"type": "http.response.body", "body": b""})
-        elif answer.stream is None:
-            await send({"type": "http.response.body", "body": answer.body})
-        else:
-            await send_stream(answer.stream, exchange.gone(), send, self._watch(exchange))
-
-    def _watch(self, exchange: HttpRequest) -> AbstractContextManager[object]:
-        """Return a context that ends when the caller's token is revoked or expires."""
-        if self._doorkeeper is None or not self._needs:
-            return nullcontext()
-        return self._doorkeeper.watch(*exchange.credentials())
-
-    def exchange(
-        self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
-    ) -> HttpRequest:
-        """Create the ``HttpRequest`` of a request to this endpoint."""
-        return HttpRequest(self._engine, self.max_body_bytes, headers, query_string, path, receive, self._services)
-
-    async def answer(self, exchange: HttpRequest) -> Answer:
-        """Handle a request, and count it."""
-        started = time.perf_counter()
-        with tracing.serving(self._name, exchange.trace_headers()) if tracing.ENABLED else nullcontext():
-            answer = await self._answer(exchange)
-        if exchange.prefers_plain_json and answer.content_type is MEDIA_TYPE:
-            answer.content_type = PLAIN_JSON
-        self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
-        return answer
-
-    async def _answer(self, exchange: HttpRequest) -> Answer:
-        try:
-            if self._guard is not None:
-                self._guard.check(exchange.headers)
-            if exchange.version:
-                exchange.check_version()
-            if self._query is not None:
-                exchange.check_query(self._query)
-            if self._doorkeeper is not None and self._needs:
-                return await self._guarded(self._doorkeeper, exchange)
-            if exchange.tenant is not None:
-                exchange.confine(self._is_for_tenants)
-            return await self._handler(exchange)
-        except OjsterError as error:
-            return refuse(error, exchange.request_id)
-        except Exception:
-            log.exception("%s failed (request %s)", self._name, exchange.request_id)
-            why = f"Internal server error. Search the server log for {exchange.request_id}."
-            return refuse(BackendError(why), exchange.request_id)
-
-    async def _guarded(self, authenticator: Authenticator, exchange: HttpRequest) -> Answer:
-        """Authenticate and authorize the caller, handle the request, and write to the audit log where required."""
-        try:
-            exchange.engine, access = await authenticator.admit(*exchange.credentials())
-            if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
-                raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
-            access.need(*self._needs)
-            with self._watch(exchange):
-                answer = await self._handler(exchange)
-        except (Unauthenticated, Forbidden) as error:
-            self._audit("auth.refused" if isinstance(error, Unauthenticated) else "access.denied", exchange, error)
-            raise
-        except OjsterError as error:
-            if self._is_audited:
-                self._audit("access.used", exchange, error)
-            raise
-        if self._is_audited:
-            self._audit("access.used", exchange)
-        return answer
-
-    def _audit(self, event_type: str, exchange: HttpRequest, refusal: OjsterError | None = None) -> None:
-        audit(
-            event_type,
-            exchange.engine,
-            address=exchange.address,
-            request_id=exchange.request_id,
-            refusal=refusal,
-            operation=self._name,
-            **exchange.path,
-        )
-
-
-def refuse(error: OjsterError, request_id: str) -> Answer:
-    """Return the response for an error.
-
-    Spec: ojs-http-binding 16
-    """
-    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    return Answer(encode({"error": error.to_wire(request_id)}), error.status, headers)

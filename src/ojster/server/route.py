@@ -58,11 +58,13 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def is_audited(self) -> bool:
-        """Whether calls are written to the audit log.
+        """Whether calls are written to the audit log: those that change something, and that workers do not make.
 
         Spec: ojs-security 11.1
         """
-        return self.method != "GET" and bool({Operation.ADMIN, Operation.CANCEL}.intersection(self.needs))
+        needs = set(self.needs)
+        is_of_workers = bool(needs & {Operation.ENQUEUE, Operation.DEQUEUE})
+        return self.method != "GET" and bool(needs & {Operation.ADMIN, Operation.CANCEL}) and not is_of_workers
 
     @property
     def is_for_tenants(self) -> bool:

@@ -24,6 +24,7 @@ from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
+from ojster.server.proxies import TrustedProxies
 from ojster.server.tls import TlsFiles, TlsRenewal
 from ojster.server.unix_socket import listen_at
 from ojster.service import Service
@@ -110,6 +111,7 @@ def serve(
     unix_socket: Path | None = None,
     max_connections: int = MAX_CONNECTIONS,
     tls: TlsFiles | None = None,
+    trusted_proxies: Sequence[str] = (),
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -141,18 +143,22 @@ def serve(
         Maximum number of connections; beyond it, idle ones are closed.
     tls:
         Speak TLS with these certificates, which are read again when they change. ``None``: speak plain HTTP.
+    trusted_proxies:
+        Addresses and networks of proxies whose ``X-Forwarded-For`` counts.
 
     Raises
     ------
     BackendUnavailable
         The database cannot be opened.
     InvalidRequest
-        The database cannot be opened, ``smtp`` is malformed, ``tls`` cannot be used, or ``app`` has no orchestrators.
+        The database cannot be opened, ``smtp`` or ``trusted_proxies`` is malformed, ``tls`` cannot be used, or
+        ``app`` has no orchestrators.
     Conflict
         Another server listens at ``unix_socket``.
     """
     mail_server = None if smtp is None else read_smtp(smtp)
     context = None if tls is None else tls.context()
+    proxies = TrustedProxies(trusted_proxies)
     tune_interpreter()
     store = store_for(url, files)
     listener = None if unix_socket is None else listen_at(unix_socket)
@@ -172,6 +178,7 @@ def serve(
         guard=None if guarded or listener is not None else BrowserGuard(_names(host, allowed_hosts), cors_origins),
         smtp=mail_server,
         worker=None if app is None else _worker_of(app, engine, url),
+        proxies=proxies,
     )
     config = _listening(application, host, port, log_level, max_connections, context)
     renewal = None if tls is None or context is None else TlsRenewal(tls, context)

@@ -1,0 +1,126 @@
+"""Commands for the audit log."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.audit.entries import AuditEntry, AuditQuery, Check, Position
+from ojster.audit.wire import show_check, show_entry
+from ojster.cli.options import ask, examples, with_json, with_url
+from ojster.cli.output import ago, print_json, print_table
+from ojster.client.interface import Client
+from ojster.core.durations import parse_duration
+from ojster.core.timestamps import parse_timestamp, system_clock
+
+_PAGE = 1_000
+
+
+@click.group(
+    epilog=examples(
+        "ojster audit list --principal ada --since -P1D",
+        "ojster audit list --object 0198c0de-0000-7000-8000-000000000000",
+        "ojster audit export --since 2026-11-01T00:00:00Z > audit.jsonl",
+        "ojster audit verify",
+    )
+)
+def audit() -> None:
+    """Show, export and check the audit log: who did what, to what, from where, and how it ended.
+
+    It has an entry for each cancellation, deletion and change of the configuration that a server was asked for, and for
+    each request that it refused because of a missing token or role.
+    """
+
+
+def _with_filters(command: Any) -> Any:
+    for name, words in (
+        ("until", "Entries before this time."),
+        ("since", "Entries from this time on: RFC 3339, or a duration such as -PT1H."),
+        ("outcome", "success or failure."),
+        ("object", "What it was done to, such as the id of a job or a workflow."),
+        ("operation", "The name of the endpoint, such as cancel_job."),
+        ("principal", "The name of a token."),
+    ):
+        command = click.option(f"--{name}", default=None, help=words)(command)
+    return command
+
+
+def _query(filters: dict[str, str | None], limit: int, before: int | None = None) -> AuditQuery:
+    now = system_clock()
+    wanted: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    for name in ("since", "until"):
+        if name in wanted:
+            ago_or_at: str = wanted[name]
+            is_ago = ago_or_at.startswith("-")
+            wanted[name] = now - parse_duration(ago_or_at[1:]) if is_ago else parse_timestamp(ago_or_at)
+    return AuditQuery(**wanted, limit=limit, before=before)
+
+
+@audit.command("list", epilog=examples("ojster audit list --principal ada", "ojster audit list --outcome failure"))
+@_with_filters
+@click.option("--limit", type=click.IntRange(1, _PAGE), default=50, show_default=True, help="Maximum number.")
+@with_url
+@with_json
+def list_entries(url: str, as_json: bool, limit: int, **filters: str | None) -> None:
+    """List entries, the newest first."""
+    found = ask(url, lambda client: client.audit.select(_query(filters, limit)))
+    if as_json:
+        print_json({"entries": [show_entry(one) for one in found]})
+        return
+    rows = [_row(one) for one in found]
+    print_table(("when", "who", "what", "object", "outcome", "from"), rows, "There are no such entries.")
+
+
+def _row(entry: AuditEntry) -> tuple[Any, ...]:
+    shown = show_entry(entry)
+    outcome = shown.outcome if not shown.refusal else f"{shown.outcome}: {shown.refusal}"
+    at = ago(parse_timestamp(shown.timestamp))
+    return at, shown.principal, shown.operation, shown.object, outcome, shown.source_ip
+
+
+@audit.command("export", epilog=examples("ojster audit export > audit.jsonl"))
+@_with_filters
+@with_url
+def export(url: str, **filters: str | None) -> None:
+    """Print all entries as lines of JSON, the newest first."""
+
+    async def each(client: Client) -> None:
+        before = None
+        while found := await client.audit.select(_query(filters, _PAGE, before)):
+            for entry in found:
+                sys.stdout.write(msgspec.json.encode(show_entry(entry)).decode() + "\n")
+            before = found[-1].number
+
+    ask(url, each)
+
+
+@audit.command("verify", epilog=examples("ojster audit verify", "ojster audit verify --after 17:9f86d081884c7d65…"))
+@click.option(
+    "--after", default=None, metavar="NUMBER:HASH", help="A place that an earlier check has printed; begin there."
+)
+@with_url
+@with_json
+def verify(url: str, after: str | None, as_json: bool) -> None:
+    """Check that no entry is missing and none was changed. Exit with 1 if one is.
+
+    Keep the place that it prints where nobody can change it: whoever can write to the database can also compute new
+    hashes, but not make the kept one come out.
+    """
+    start = Position()
+    if after is not None:
+        number, _, digits = after.partition(":")
+        if not number.isdigit():
+            raise click.BadParameter("It must be NUMBER:HASH.", param_hint="--after")
+        start = Position(int(number), digits)
+    found: Check = ask(url, lambda client: client.audit.verify(start))
+    if as_json:
+        print_json({"verified": show_check(found)})
+    elif found.problem is None:
+        click.echo(f"The audit log is intact. Its last entry is {found.last.number}:{found.last.hash}")
+    else:
+        click.echo(f"{found.problem} The last entry that is right is {found.last.number}.", err=True)
+    if found.problem is not None:
+        raise SystemExit(1)

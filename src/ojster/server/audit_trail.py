@@ -1,0 +1,107 @@
+"""What a server writes to the audit log: an entry in the database, and a line of the logger ``ojster.audit``.
+
+Spec: ojs-security 11
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from ojster.audit.entries import AuditEvent
+from ojster.core.errors import OjsterError
+from ojster.core.timestamps import format_timestamp
+from ojster.service import Service
+
+MAX_REFUSALS: Final = 100
+"""Maximum number of refused requests in a row that get an entry in the database. All get a line of the logger."""
+
+REFUSALS_PER_SECOND: Final = 5.0
+"""Number of refused requests that get an entry for each second, in the long run."""
+
+MAX_REQUEST_BYTES: Final = 2_048
+"""Maximum size of a request that is shown in an entry, in bytes. Of a larger one, the entry has the size."""
+
+MAX_OBJECT_CHARS: Final = 512
+"""Maximum length of what an entry says about the object, in characters."""
+
+_SECRET: Final = re.compile(r"secret|password|token|key|authorization|header|url", re.IGNORECASE)
+
+log = logging.getLogger(__name__)
+audit_log = logging.getLogger("ojster.audit")
+
+
+class AuditTrail:
+    """Writes the audit log of a server."""
+
+    def __init__(self, engine: Service) -> None:
+        self._engine = engine
+        self._spent = 0.0
+        self._spent_at = time.monotonic()
+        self._left_out = 0
+
+    async def tell(self, entry: AuditEvent) -> None:
+        """Write about a request, before it is answered."""
+        self._write_line(entry)
+        if entry.event != "access.used":
+            if not self._has_room():
+                self._left_out += 1
+                return
+            if self._left_out:  # refused requests since the last one that has an entry
+                entry = msgspec.structs.replace(entry, detail=entry.detail | {"left_out": self._left_out})
+                self._left_out = 0
+        try:
+            await self._engine.audit.record(entry)
+        except OjsterError as error:
+            log.error("the audit log lacks an entry (request %s): %s", entry.correlation_id, error.message)
+
+    def _write_line(self, entry: AuditEvent) -> None:
+        more = {} if entry.refusal is None else {"refusal": entry.refusal}
+        line = {
+            "timestamp": format_timestamp(self._engine.database.clock()),
+            "event_type": entry.event,
+            "principal": entry.principal,
+            "source_ip": entry.source_ip,
+            "correlation_id": entry.correlation_id,
+            "outcome": entry.outcome,
+            "detail": {"operation": entry.operation} | entry.detail | more,
+        }
+        audit_log.info("%s", msgspec.json.encode(line).decode())
+
+    def _has_room(self) -> bool:
+        now = time.monotonic()
+        self._spent = max(0.0, self._spent - (now - self._spent_at) * REFUSALS_PER_SECOND)
+        self._spent_at = now
+        if self._spent + 1 > MAX_REFUSALS:
+            return False
+        self._spent += 1
+        return True
+
+
+def shown_request(body: bytes) -> Any:
+    """Return the body of a request for an entry: without what may be secret, or only its size."""
+    if len(body) <= MAX_REQUEST_BYTES:
+        try:
+            return _without_secrets(msgspec.json.decode(body))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+    return {"bytes": len(body)}
+
+
+def shown_object(values: Iterable[str]) -> str:
+    """Return the values in the path of a request as one text, without control characters."""
+    text = "/".join(values)[:MAX_OBJECT_CHARS]
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: "…" if _SECRET.search(name) else _without_secrets(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(inner) for inner in value]
+    return value

@@ -1,0 +1,224 @@
+"""Endpoints: from an ASGI call to a handler and back.
+
+Every endpoint is a plain ASGI callable with the same four steps: read, check, run, respond. The headers that every
+response carries and the error bodies are made only here.
+
+Spec: ojs-http-binding 4, 6, 16, 19
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from ojster import tracing
+from ojster.audit.entries import AuditEvent, Event
+from ojster.core.access import Operation
+from ojster.core.errors import (
+    BackendError,
+    Forbidden,
+    OjsterError,
+    Unauthenticated,
+)
+from ojster.jobs.new_job import SPEC_VERSION
+from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, encode
+from ojster.server.audit_trail import AuditTrail, shown_object, shown_request
+from ojster.server.authentication import Authenticator
+from ojster.server.metrics import Metrics
+from ojster.server.paths import path_parameters
+from ojster.server.request import Handler, HttpRequest, Services
+from ojster.server.streaming import send_stream
+from ojster.service import Service
+
+log = logging.getLogger(__name__)
+
+COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()), (b"x-content-type-options", b"nosniff"))
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What an endpoint asks of its callers.
+
+    Parameters
+    ----------
+    is_for_tenants:
+        Whether it accepts requests for one tenant.
+    needs:
+        Accepted operations: the caller needs at least one. Empty: callers need no token.
+    is_audited:
+        Whether calls are written to the audit log.
+    query:
+        Names of its query parameters; requests with others are refused. ``None``: any.
+    """
+
+    is_for_tenants: bool = True
+    needs: Collection[Operation] = ()
+    is_audited: bool = False
+    query: frozenset[str] | None = None
+
+
+class Endpoint:
+    """An endpoint, as an ASGI application.
+
+    Parameters
+    ----------
+    handler:
+        Returns the response, or raises an ``OjsterError``.
+    engine:
+        The engine that the handler uses.
+    metrics:
+        Counts the requests.
+    max_body_bytes:
+        Maximum size of a request body, in bytes.
+    services:
+        What endpoints need beside the engine.
+    terms:
+        What it asks of its callers.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        engine: Service,
+        metrics: Metrics,
+        max_body_bytes: int,
+        services: Services | None = None,
+        terms: Terms = Terms(),  # noqa: B008  (it is frozen)
+    ) -> None:
+        self._handler = handler
+        self._query = terms.query
+        self._needs = terms.needs
+        self._is_audited = terms.is_audited
+        self._doorkeeper = None if services is None else services.authenticator
+        self._guard = None if services is None else services.guard
+        self._trail = None if services is None else services.trail
+        self._is_for_tenants = terms.is_for_tenants
+        self._services = services
+        self._engine = engine
+        self._metrics = metrics
+        self.max_body_bytes = max_body_bytes
+        self._name = handler.__name__
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as ASGI has it."""
+        exchange = self.exchange(scope["headers"], scope["query_string"], path_parameters(scope), receive)
+        exchange.address = (scope.get("client") or ("",))[0]
+        answer = await self.answer(exchange)
+        headers = [*COMMON_HEADERS, *answer.all_headers(exchange.request_id)]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if answer.stream is not None and scope["method"] == "HEAD":
+            await answer.stream.aclose()
+            await send({"type": "http.response.body", "body": b""})
+        elif answer.stream is None:
+            await send({"type": "http.response.body", "body": answer.body})
+        else:
+            await send_stream(answer.stream, exchange.gone(), send, self._watch(exchange))
+
+    def _watch(self, exchange: HttpRequest) -> AbstractContextManager[object]:
+        """Return a context that ends when the caller's token is revoked or expires."""
+        if self._doorkeeper is None or not self._needs:
+            return nullcontext()
+        return self._doorkeeper.watch(*exchange.credentials())
+
+    def exchange(
+        self, headers: Sequence[Header], query_string: bytes, path: Mapping[str, str], receive: Receive
+    ) -> HttpRequest:
+        """Create the ``HttpRequest`` of a request to this endpoint."""
+        return HttpRequest(self._engine, self.max_body_bytes, headers, query_string, path, receive, self._services)
+
+    async def answer(self, exchange: HttpRequest) -> Answer:
+        """Handle a request, and count it."""
+        started = time.perf_counter()
+        with tracing.serving(self._name, exchange.trace_headers()) if tracing.ENABLED else nullcontext():
+            answer = await self._answer(exchange)
+        if exchange.prefers_plain_json and answer.content_type is MEDIA_TYPE:
+            answer.content_type = PLAIN_JSON
+        self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
+        return answer
+
+    async def _answer(self, exchange: HttpRequest) -> Answer:
+        try:
+            if self._guard is not None:
+                self._guard.check(exchange.headers)
+            if exchange.version:
+                exchange.check_version()
+            if self._query is not None:
+                exchange.check_query(self._query)
+            if self._doorkeeper is not None and self._needs:
+                return await self._guarded(self._doorkeeper, exchange)
+            if exchange.tenant is not None:
+                exchange.confine(self._is_for_tenants)
+            if self._trail is None or not self._is_audited:
+                return await self._handler(exchange)
+            return await self._audited(self._trail, exchange)
+        except OjsterError as error:
+            return refuse(error, exchange.request_id)
+        except Exception:
+            log.exception("%s failed (request %s)", self._name, exchange.request_id)
+            why = f"Internal server error. Search the server log for {exchange.request_id}."
+            return refuse(BackendError(why), exchange.request_id)
+
+    async def _guarded(self, authenticator: Authenticator, exchange: HttpRequest) -> Answer:
+        """Authenticate and authorize the caller, and handle the request; write refusals to the audit log."""
+        try:
+            exchange.engine, access = await authenticator.admit(*exchange.credentials())
+            if exchange.engine.scope.tenant is not None and not self._is_for_tenants:
+                raise Forbidden("This endpoint concerns all workspaces. Use a global token, and no X-OJS-Tenant.")
+            access.need(*self._needs)
+            with self._watch(exchange):
+                if self._trail is None or not self._is_audited:
+                    return await self._handler(exchange)
+                return await self._audited(self._trail, exchange)
+        except (Unauthenticated, Forbidden) as error:
+            if self._trail is not None:
+                event: Event = "auth.refused" if isinstance(error, Unauthenticated) else "access.denied"
+                await self._tell(self._trail, event, exchange, error)
+            raise
+
+    async def _audited(self, trail: AuditTrail, exchange: HttpRequest) -> Answer:
+        """Handle the request, and write to the audit log what became of it before it is answered."""
+        try:
+            answer = await self._handler(exchange)
+        except Forbidden:
+            raise  # whoever lacks a role is told apart
+        except OjsterError as error:
+            await self._tell(trail, "access.used", exchange, error)
+            raise
+        await self._tell(trail, "access.used", exchange)
+        return answer
+
+    async def _tell(
+        self, trail: AuditTrail, event: Event, exchange: HttpRequest, refusal: OjsterError | None = None
+    ) -> None:
+        detail: dict[str, Any] = dict(exchange.path)
+        if not exchange.path and exchange.known_body:  # the path does not tell what the request concerns
+            detail["request"] = shown_request(exchange.known_body)
+        scope = exchange.engine.scope
+        await trail.tell(
+            AuditEvent(
+                event=event,
+                principal=scope.who or ("anyone" if event == "access.used" else "unknown"),
+                operation=self._name,
+                object=shown_object(exchange.path.values()),
+                outcome="success" if refusal is None else "failure",
+                source_ip=exchange.caller_address,
+                correlation_id=exchange.request_id,
+                tenant=scope.tenant,
+                refusal=None if refusal is None else refusal.code,
+                detail=detail,
+            )
+        )
+
+
+def refuse(error: OjsterError, request_id: str) -> Answer:
+    """Return the response for an error.
+
+    Spec: ojs-http-binding 16
+    """
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    return Answer(encode({"error": error.to_wire(request_id)}), error.status, headers)

@@ -1,0 +1,237 @@
+"""The audit log: who did what, in a chain that shows every change.
+
+Spec: ojs-security 11
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from ojster.audit import entries
+from ojster.audit.entries import ENTRIES_PER_CHECK, AuditEvent, AuditQuery, Position
+from ojster.core.access import Grant, Role
+from ojster.core.durations import DAY
+from ojster.schedules import retention
+from ojster.server import audit_trail
+from ojster.server.application import Application
+from ojster.storage.transaction import Transaction
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+BASE = "/ojs/v1"
+
+
+def event(operation: str = "cancel_job", **more: Any) -> AuditEvent:
+    return AuditEvent(**{"event": "access.used", "principal": "ada", "operation": operation, **more})
+
+
+async def operations(bench: Bench, **wanted: Any) -> list[str]:
+    found = await bench.engine.audit.select(AuditQuery(**wanted))
+    return [msgspec.json.decode(one.body)["operation"] for one in found]
+
+
+async def execute(bench: Bench, statement: str, **values: Any) -> None:
+    def run(tx: Transaction, requests: Any) -> list[None]:
+        tx.execute(statement, values)
+        return [None for _ in requests]
+
+    await bench.engine.database.run(run, None)
+
+
+@pytest.fixture
+async def guarded(bench: Bench) -> AsyncIterator[Http]:
+    app = Application(bench.engine, max_body_bytes=200_000, guarded=True)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://guarded") as client:
+        yield Http(client)
+
+
+async def bearer(bench: Bench, name: str, role: Role) -> dict[str, str]:
+    _, shown = await bench.engine.tokens.create(name, [Grant(role)])
+    return {"Authorization": f"Bearer {shown}"}
+
+
+# The chain
+
+
+async def test_entries_are_numbered_and_chained_and_an_untouched_log_is_intact(bench: Bench) -> None:
+    places = [await bench.engine.audit.record(event(name)) for name in ("a", "b", "c")]
+    assert [one.number for one in places] == [1, 2, 3]
+    assert len({one.hash for one in places}) == 3
+    found = await bench.engine.audit.verify()
+    assert (found.problem, found.last, found.head) == (None, places[-1], places[-1])
+    assert (await bench.engine.audit.verify(places[1])).problem is None
+
+
+async def test_an_empty_log_is_intact(bench: Bench) -> None:
+    found = await bench.engine.audit.verify()
+    assert (found.problem, found.last) == (None, Position())
+
+
+async def test_entries_that_many_write_at_once_are_one_chain(bench: Bench) -> None:
+    await asyncio.gather(*[bench.engine.audit.record(event(str(number))) for number in range(50)])
+    found = await bench.engine.audit.verify()
+    assert (found.problem, found.last.number) == (None, 50)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("DELETE FROM audit_log WHERE seq = 2", "The entries 2 to 2 are missing"),
+        ("DELETE FROM audit_log WHERE seq = 4", "The last entry is 3, and should be 4"),
+        ("DELETE FROM audit_log WHERE seq = 1", "The entries 1 to 1 are missing"),
+        ("UPDATE audit_log SET principal = 'eve' WHERE seq = 3", "The columns of the entry 3"),
+        ("UPDATE audit_log SET outcome = 'failure' WHERE seq = 3", "The columns of the entry 3"),
+        ("UPDATE audit_log SET body = (SELECT body FROM audit_log WHERE seq = 1) WHERE seq = 3", "The entry 3"),
+        ("UPDATE audit_log SET hash = (SELECT hash FROM audit_log WHERE seq = 1) WHERE seq = 2", "The entry 2"),
+    ],
+)
+async def test_whatever_is_changed_or_deleted_behind_its_back_is_found(
+    bench: Bench, statement: str, problem: str
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        await bench.engine.audit.record(event(name))
+    await execute(bench, statement)
+    assert problem in str((await bench.engine.audit.verify()).problem)
+
+
+async def test_a_log_that_was_written_anew_does_not_fit_a_place_kept_elsewhere(bench: Bench) -> None:
+    await bench.engine.audit.record(event("a"))
+    kept = await bench.engine.audit.record(event("b"))
+    await bench.engine.audit.record(event("c"))
+    await execute(bench, "DELETE FROM audit_log")
+    await execute(bench, "DELETE FROM system WHERE name = 'audit_head'")
+    for name in ("x", "y", "z"):
+        await bench.engine.audit.record(event(name))
+    assert (await bench.engine.audit.verify()).problem is None
+    assert "The entry 3" in str((await bench.engine.audit.verify(kept)).problem)
+
+
+async def test_a_long_log_is_checked_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ENTRIES_PER_CHECK > 3
+    monkeypatch.setattr(entries, "ENTRIES_PER_CHECK", 3)
+    for number in range(10):
+        await bench.engine.audit.record(event(str(number)))
+    assert (await bench.engine.audit.verify()).last.number == 10
+    await execute(bench, "DELETE FROM audit_log WHERE seq = 8")
+    assert (await bench.engine.audit.verify()).last.number == 7
+
+
+async def test_entries_past_their_retention_go_and_the_rest_stays_a_chain(bench: Bench) -> None:
+    for name in ("a", "b"):
+        await bench.engine.audit.record(event(name))
+    bench.clock.advance(366 * DAY / 1_000_000)
+    await bench.engine.audit.record(event("c"))
+    await bench.engine.database.run(retention.forget, None)
+    assert await operations(bench) == ["c"]
+    found = await bench.engine.audit.verify()
+    assert (found.problem, found.last.number) == (None, 3)
+
+
+# Search
+
+
+async def test_entries_are_found_by_who_what_and_when(bench: Bench) -> None:
+    await bench.engine.audit.record(event("a", object="x1", principal="bob"))
+    at = bench.clock()
+    bench.clock.advance(60)
+    await bench.engine.audit.record(event("b", object="x1/step"))
+    await bench.engine.audit.record(event("c", object="x10", outcome="failure"))
+    await bench.engine.audit.record(event("d", event="access.denied", tenant="acme"))
+    assert await operations(bench) == ["d", "c", "b", "a"]
+    assert await operations(bench, principal="bob") == ["a"]
+    assert await operations(bench, object="x1") == ["b", "a"]
+    assert await operations(bench, outcome="failure") == ["c"]
+    assert await operations(bench, event="access.denied", tenant="acme") == ["d"]
+    assert await operations(bench, since=at + 1) == ["d", "c", "b"]
+    assert await operations(bench, until=at + 1) == ["a"]
+    assert await operations(bench, limit=1, before=3) == ["b"]
+    assert await operations(bench, operation="nothing") == []
+
+
+# What a server writes
+
+
+async def test_what_callers_change_is_written_with_who_where_and_how_it_ended(bench: Bench, guarded: Http) -> None:
+    ada = await bearer(bench, "ada", Role.OWNER)
+    job = await bench.push()
+    await guarded("DELETE", f"{BASE}/jobs/{job.id}", headers=ada)
+    await guarded("DELETE", f"{BASE}/jobs/{job.id}", headers={**ada, "X-Request-Id": "mine"})
+    answer = await guarded("GET", f"{BASE}/admin/audit", headers=ada)
+    second, first = answer.json()["entries"]
+    assert (first["principal"], first["operation"], first["object"]) == ("ada", "cancel_job", job.id)
+    assert (first["outcome"], first["source_ip"], first["event_type"]) == ("success", "127.0.0.1", "access.used")
+    assert (second["outcome"], second["refusal"], second["correlation_id"]) == ("failure", "conflict", "mine")
+    verified = (await guarded("GET", f"{BASE}/admin/audit/verify", headers=ada)).json()["verified"]
+    assert verified["intact"]
+    place = f"{verified['last']['number']}:{verified['last']['hash']}"
+    again = await guarded("GET", f"{BASE}/admin/audit/verify?after={place}", headers=ada)
+    assert again.json()["verified"] == verified
+    assert (await guarded("GET", f"{BASE}/admin/audit/verify?after=x", headers=ada)).status_code == 400
+
+
+async def test_what_has_no_path_is_told_by_its_request_without_secrets(bench: Bench, guarded: Http) -> None:
+    ada = await bearer(bench, "ada", Role.OWNER)
+    body = {"filter": {"queue": "mail"}, "api_key": "sesame", "inner": [{"password": "sesame"}]}
+    await guarded("POST", f"{BASE}/jobs/bulk/cancel", body, headers=ada)
+    await guarded("DELETE", f"{BASE}/dead-letter", {"filter": {"type": "mail.send"}}, headers=ada)
+    large = {"filter": {"queue": "mail"}, "note": "x" * 3_000}
+    await guarded("POST", f"{BASE}/jobs/bulk/cancel", large, headers=ada)
+    found = [msgspec.json.decode(one.body) for one in await bench.engine.audit.select(AuditQuery())]
+    details = [one["detail"] for one in found]
+    assert details[2]["request"] == {"filter": {"queue": "mail"}, "api_key": "…", "inner": [{"password": "…"}]}
+    assert details[1]["request"] == {"filter": {"type": "mail.send"}}
+    assert details[0]["request"] == {"bytes": len(msgspec.json.encode(large))}
+
+
+async def test_refused_callers_are_written_too_but_a_flood_of_them_fills_no_disk(
+    bench: Bench, guarded: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_trail, "MAX_REFUSALS", 3)
+    monkeypatch.setattr(audit_trail, "REFUSALS_PER_SECOND", 0.0)
+    eve = await bearer(bench, "eve", Role.VIEWER)
+    for _ in range(5):
+        assert (await guarded("GET", f"{BASE}/admin/audit", headers=eve)).status_code == 403
+    assert (await guarded("GET", f"{BASE}/jobs")).status_code == 401
+    assert await operations(bench) == ["list_audit_entries"] * 3
+    monkeypatch.setattr(audit_trail, "MAX_REFUSALS", 4)
+    assert (await guarded("GET", f"{BASE}/jobs")).status_code == 401
+    (last, *_) = await bench.engine.audit.select(AuditQuery())
+    shown = msgspec.json.decode(last.body)
+    assert (shown["event_type"], shown["principal"], shown["detail"]) == ("auth.refused", "unknown", {"left_out": 3})
+
+
+async def test_reading_and_the_work_of_workers_is_not_written(bench: Bench, guarded: Http) -> None:
+    ada = await bearer(bench, "ada", Role.OWNER)
+    worker = await bearer(bench, "w", Role.WORKER)
+    await guarded("GET", f"{BASE}/jobs", headers=ada)
+    await bench.push()
+    await guarded("POST", f"{BASE}/workers/fetch", {"queues": ["default"], "worker_id": "w"}, headers=worker)
+    assert await operations(bench) == []
+
+
+async def test_a_server_that_asks_for_no_token_writes_what_anyone_did(bench: Bench, http: Http) -> None:
+    job = await bench.push()
+    await http("DELETE", f"{BASE}/jobs/{job.id}")
+    (one,) = await bench.engine.audit.select(AuditQuery())
+    assert msgspec.json.decode(one.body)["principal"] == "anyone"
+
+
+async def test_pages_follow_each_other_to_the_first_entry(bench: Bench, http: Http) -> None:
+    for number in range(5):
+        await bench.engine.audit.record(event(str(number)))
+    found: list[str] = []
+    cursor = ""
+    while True:
+        page = (await http("GET", f"{BASE}/admin/audit?limit=2{cursor}")).json()
+        found += [one["operation"] for one in page["entries"]]
+        if not page["pagination"]["has_more"]:
+            break
+        cursor = f"&cursor={page['pagination']['next_cursor']}"
+    assert found == ["4", "3", "2", "1", "0"]
