@@ -63,6 +63,8 @@ class Executor:
     ----------
     abandoned:
         The number of threads that still run although their jobs have ended.
+    watch:
+        The watch over the event loop.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Executor:
         self._company = Company(on_thread_freed)
         self._is_careful = False
         """Whether to fetch one job at a time, because the last ones were to begin alone."""
-        self._watch = LoopWatch()
+        self.watch = LoopWatch()
         self._app = app
         self._code = code
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
@@ -216,7 +218,7 @@ class Executor:
 
     def close(self) -> None:
         """Shut down the threads without waiting for those that still run."""
-        self._watch.stop()
+        self.watch.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

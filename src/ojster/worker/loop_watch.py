@@ -1,4 +1,4 @@
-"""A watch over the event loop of a worker: it logs what blocks the loop, because heartbeats then stop, too."""
+"""A watch over the event loop of a worker: it logs what blocks the loop, and lets another thread send heartbeats."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 import traceback
 from typing import Final
 
+from ojster.worker.stand_in import StandIn
+
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 1.0
@@ -20,9 +22,16 @@ BLOCKED_SECONDS: Final = 5.0
 
 
 class LoopWatch:
-    """Watches the running event loop, from a thread of its own, until ``stop``."""
+    """Watches the running event loop, from a thread of its own, until ``stop``.
+
+    Attributes
+    ----------
+    stand_in:
+        Sends heartbeats while the loop is blocked; ``None``: nobody does.
+    """
 
     def __init__(self) -> None:
+        self.stand_in: StandIn | None = None
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._seen = time.monotonic()
@@ -44,14 +53,18 @@ class LoopWatch:
         while not self._stopped.wait(TICK_SECONDS):
             seen = self._seen
             blocked = time.monotonic() - seen
+            if blocked > 2 * TICK_SECONDS and self.stand_in is not None:
+                self.stand_in.beat(blocked)
             if blocked < BLOCKED_SECONDS or seen == reported:
                 continue
             reported = seen
             frame = sys._current_frames().get(self._thread_id)
             stack = "" if frame is None else "".join(traceback.format_stack(frame))
             log.warning(
-                "the event loop has been blocked for %.0f seconds, so that no heartbeats are sent; declare the handler "
+                "the event loop has been blocked for %.0f seconds, so that all jobs on it wait; declare the handler "
                 "with 'def' instead of 'async def', or await what takes long:\n%s",
                 blocked,
                 stack,
             )
+        if self.stand_in is not None:
+            self.stand_in.close()

@@ -20,7 +20,7 @@ from ojster.core.errors import (
     PayloadTooLarge,
 )
 from ojster.jobs.failure import Failure
-from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.worker.execution import Ending
 from ojster.workflows.property_values import PropertyConflict
 
@@ -126,3 +126,11 @@ class Reporter:
                 refusal,
             )
         return refused
+
+
+async def send_progress(client: Client, item: Progress) -> None:
+    """Send the progress of a job."""
+    try:
+        await client.jobs.report(item)
+    except OjsterError as error:
+        log.debug("the progress of job %s was rejected: %s", item.job_id, error)

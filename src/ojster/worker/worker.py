@@ -29,7 +29,7 @@ from ojster.fleet.requirements import read_provided
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.code import CODE_CAPABILITY, CODE_TYPE
-from ojster.jobs.messages import FailureReport, Progress, Release
+from ojster.jobs.messages import FailureReport, Release
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
@@ -40,7 +40,8 @@ from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
 from ojster.worker.registration import register
-from ojster.worker.reporting import LONGEST_PAUSE, Reporter
+from ojster.worker.reporting import LONGEST_PAUSE, Reporter, send_progress
+from ojster.worker.stand_in import StandIn
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
 
@@ -282,6 +283,9 @@ class Worker:
         self._children = ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
+        self._executor.watch.stand_in = StandIn(
+            self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs
+        )
         if self._identity is not None:
             await hand_back_former_jobs(client, self.id, lambda: self.state == "terminate")
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
@@ -357,7 +361,7 @@ class Worker:
             job,
             self.id,
             client,
-            lambda item: self._send_progress(client, item),
+            partial(send_progress, client),
             lambda: self._beat(client),
             loop,
         )
@@ -407,44 +411,45 @@ class Worker:
         self._reports.discard(task)
         self._changed.set()
 
-    async def _send_progress(self, client: Client, item: Progress) -> None:
-        try:
-            await client.jobs.report(item)
-        except OjsterError as error:
-            log.debug("the progress of job %s was rejected: %s", item.job_id, error)
-
     # Heartbeats
 
     def _heartbeat_interval(self) -> float:
-        leases = [context.job.lease / 1e6 for _, context in self._active.values() if context.job.lease]
+        leases = [job.lease / 1e6 for job in self._running_jobs if job.lease]
         longest = min(MAX_HEARTBEAT_SECONDS, self.lease / BEATS_PER_LEASE, self._patience / BEATS_PER_PATIENCE)
         return min(longest, max(0.2, min(leases, default=self.lease) / 3))
+
+    @property
+    def _running_jobs(self) -> list[Job]:
+        return [context.job for _, context in list(self._active.values())]
+
+    def _running(self) -> dict[str, tuple[asyncio.Task[None], JobContext]]:
+        return {job_id: entry for (job_id, _), entry in list(self._active.items()) if not entry[1].cancelled}
+
+    def _heartbeat(self) -> Heartbeat:
+        attempts = {job_id: context.attempt for job_id, (_, context) in self._running().items()}
+        return Heartbeat(
+            worker_id=self.id,
+            active_jobs=tuple(attempts),
+            attempts=attempts,
+            lease=round(self.lease * 1e6),
+            state=self.state,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            queues=self.queues,
+            labels=self.labels,
+            concurrency=self.concurrency,
+            pool=self.pool,
+            handlers=self.app.handled,
+            job_types=self.job_types,
+            capabilities=self.capabilities,
+        )
 
     async def _beat(self, client: Client, wait: float = 0.0) -> bool:
         """Send a heartbeat, and do what the server says; return whether there is more to learn."""
         wait = wait if self._is_known else 0.0  # until then it gets no jobs
-        running = {job_id: entry for (job_id, _), entry in self._active.items() if not entry[1].cancelled}
-        beat = client.fleet.beat(
-            Heartbeat(
-                worker_id=self.id,
-                active_jobs=tuple(running),
-                attempts={job_id: context.attempt for job_id, (_, context) in running.items()},
-                lease=round(self.lease * 1e6),
-                state=self.state,
-                hostname=socket.gethostname(),
-                pid=os.getpid(),
-                queues=self.queues,
-                labels=self.labels,
-                concurrency=self.concurrency,
-                pool=self.pool,
-                handlers=self.app.handled,
-                job_types=self.job_types,
-                capabilities=self.capabilities,
-            ),
-            wait,
-        )
+        running = self._running()
         try:
-            pulse = await beat
+            pulse = await client.fleet.beat(self._heartbeat(), wait)
         except OjsterError as error:
             if not self._is_known and not isinstance(error, BackendUnavailable | BackendError):
                 self._refusal = error

@@ -1,0 +1,159 @@
+"""While a handler blocks the event loop of a worker, another thread sends its heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ojster import App, Worker
+from ojster.core.job import Job
+from ojster.worker import loop_watch
+from ojster.worker.stand_in import StandIn
+
+LEASE = 1.5
+
+
+@pytest.fixture
+def served(shared_url: str) -> Iterator[str]:
+    """The URL of a server process on the database."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "ojster", "serve", "--database", shared_url, "--port", str(port), "--migrate"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(30)
+
+
+@contextmanager
+def working(app: App) -> Iterator[Worker]:
+    """Run a worker in a thread, with an event loop of its own."""
+    worker = Worker(app, lease=LEASE)
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop(grace=5)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def blocking_app(url: str, began: threading.Event, seconds: float, timeout: float) -> tuple[App, list[str]]:
+    app = App(url)
+    runs: list[str] = []
+
+    @app.job("neighbour", timeout=60)
+    def neighbour() -> None:
+        runs.append("neighbour")
+        began.wait(20)
+        time.sleep(seconds)
+
+    @app.job("blocker", timeout=timeout)
+    async def blocker() -> None:
+        runs.append("blocker")
+        began.set()
+        time.sleep(seconds)
+
+    return app, runs
+
+
+def settle(url: str, ids: list[str]) -> list[Job]:
+    """Do the chores of a server until the jobs have ended; return them."""
+
+    async def run() -> list[Job]:
+        app = App(url)
+        engine = app.engine()
+        engine.maintenance.start()
+        deadline = time.monotonic() + 30
+        while True:
+            jobs = [await engine.jobs.find(id) for id in ids]
+            if all(job.state in ("completed", "discarded") for job in jobs) or time.monotonic() > deadline:
+                await app.aclose()
+                return jobs
+            await asyncio.sleep(0.05)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("over_http", [False, True])
+def test_jobs_beside_one_that_blocks_the_loop_keep_their_leases(
+    shared_url: str, over_http: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(loop_watch, "TICK_SECONDS", 0.1)
+    url = request.getfixturevalue("served") if over_http else shared_url
+    began = threading.Event()
+    app, runs = blocking_app(url, began, seconds=3 * LEASE, timeout=60)
+    ids = [app.handlers[type].enqueue().id for type in ("neighbour", "blocker")]
+    with working(app):
+        jobs = settle(shared_url, ids)
+    assert [(job.state, job.attempt, job.losses) for job in jobs] == [("completed", 1, 0)] * 2
+    assert sorted(runs) == ["blocker", "neighbour"]
+    app.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_blocked_for_longer_than_a_job_may_take_loses_its_jobs(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_watch, "TICK_SECONDS", 0.1)
+    began = threading.Event()
+    app, _ = blocking_app(shared_url, began, seconds=4 * LEASE, timeout=0.5)
+    ids = [app.handlers["blocker"].enqueue().id]
+    with working(app):
+        began.wait(20)
+
+        async def lost() -> bool:
+            other = App(shared_url)
+            other.engine().maintenance.start()
+            deadline = time.monotonic() + 20
+            while (await other.engine().jobs.find(ids[0])).state == "active" and time.monotonic() < deadline:
+                await asyncio.sleep(0.05)
+            found = await other.engine().jobs.find(ids[0])
+            await other.aclose()
+            return found.state != "active"
+
+        assert asyncio.run(lost())
+    app.close()
+
+
+class FakeFleet:
+    """Counts heartbeats."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    async def beat(self, heartbeat: Any, wait: float) -> None:
+        self.beats += 1
+
+
+class FakeClient:
+    """A client that can do no more than send heartbeats, and close."""
+
+    def __init__(self) -> None:
+        self.fleet = FakeFleet()
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_heartbeats_keep_their_interval_and_the_connection_is_closed() -> None:
+    client: Any = FakeClient()
+    stand_in = StandIn(lambda: client, lambda: None, lambda: 3600.0, list)  # type: ignore[arg-type, return-value]
+    for _ in range(3):
+        stand_in.beat(1.0)
+    assert client.fleet.beats == 1
+    stand_in.close()
+    assert client.closed
