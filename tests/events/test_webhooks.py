@@ -11,10 +11,12 @@ import gzip
 import hashlib
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import anyio
 import httpx
+import msgspec
 import pytest
 import uvicorn
 from starlette.applications import Starlette
@@ -24,15 +26,19 @@ from starlette.routing import Route
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
-from ojster.events import webhook_sender, webhook_worker
+from ojster.core.json_objects import read_members
+from ojster.events import notifications, webhook_sender, webhook_worker
 from ojster.events.subscription import Subscription
 from ojster.events.webhook_sender import EndpointResponse, Refused, WebhookSender, is_public, sign
 from ojster.events.webhook_worker import WebhookWorker
-from ojster.events.webhooks import QUEUE
+from ojster.events.webhooks import JOB_TYPE, QUEUE
+from ojster.jobs.admission import admit
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import Page
 from ojster.server.application import Application
 from ojster.service import Service
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -550,3 +556,43 @@ async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) 
     server.should_exit = True
     async with asyncio.timeout(20):
         await serving
+
+
+@pytest.mark.parametrize(
+    ("queue", "type", "args"),
+    [
+        (QUEUE, JOB_TYPE, []),
+        (QUEUE, JOB_TYPE, ["one"]),
+        (QUEUE, JOB_TYPE, [{"no": "id"}, 1, 2]),
+        (QUEUE, "something.else", ["x", {}]),
+        (notifications.QUEUE, notifications.JOB_TYPE, []),
+        (notifications.QUEUE, notifications.JOB_TYPE, ["ops", {"no": "message"}]),
+        (notifications.QUEUE, notifications.JOB_TYPE, ["ops", 7]),
+    ],
+)
+async def test_what_is_no_delivery_becomes_a_dead_letter_and_stops_no_other(
+    bench: Bench, http: Http, endpoint: Endpoint, application: Application, queue: str, type: str, args: list[Any]
+) -> None:
+    """Nobody can push to these queues from outside; an older version, or a hand in the database, may have."""
+    raw = {"type": type, "args": args, "options": {"queue": queue}}
+
+    def put(tx: Transaction, requests: Sequence[None]) -> list[str]:
+        found = admit(
+            tx, [[read_job(read_members(msgspec.json.encode(raw)), tx.now, largest=10_000)] for _ in requests]
+        )
+        return [one[0].job.id for one in found if isinstance(one, list)]
+
+    id = await bench.engine.database.run(put, None)
+    await subscribe(http, endpoint, "job.completed")
+    bench.engine.database.records_events = True
+    application.deliverer.start()
+    await bench.push()
+    await bench.ack(await bench.fetch_one())
+    with anyio.fail_after(20):
+        while (await bench.find(id)).state in ("available", "active") or not endpoint.seen:
+            await anyio.sleep(0.01)
+    found = await bench.find(id)
+    assert (found.state, found.dead) == ("discarded", 1)
+    assert found.error is not None
+    assert found.error["type"] == "MalformedDelivery"
+    assert endpoint.types() == ["job.completed"]

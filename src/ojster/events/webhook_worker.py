@@ -41,6 +41,9 @@ SPACING: Final = SECOND // 10
 GRACE: Final = 5.0
 """Time deliveries in progress get to finish when the server stops, in seconds."""
 
+MAX_REASON_CHARS: Final = 500
+"""Maximum length of what the failure of a malformed delivery says, in characters."""
+
 PAUSE: Final = 1.0
 """Delay before the next fetch after a failed one, in seconds."""
 
@@ -108,7 +111,7 @@ class WebhookWorker:
                 continue
             later: list[Release] = []
             for job in jobs:
-                receiver = str(job.args[0])
+                receiver = str(job.args[0]) if job.args else ""
                 if self._taken[receiver] >= SLOTS:
                     later.append(Release(job.id, job.worker_id, job.attempt, self._delay(receiver)))
                     continue
@@ -139,11 +142,22 @@ class WebhookWorker:
             log.warning("cannot postpone deliveries; they wait for the end of their leases: %s", error)
 
     async def deliver(self, job: Job) -> None:
-        """Make one delivery and report its outcome."""
-        if job.type == notifications.JOB_TYPE:
-            await self._deliver_notification(job)
-        else:
-            await self._deliver(job)
+        """Make one delivery and report its outcome. A job that is no delivery becomes a dead letter."""
+        try:
+            if job.type == notifications.JOB_TYPE:
+                await self._deliver_notification(job)
+            elif job.type == webhooks.JOB_TYPE:
+                await self._deliver(job)
+            else:
+                raise ValueError(f"There are no deliveries of the type {job.type!r}")
+        except Exception as error:
+            log.exception("job %s is no delivery, and becomes a dead letter", job.id)
+            what = f"The job is no delivery: {type(error).__name__}: {error}"
+            failure = Failure("MalformedDelivery", what[:MAX_REASON_CHARS], code="DEAD_LETTER", retryable=False)
+            try:
+                await self._engine.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
+            except OjsterError as refusal:
+                log.warning("cannot record the failure of job %s: %s", job.id, refusal)
 
     async def _deliver_notification(self, job: Job) -> None:
         """Send one message and report its outcome."""
