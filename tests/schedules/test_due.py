@@ -62,6 +62,29 @@ async def test_chores_wake_up_when_something_becomes_due_sooner(engine: Service)
     assert len(await engine.jobs.fetch(Claim(("default",)), wait=5)) == 1
 
 
+async def test_workers_have_time_to_report_to_a_server_that_was_away_for_longer_than_a_lease(bench: Bench) -> None:
+    await bench.push()
+    await bench.push()
+    done, dead = await bench.fetch(count=2, worker_id="w")
+    await bench.engine.fleet.beat(Heartbeat("w", (done.id, dead.id), lease=30_000_000))
+    bench.clock.advance(3_600)
+    assert await bench.engine.fleet.give_time_to_report() == 2
+    await bench.run_due(after=9.9)
+    await bench.ack(done)
+    assert (await bench.find(dead)).state == "active"
+    await bench.run_due(after=0.2)
+    assert (await bench.find(dead)).state != "active"
+    assert (await bench.find(done)).attempt == 1
+
+
+async def test_leases_that_end_later_anyway_are_left_alone_by_a_server_that_starts(bench: Bench) -> None:
+    await bench.push()
+    job = await bench.fetch_one(worker_id="w")
+    before = (await bench.find(job)).due_at
+    assert await bench.engine.fleet.give_time_to_report() == 0
+    assert (await bench.find(job)).due_at == before
+
+
 async def test_jobs_of_a_silent_worker_are_given_to_others(bench: Bench) -> None:
     await bench.push(retry={"max_attempts": 2})
     job = await bench.fetch_one(worker_id="w")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -103,6 +104,23 @@ def test_sigint_hands_back_at_once(processes: Processes) -> None:
     worker.send_signal(signal.SIGINT)
     assert worker.wait(10) == 0
     assert processes.find(id).state == "available"
+
+
+def test_a_server_that_was_away_for_longer_than_a_lease_costs_no_attempt(processes: Processes) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    server = processes.start("serve", "--port", port, "--migrate")
+    processes.worker("--url", f"http://127.0.0.1:{port}", "--lease", "1")
+    id = processes.push("sleep", 2.0)
+    processes.until(lambda: processes.find(id).state == "active")
+    server.kill()
+    server.wait()
+    time.sleep(3)  # the job ends, and its lease too
+    processes.start("serve", "--port", port)
+    processes.until(lambda: processes.find(id).state not in ("active", "available", "retryable"))
+    job = processes.find(id)
+    assert (job.state, job.attempt, job.losses) == ("completed", 1, 0), processes.log.read_text()[-2000:]
 
 
 def test_sigtstp_pauses_and_sigcont_resumes(processes: Processes) -> None:

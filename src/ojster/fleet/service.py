@@ -66,6 +66,16 @@ class FleetService(CapabilityService):
                 pulse.woken = await waiter.wait(min(wait, MAX_WAIT_SECONDS))
         return pulse
 
+    async def give_time_to_report(self) -> int:
+        """Give workers time to report before leases end that ran out while no server was there.
+
+        Returns
+        -------
+        int
+            The number of leases that end later than they would have.
+        """
+        return await self.database.run(workers.give_time_to_report, None)
+
     async def leave(self, worker_id: str, *, lost: bool = False) -> None:
         """Remove a stopped worker; jobs that it still holds go back to their queues.
 

@@ -206,6 +206,11 @@ class Application:
             await self.engine.scope.do(introduce_tenants, tenant)
         if self._services.authenticator is not None and not await self.engine.tokens.all():
             log.warning("callers need a token, but none exists; create one: ojster tokens create NAME --role owner")
+        try:
+            held = await self.engine.fleet.give_time_to_report()
+            log.debug("%d jobs are with workers, which have 10 s to report before a lease ends", held)
+        except OjsterError as error:  # /ready says it, too
+            log.warning("cannot give workers time to report: %s", error)
         self.engine.maintenance.start()
         self.deliverer.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
