@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -13,6 +13,10 @@ from ojster.cli.run import LOG_LEVELS, ends_with_parent, log_to_console
 from ojster.cli.server_settings import with_settings
 from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
+
+if TYPE_CHECKING:
+    from ojster.core.access import Grant
+    from ojster.server.oidc import OidcSettings
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -118,6 +122,26 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--app", metavar="MODULE:APP", help="Application with the orchestrators that this server runs.")
 @click.option(
+    "--oidc-issuer",
+    metavar="URL",
+    help="Accept tokens of this OpenID Connect provider, too: https://login.example.com. Needs ojster[oidc].",
+)
+@click.option("--oidc-audience", metavar="NAME", help="What the tokens of the provider have in 'aud'.")
+@click.option(
+    "--oidc-roles-claim",
+    metavar="CLAIM",
+    default="ojster_roles",
+    show_default=True,
+    help="Claim with the roles: viewer, owner@acme, … or with groups; realm_access.roles names a nested one.",
+)
+@click.option(
+    "--oidc-group",
+    "oidc_groups",
+    multiple=True,
+    metavar="GROUP=ROLE[@WORKSPACE]",
+    help="Role of those who have this value in the claim; repeatable.",
+)
+@click.option(
     "--forwarded-allow-ips",
     "trusted_proxies",
     multiple=True,
@@ -154,6 +178,10 @@ def serve(
     smtp: str | None,
     files: str | None,
     app: str | None,
+    oidc_issuer: str | None,
+    oidc_audience: str | None,
+    oidc_roles_claim: str,
+    oidc_groups: tuple[str, ...],
     trusted_proxies: tuple[str, ...],
     plugins: tuple[str, ...],
 ) -> None:
@@ -166,6 +194,8 @@ def serve(
     from ojster.server.tls import TlsFiles
     from ojster.tenancy.routes import read_tenants
 
+    if auth == "off" and oidc_issuer is not None:
+        raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
     if tls_cert is None and (tls_key or tls_client_ca):
         raise click.UsageError("--tls-key and --tls-client-ca need --tls-cert.")
     tls = None if tls_cert is None else TlsFiles(tls_cert, tls_key, tls_client_ca)
@@ -183,6 +213,7 @@ def serve(
         allowed_hosts=allowed_hosts,
         max_connections=max_connections,
         trusted_proxies=trusted_proxies,
+        oidc=_provider(oidc_issuer, oidc_audience, oidc_roles_claim, oidc_groups),
         log_level=log_level,
         plugins=[load_plugin(plugin) for plugin in plugins],
         trusting=trust_webhooks,
@@ -191,3 +222,18 @@ def serve(
         app=None if app is None else load_app(app),
         tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
+
+
+def _provider(
+    issuer: str | None, audience: str | None, roles_claim: str, groups: tuple[str, ...]
+) -> OidcSettings | None:
+    """Return the identity provider that the options name."""
+    from ojster.server.oidc import OidcSettings, read_group
+
+    if issuer is None:
+        return None
+    found: dict[str, tuple[Grant, ...]] = {}
+    for text in groups:
+        group, grant = read_group(text)
+        found[group] = (*found.get(group, ()), grant)
+    return OidcSettings(issuer, audience or "", roles_claim, found)

@@ -69,7 +69,9 @@ EVERYTHING: Final = frozenset(Operation)
 NO_EXPIRY_US: Final = 2**62
 
 EVERYWHERE: Final = "*"
-_PREFIX: Final = "ojster"
+PREFIX: Final = "ojster"
+"""How the text of a token begins, up to an underscore."""
+
 _SCRYPT_N: Final = 2**12
 """The scrypt parameter ``n``. The specification asks for scrypt; secrets of 256 random bits would not need it."""
 
@@ -229,13 +231,13 @@ def new_secret() -> str:
 
 def join_token(id: str, secret: str) -> str:
     """Return the token string that the caller sends. It is shown only once."""
-    return f"{_PREFIX}_{id}_{secret}"
+    return f"{PREFIX}_{id}_{secret}"
 
 
 def split_token(text: str) -> tuple[str, str] | None:
     """Return the id and the secret in a token string; ``None`` if it is malformed."""
     parts = text.split("_", 2)
-    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == _PREFIX else None
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == PREFIX else None
 
 
 def hash_secret(id: str, secret: str) -> bytes:

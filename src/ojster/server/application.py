@@ -36,6 +36,7 @@ from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.endpoint import COMMON_HEADERS, Endpoint, Terms, refuse
 from ojster.server.metrics import Metrics
+from ojster.server.oidc import OidcSettings, OidcVerifier
 from ojster.server.pages import numbered
 from ojster.server.paths import with_encoded_slashes
 from ojster.server.proxies import TrustedProxies
@@ -104,6 +105,8 @@ class Application:
         A worker that runs orchestrators while the application serves.
     proxies:
         Proxies whose word about the addresses of callers counts; by default none.
+    oidc:
+        The OpenID Connect provider whose tokens are accepted, too, if ``guarded``; ``None``: there is none.
     capabilities:
         The capabilities that the application serves; those of the service, unless some are to be left out.
 
@@ -123,6 +126,7 @@ class Application:
         smtp: Smtp | None = None,
         worker: Worker | None = None,
         proxies: TrustedProxies | None = None,
+        oidc: OidcSettings | None = None,
         capabilities: Sequence[Capability] = CAPABILITIES,
     ) -> None:
         self.engine = engine
@@ -132,7 +136,9 @@ class Application:
         self.metrics = Metrics(capabilities)
         engine.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(engine, WebhookSender(trusting=trusting), smtp)
-        authenticator = Authenticator(engine) if guarded else None
+        verifier = None if oidc is None else OidcVerifier(oidc)
+        self._has_provider = verifier is not None
+        authenticator = Authenticator(engine, verifier) if guarded else None
         self._services = Services(
             self.deliverer.sender, Feed(engine), authenticator, guard, AuditTrail(engine), proxies or TrustedProxies()
         )
@@ -204,7 +210,8 @@ class Application:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         for tenant in self._tenants:
             await self.engine.scope.do(introduce_tenants, tenant)
-        if self._services.authenticator is not None and not await self.engine.tokens.all():
+        needs_token = self._services.authenticator is not None and not self._has_provider
+        if needs_token and not await self.engine.tokens.all():
             log.warning("callers need a token, but none exists; create one: ojster tokens create NAME --role owner")
         try:
             held = await self.engine.fleet.give_time_to_report()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.access import Access, Operation, Token, split_token
+from ojster.core.access import PREFIX, Access, Operation, Token, split_token
 from ojster.core.errors import (
     BackendUnavailable,
     InvalidRequest,
@@ -25,6 +25,7 @@ from ojster.core.errors import (
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.scope import Caller
+from ojster.server.oidc import OidcVerifier
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
@@ -110,10 +111,19 @@ class _Throttle:
 
 
 class Authenticator:
-    """Authenticates callers by their token and limits them to the operations of its roles."""
+    """Authenticates callers by their token and limits them to the operations of its roles.
 
-    def __init__(self, engine: Service) -> None:
+    Parameters
+    ----------
+    engine:
+        The service with the tokens.
+    oidc:
+        Checks the tokens of an OpenID Connect provider; ``None``: they are not accepted.
+    """
+
+    def __init__(self, engine: Service, oidc: OidcVerifier | None = None) -> None:
         self._engine = engine
+        self._oidc = oidc
         self._known: _Known | None = None
         self._verified: dict[bytes, tuple[str, bytes, int]] = {}
         """Verified tokens, by the SHA-256 of their text: id, slow hash, and end of validity (epoch microseconds)."""
@@ -190,6 +200,8 @@ class Authenticator:
                 "create one with 'ojster tokens create'."
             )
         shown = authorization[len(_BEARER) :].strip()
+        if self._oidc is not None and not shown.startswith(f"{PREFIX}_"):
+            return await self._oidc.identify(shown)
         now = self._engine.database.clock()
         quick = hashlib.sha256(shown.encode()).digest()
         token = None

@@ -23,6 +23,7 @@ from ojster.events.mail import read_smtp
 from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
+from ojster.server.oidc import OidcSettings
 from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
 from ojster.server.proxies import TrustedProxies
 from ojster.server.tls import TlsFiles, TlsRenewal
@@ -112,6 +113,7 @@ def serve(
     max_connections: int = MAX_CONNECTIONS,
     tls: TlsFiles | None = None,
     trusted_proxies: Sequence[str] = (),
+    oidc: OidcSettings | None = None,
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -128,7 +130,7 @@ def serve(
     tenants:
         Initial settings of tenants. Tenants that already have settings keep them.
     guarded:
-        Whether callers need a token. ``None``: only if ``host`` is not a loopback address.
+        Whether callers need a token. ``None``: if ``host`` is not a loopback address, or ``oidc`` is given.
     smtp:
         The mail server, such as ``smtps://user:password@mail.example.com:465``.
     files:
@@ -145,6 +147,8 @@ def serve(
         Speak TLS with these certificates, which are read again when they change. ``None``: speak plain HTTP.
     trusted_proxies:
         Addresses and networks of proxies whose ``X-Forwarded-For`` counts.
+    oidc:
+        The OpenID Connect provider whose tokens are accepted, too. Callers then need a token.
 
     Raises
     ------
@@ -166,7 +170,7 @@ def serve(
     for plugin in plugins:
         plugin(engine)
     is_local = listener is not None or _is_loopback(host)
-    guarded = not is_local if guarded is None else guarded
+    guarded = not is_local or oidc is not None if guarded is None else guarded
     if not guarded and not is_local:
         log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
     application = Application(
@@ -179,6 +183,7 @@ def serve(
         smtp=mail_server,
         worker=None if app is None else _worker_of(app, engine, url),
         proxies=proxies,
+        oidc=oidc,
     )
     config = _listening(application, host, port, log_level, max_connections, context)
     renewal = None if tls is None or context is None else TlsRenewal(tls, context)

@@ -190,8 +190,8 @@ class _View:
         for source, target in self._tx.execute(
             "SELECT source, target FROM node_edges WHERE source BETWEEN ? AND ? ORDER BY source", numbers
         ):
-            if source not in self._nodes:
-                continue
+            if source not in self._nodes or target not in self._nodes:
+                continue  # added after the nodes were read
             before = self._nodes[source]
             if before.parent == self._nodes[target].parent:
                 self._names[target].append(before.name or str(before.position))

@@ -1,0 +1,284 @@
+"""Callers with a token of an OpenID Connect provider: JSON Web Tokens that the provider has signed.
+
+The keys come from the provider's discovery document. They are read again when a token names an unknown key, so that
+the provider may change its keys at any time, and are kept if the provider cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from ojster.core.access import EVERYWHERE, Grant, Role, Token, read_grant
+from ojster.core.errors import BackendUnavailable, Forbidden, InvalidRequest, OjsterError, TokenExpired, Unauthenticated
+
+if TYPE_CHECKING:
+    import jwt
+
+log = logging.getLogger(__name__)
+
+ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+"""Accepted signatures: only those that a public key checks."""
+
+DEFAULT_ROLES_CLAIM: Final = "ojster_roles"
+"""Name of the claim with the roles of a caller."""
+
+LEEWAY_SECONDS: Final = 30.0
+"""Difference of clocks that is tolerated, in seconds."""
+
+MAX_TRUST_SECONDS: Final = 300.0
+"""Maximum time for which a checked token is not checked again, in seconds: a withdrawn key counts no longer."""
+
+MAX_CACHED_TOKENS: Final = 10_000
+"""Maximum number of checked tokens that a process remembers."""
+
+REFRESH_SECONDS: Final = 30.0
+"""Minimum time between two reads of the provider's keys, in seconds."""
+
+RETRY_SECONDS: Final = 2.0
+"""Minimum time between two attempts to read keys while none is known, in seconds."""
+
+MAX_ANSWER_BYTES: Final = 262_144
+"""Maximum size of an answer of the provider, in bytes."""
+
+PROVIDER_TIMEOUT_SECONDS: Final = 5.0
+"""Maximum time that an answer of the provider takes, in seconds."""
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+
+
+class OidcSettings(msgspec.Struct, frozen=True):
+    """What a server accepts from an OpenID Connect provider.
+
+    Parameters
+    ----------
+    issuer:
+        The address of the provider, as in the claim ``iss``: ``https://login.example.com``.
+    audience:
+        What the claim ``aud`` of tokens for this server contains.
+    roles_claim:
+        The claim with the roles, with dots between the names of nested ones: ``realm_access.roles``.
+    groups:
+        The roles of those who have a certain value in that claim, such as the name of a group.
+
+    Raises
+    ------
+    InvalidRequest
+        The issuer is no address with ``https``, or the audience is empty.
+    """
+
+    issuer: str
+    audience: str
+    roles_claim: str = DEFAULT_ROLES_CLAIM
+    groups: Mapping[str, tuple[Grant, ...]] = {}
+
+    def __post_init__(self) -> None:
+        if not _is_safe(self.issuer):
+            raise InvalidRequest(
+                f"{self.issuer[:100]!r} is no issuer. Use an address such as https://login.example.com."
+            )
+        if not self.audience:
+            raise InvalidRequest("The audience is missing: the value of 'aud' in tokens for this server.")
+
+
+def _is_safe(url: str) -> bool:
+    """Return whether nobody on the way can change what comes from an address."""
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    )
+
+
+def read_group(text: str) -> tuple[str, Grant]:
+    """Return the name of a group and its role, from ``GROUP=ROLE`` or ``GROUP=ROLE@WORKSPACE``.
+
+    Raises
+    ------
+    InvalidRequest
+        It has another form, or the role or the workspace does not exist.
+    """
+    group, sign, grant = text.rpartition("=")
+    if not sign or not group:
+        raise InvalidRequest(f"{text[:80]!r} must be GROUP=ROLE or GROUP=ROLE@WORKSPACE.")
+    return group, _grant_of(grant)
+
+
+def _grant_of(text: str) -> Grant:
+    role, _, tenant = text.partition("@")
+    if role not in set(Role):
+        raise InvalidRequest(f"{role[:40]!r} is no role. Use one of {', '.join(Role)}.")
+    return read_grant(role, tenant or EVERYWHERE)
+
+
+class OidcVerifier:
+    """Checks the tokens of a provider.
+
+    Parameters
+    ----------
+    settings:
+        The provider, and what it may say.
+
+    Raises
+    ------
+    InvalidRequest
+        The library for JSON Web Tokens is not installed.
+    """
+
+    def __init__(self, settings: OidcSettings) -> None:
+        try:
+            import jwt
+        except ImportError:
+            raise InvalidRequest("OpenID Connect needs a library: pip install 'ojster[oidc]'") from None
+        self._jwt = jwt
+        self._settings = settings
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._refreshed_at = float("-inf")
+        self._refreshing = asyncio.Lock()
+        self._known: dict[bytes, tuple[Token, float]] = {}
+        """Checked tokens, by the SHA-256 of their text, and when each is checked again."""
+
+    async def identify(self, text: str) -> Token:
+        """Return what a token allows, as a token of this server.
+
+        Raises
+        ------
+        Unauthenticated
+            The provider has not signed it, or not for this server.
+        TokenExpired
+            It has expired.
+        Forbidden
+            It has no role.
+        BackendUnavailable
+            The provider's keys are not known, and it cannot be reached.
+        """
+        quick = hashlib.sha256(text.encode()).digest()
+        found = self._known.get(quick)
+        if found is not None and time.time() < found[1]:
+            return found[0]
+        claims = await self._check(text)
+        token = self._token_of(claims)
+        if len(self._known) >= MAX_CACHED_TOKENS:
+            self._known.clear()
+        self._known[quick] = (token, min(float(claims["exp"]), time.time() + MAX_TRUST_SECONDS))
+        return token
+
+    async def _check(self, text: str) -> dict[str, Any]:
+        try:
+            header = self._jwt.get_unverified_header(text)
+            if header.get("alg") not in ALGORITHMS:
+                raise _refused("its signature is of a kind that is not accepted")
+            key = await self._key(header.get("kid"))
+            claims: dict[str, Any] = self._jwt.decode(
+                text,
+                key,
+                algorithms=list(ALGORITHMS),
+                audience=self._settings.audience,
+                issuer=self._settings.issuer,
+                leeway=LEEWAY_SECONDS,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+            return claims
+        except self._jwt.ExpiredSignatureError:
+            raise TokenExpired("The token has expired. Ask the provider for a new one.") from None
+        except self._jwt.PyJWTError as error:
+            raise _refused(str(error)) from None
+
+    async def _key(self, id: str | None) -> jwt.PyJWK:
+        key = self._find(id)
+        if key is None:
+            async with self._refreshing:
+                if self._find(id) is None and time.monotonic() >= self._refreshed_at + REFRESH_SECONDS:
+                    await self._refresh()
+            key = self._find(id)
+        if not self._keys:
+            raise BackendUnavailable("The identity provider cannot be reached, so that nobody can check the token.")
+        if key is None:
+            raise _refused("the provider has no such key")
+        return key
+
+    def _find(self, id: str | None) -> jwt.PyJWK | None:
+        if id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(id)
+
+    async def _refresh(self) -> None:
+        """Read the provider's keys; if that fails, those that are known stay."""
+        self._refreshed_at = time.monotonic()
+        issuer = self._settings.issuer
+        try:
+            async with httpx.AsyncClient(timeout=PROVIDER_TIMEOUT_SECONDS) as client:
+                found = await _get(client, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+                if found.get("issuer") != issuer:
+                    raise ValueError(f"it calls itself {found.get('issuer')!r:.100}")
+                place = str(found.get("jwks_uri", ""))
+                if not _is_safe(place):
+                    raise ValueError(f"its keys are at {place!r:.100}")
+                keys = (await _get(client, place)).get("keys", [])
+            self._keys = {one.key_id: one for one in self._usable(keys)}
+        except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError, TypeError) as error:
+            log.warning("cannot read the keys of %s: %s", issuer, str(error) or type(error).__name__)
+            if not self._keys:
+                self._refreshed_at -= REFRESH_SECONDS - RETRY_SECONDS
+
+    def _usable(self, keys: list[dict[str, Any]]) -> list[jwt.PyJWK]:
+        usable = []
+        for one in keys:
+            if one.get("use", "sig") == "sig" and one.get("kty") != "oct":
+                try:
+                    usable.append(self._jwt.PyJWK.from_dict(one))
+                except self._jwt.PyJWTError as error:
+                    log.debug("a key of the provider is of no use: %s", error)
+        return usable
+
+    def _token_of(self, claims: dict[str, Any]) -> Token:
+        value: Any = claims
+        for name in self._settings.roles_claim.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+        grants = [grant for name in names if isinstance(name, str) for grant in self._grants(name)]
+        who = next((str(claims[name]) for name in _NAMES if claims.get(name)), str(claims["sub"]))
+        if not grants:
+            raise Forbidden(
+                f"The token of {who!r:.100} has no role: its claim {self._settings.roles_claim!r} names none."
+            )
+        return Token(f"oidc:{claims['sub']}"[:255], who[:255], b"", tuple(dict.fromkeys(grants)), 0)
+
+    def _grants(self, name: str) -> tuple[Grant, ...]:
+        if name in self._settings.groups:
+            return self._settings.groups[name]
+        if name.partition("@")[0] in set(Role):
+            try:
+                return (_grant_of(name),)
+            except OjsterError:
+                log.warning("a token has the role %r, whose workspace cannot exist", name[:100])
+        return ()
+
+
+_NAMES: Final = ("preferred_username", "email", "name")
+"""Claims with the name of a caller, the best first."""
+
+
+async def _get(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
+    async with client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as answer:
+        answer.raise_for_status()
+        body = b""
+        async for piece in answer.aiter_raw():
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ValueError(f"the answer of {url} is too long")
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+def _refused(why: str) -> Unauthenticated:
+    return Unauthenticated(f"The token is not accepted: {why}.")

@@ -1,0 +1,283 @@
+"""Tokens of an OpenID Connect provider, from a provider that these tests run."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+import uvicorn
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ojster.audit.entries import AuditQuery
+from ojster.core.access import Grant, Role
+from ojster.core.errors import InvalidRequest
+from ojster.server import oidc
+from ojster.server.application import Application
+from ojster.server.oidc import OidcSettings, OidcVerifier, read_group
+from ojster.service import Service
+from tests.conftest import Bench, Http
+
+pytestmark = pytest.mark.anyio
+
+BASE = "/ojs/v1"
+
+
+class Provider:
+    """An identity provider with keys that may change, and faults."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.keys: dict[str, Any] = {}
+        self.calls = 0
+        self.issuer: str | None = None
+        self.broken = False
+        self.padding = ""
+        self.add("one")
+
+    def add(self, id: str, key: Any = None) -> None:
+        self.keys[id] = key or rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+    async def describe(self, request: Request) -> Response:
+        self.calls += 1
+        if self.broken:
+            return Response("no", 503)
+        return JSONResponse(
+            {"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}/keys", "padding": self.padding}
+        )
+
+    async def show_keys(self, request: Request) -> Response:
+        shown = []
+        for id, key in self.keys.items():
+            kind = jwt.algorithms.ECAlgorithm if isinstance(key, ec.EllipticCurvePrivateKey) else None
+            made = (kind or jwt.algorithms.RSAAlgorithm).to_jwk(key.public_key(), as_dict=True)
+            alg = "ES256" if kind else "RS256"
+            shown.append({**made, "kid": id, "use": "sig", "alg": alg})
+        shown.append({"kty": "oct", "k": "c2VjcmV0", "kid": "shared", "use": "sig"})
+        return JSONResponse({"keys": shown})
+
+    def token(self, *, kid: str | None = "one", key: Any = None, algorithm: str = "RS256", **claims: Any) -> str:
+        given = {
+            "iss": self.url,
+            "aud": "ojster",
+            "sub": "4711",
+            "exp": time.time() + 60,
+            "preferred_username": "ada",
+            "ojster_roles": ["viewer"],
+        } | claims
+        body = {name: value for name, value in given.items() if value is not None}
+        signer = key or self.keys.get(kid or "one") or next(iter(self.keys.values()))
+        return jwt.encode(body, signer, algorithm=algorithm, headers={"kid": kid} if kid else None)
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    made = Provider()
+    app = Starlette(
+        routes=[
+            Route("/.well-known/openid-configuration", made.describe),
+            Route("/keys", made.show_keys),
+        ]
+    )
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    made.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    yield made
+    server.should_exit = True
+    await serving
+
+
+@pytest.fixture
+async def http(engine: Service, provider: Provider) -> AsyncIterator[Http]:
+    groups = {"staff": (Grant(Role.CONTRIBUTOR, "acme"),), "admins": (Grant(Role.OWNER),)}
+    settings = OidcSettings(provider.url, "ojster", groups=groups)
+    app = Application(engine, guarded=True, oidc=settings)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://guarded") as client:
+        yield Http(client)
+
+
+async def status(http: Http, token: str, method: str = "GET", path: str = f"{BASE}/jobs", **more: str) -> int:
+    headers = {"Authorization": f"Bearer {token}"} | more
+    return (await http(method, path, headers=headers)).status_code
+
+
+async def test_a_signed_token_has_the_roles_of_its_claim(http: Http, provider: Provider, bench: Bench) -> None:
+    token = provider.token()
+    assert await status(http, token) == 200
+    job = await bench.push()
+    assert await status(http, token, "DELETE", f"{BASE}/jobs/{job.id}") == 403
+    assert await status(http, provider.token(ojster_roles="owner"), "DELETE", f"{BASE}/jobs/{job.id}") == 200
+    (done, denied) = await bench.engine.audit.select(AuditQuery(object=job.id))
+    assert b'"principal":"ada"' in done.body
+    assert (b'"refusal"' in done.body, b'"access.denied"' in denied.body) == (False, True)
+
+
+async def test_groups_stand_for_roles_in_workspaces(http: Http, provider: Provider) -> None:
+    staff = provider.token(ojster_roles=["unknown", "staff"])
+    assert await status(http, staff, **{"X-OJS-Tenant": "acme"}) == 200
+    assert await status(http, staff, **{"X-OJS-Tenant": "other"}) == 404
+    assert await status(http, provider.token(ojster_roles=["admins"]), path=f"{BASE}/admin/tokens") == 200
+    own = provider.token(ojster_roles=["viewer@acme:web"])
+    assert await status(http, own, **{"X-OJS-Tenant": "acme:web"}) == 200
+    assert await status(http, own, **{"X-OJS-Tenant": "acme"}) == 404
+
+
+async def test_own_tokens_are_still_accepted(http: Http, bench: Bench) -> None:
+    _, shown = await bench.engine.tokens.create("ci", [Grant(Role.VIEWER)])
+    assert await status(http, shown) == 200
+
+
+@pytest.mark.parametrize(
+    ("claims", "code"),
+    [
+        ({"aud": "another"}, 401),
+        ({"aud": None}, 401),
+        ({"iss": "https://evil.example.com"}, 401),
+        ({"sub": None}, 401),
+        ({"exp": None}, 401),
+        ({"exp": 1_000_000_000}, 401),
+        ({"nbf": 4_000_000_000}, 401),
+        ({"kid": "unknown"}, 401),
+        ({"ojster_roles": None}, 403),
+        ({"ojster_roles": []}, 403),
+        ({"ojster_roles": ["emperor"]}, 403),
+        ({"ojster_roles": ["owner@../x"]}, 403),
+        ({"ojster_roles": {"owner": True}}, 403),
+        ({"ojster_roles": [["owner"], 7, None]}, 403),
+    ],
+)
+async def test_what_the_provider_did_not_say_opens_nothing(
+    http: Http, provider: Provider, claims: dict[str, Any], code: int
+) -> None:
+    assert await status(http, provider.token(**claims)) == code
+
+
+async def test_signatures_of_others_and_weak_ones_are_refused(http: Http, provider: Provider) -> None:
+    assert await status(http, provider.token()) == 200
+    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    assert await status(http, provider.token(key=stranger)) == 401
+    pem = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    public = provider.keys["one"].public_key().public_bytes(*pem)
+    head = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT","kid":"one"}').rstrip(b"=")
+    body = provider.token().split(".")[1].encode()
+    mac = base64.urlsafe_b64encode(hmac.digest(public, head + b"." + body, "sha256")).rstrip(b"=")
+    assert await status(http, b".".join([head, body, mac]).decode()) == 401
+    assert await status(http, provider.token(kid="shared", key=b"secret" * 8, algorithm="HS256")) == 401
+    unsigned = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=") + b"." + body + b"."
+    assert await status(http, unsigned.decode()) == 401
+    for rubbish in ("x", "a.b.c", "..", "eyJhbGciOiJSUzI1NiJ9.e30."):
+        assert await status(http, rubbish) == 401
+
+
+async def test_an_elliptic_key_without_an_id_is_found_if_it_is_the_only_one(http: Http, provider: Provider) -> None:
+    provider.keys = {"e": ec.generate_private_key(ec.SECP256R1())}
+    assert await status(http, provider.token(kid=None, algorithm="ES256")) == 200
+
+
+async def test_a_new_key_of_the_provider_is_read_when_it_is_used_and_a_flood_reads_it_once(
+    http: Http, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await status(http, provider.token()) == 200
+    provider.add("two")
+    del provider.keys["one"]
+    assert await status(http, provider.token(kid="two")) == 401  # the keys were read a moment ago
+    calls = provider.calls
+    monkeypatch.setattr(oidc, "REFRESH_SECONDS", 0.0)
+    assert await status(http, provider.token(kid="two")) == 200
+    assert provider.calls == calls + 1
+    monkeypatch.setattr(oidc, "REFRESH_SECONDS", 30.0)
+    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    for number in range(20):
+        assert await status(http, provider.token(kid=f"made-up-{number}", key=stranger)) == 401
+    assert provider.calls == calls + 1
+
+
+async def test_a_withdrawn_key_counts_no_longer_when_the_token_is_checked_again(
+    http: Http, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "MAX_TRUST_SECONDS", 0.0)
+    monkeypatch.setattr(oidc, "REFRESH_SECONDS", 0.0)
+    old = provider.token()
+    assert await status(http, old) == 200
+    provider.add("two")
+    del provider.keys["one"]
+    assert await status(http, provider.token(kid="two")) == 200
+    assert await status(http, old) == 401
+
+
+async def test_while_the_provider_is_away_known_keys_stay_and_unknown_ones_are_no_ones_fault(
+    http: Http, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "RETRY_SECONDS", 0.0)
+    provider.broken = True
+    assert await status(http, provider.token()) == 503
+    provider.broken = False
+    assert await status(http, provider.token()) == 200
+    provider.broken = True
+    monkeypatch.setattr(oidc, "REFRESH_SECONDS", 0.0)
+    assert await status(http, provider.token(sub="2")) == 200
+    assert await status(http, provider.token(kid="unknown")) == 401
+
+
+@pytest.mark.parametrize("fault", ["issuer", "padding"])
+async def test_a_provider_that_is_another_or_says_too_much_is_not_believed(
+    http: Http, provider: Provider, fault: str
+) -> None:
+    setattr(provider, fault, "https://evil.example.com" if fault == "issuer" else "x" * 300_000)
+    assert await status(http, provider.token()) == 503
+
+
+async def test_a_checked_token_is_not_checked_again_at_once(
+    http: Http, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = provider.token()
+    assert await status(http, token) == 200
+    monkeypatch.setattr(OidcVerifier, "_check", None)
+    assert await status(http, token) == 200
+
+
+async def test_a_nested_claim_is_found(engine: Service, provider: Provider) -> None:
+    verifier = OidcVerifier(OidcSettings(provider.url, "ojster", "realm_access.roles"))
+    token = await verifier.identify(provider.token(realm_access={"roles": ["worker@acme"]}))
+    assert token.grants == (Grant(Role.WORKER, "acme"),)
+
+
+@pytest.mark.parametrize("issuer", ["http://login.example.com", "login.example.com", "", "file:///etc/passwd"])
+def test_an_issuer_that_anyone_on_the_way_can_play_is_refused(issuer: str) -> None:
+    with pytest.raises(InvalidRequest, match="no issuer"):
+        OidcSettings(issuer, "ojster")
+
+
+def test_an_audience_is_needed() -> None:
+    with pytest.raises(InvalidRequest, match="audience"):
+        OidcSettings("https://login.example.com", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "group", "grant"),
+    [
+        ("admins=owner", "admins", Grant(Role.OWNER)),
+        ("cn=ops,dc=x=viewer@acme:web", "cn=ops,dc=x", Grant(Role.VIEWER, "acme:web")),
+    ],
+)
+def test_a_group_names_a_role_and_perhaps_a_workspace(text: str, group: str, grant: Grant) -> None:
+    assert read_group(text) == (group, grant)
+
+
+@pytest.mark.parametrize("text", ["admins", "=owner", "admins=", "admins=king", "admins=owner@a/b"])
+def test_a_malformed_group_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        read_group(text)
