@@ -110,11 +110,24 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(server.remove)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect HTTP tests on in-memory and serializable databases: the engine tests cover these."""
+    """Deselect HTTP tests on in-memory and serializable databases: the engine tests cover these.
+
+    The commands are run on PostgreSQL only in thorough runs: they make the same calls there.
+    """
+    for item in items:
+        if _repeats_commands(item):
+            item.add_marker(pytest.mark.thorough)
     fewer = [item for item in items if not _repeats_over_http(item)]
     config.hook.pytest_deselected(items=[item for item in items if _repeats_over_http(item)])
     items[:] = fewer
+
+
+def _repeats_commands(item: pytest.Item) -> bool:
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    runs_commands = item.path.name.endswith("_commands.py")
+    return runs_commands and "postgres" in (given.get("shared_url"), given.get("url"))
 
 
 def _repeats_over_http(item: pytest.Item) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.fleet import Fleet, Load, settle
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough, pytest.mark.timeout(240)]
 
 SECONDS = 9.0
 """Duration of the killing, in seconds."""

@@ -17,7 +17,7 @@ from ojster.storage.open import migrate_database
 from tests.chaos.fleet import Fleet, Load, settle
 from tests.postgres import PostgresServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough, pytest.mark.timeout(240)]
 
 CUT_SECONDS = 30.0
 """Duration of the network cut, in seconds."""
@@ -109,7 +109,6 @@ async def test_a_database_that_crashes_under_load_loses_nothing(fleet: Fleet, po
     assert all(process.poll() is None for process in fleet.processes.values()), fleet.logs()
 
 
-@pytest.mark.thorough  # a minute and a half each
 @pytest.mark.parametrize("reset", [False, True])
 async def test_servers_recover_from_a_network_cut_of_half_a_minute(
     fleet: Fleet, postgres: PostgresServer, reset: bool

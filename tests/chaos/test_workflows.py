@@ -20,7 +20,7 @@ from ojster.workflows.info import StepInfo, WorkflowInfo
 from ojster.workflows.selection import WorkflowFilter
 from tests.chaos.fleet import OPTIONS, Fleet
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough, pytest.mark.timeout(240)]
 
 COUNT = 1000
 TIMEOUT_SECONDS = 120.0
@@ -59,7 +59,6 @@ def jobs_of(info: WorkflowInfo | StepInfo) -> list[StepInfo]:
     return found
 
 
-@pytest.mark.thorough  # most of a minute each
 async def test_a_thousand_workflows_end_although_the_server_is_killed(fleet: Fleet) -> None:
     app = App(fleet.database, migrate=True)
     await app.client().workflows.select(WorkflowFilter())

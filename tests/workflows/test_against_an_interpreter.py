@@ -75,7 +75,9 @@ async def test_workflows_do_what_the_rules_say(clock: Clock) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("four_engines", ["read committed", "serializable"], indirect=True)
+@pytest.mark.parametrize(
+    "four_engines", ["read committed", pytest.param("serializable", marks=pytest.mark.thorough)], indirect=True
+)
 async def test_workflows_do_what_the_rules_say_in_four_transactions_at_once(
     four_engines: list[Service], clock: Clock, postgres_url: str
 ) -> None:
