@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ojster.capabilities import EXTENSIONS
+from ojster.capabilities import all_extensions
 from ojster.core.durations import SECOND
 from ojster.core.events import EventFilter
 from ojster.core.job import Job
@@ -217,7 +217,7 @@ def engine_settings() -> Settings:
 @pytest.fixture
 def database(url: str, clock: Clock, engine_settings: Settings) -> Iterator[Database]:
     opened = open_database(url, engine_settings, clock)
-    install(opened.memory, EXTENSIONS)
+    install(opened.memory, all_extensions())
     opened.records_events = True
     yield opened
     opened.close()

@@ -7,51 +7,56 @@
 >>> handle = send.enqueue("ada@example.com", "Hello")
 """
 
-from ojster.app import App
-from ojster.codec import CodecError, Encryption, Gzip
-from ojster.constructs import Graph, batch, code, each, error_of, gate, param, result_of, saga, wait
-from ojster.context import JobContext, current_job
-from ojster.core.errors import (
-    BackendUnavailable,
-    Conflict,
-    Duplicate,
-    InvalidRequest,
-    InvalidWorkflow,
-    NotFound,
-    NotInTransaction,
-    OjsterError,
-    PayloadTooLarge,
-)
-from ojster.core.job import Job
-from ojster.core.refusals import JobDropped
-from ojster.core.states import JobState
-from ojster.job_handle import JobHandle
-from ojster.job_options import JobOptions, RateLimit, Retry, Unique
-from ojster.job_type import JobType
-from ojster.outcomes import (
-    DeadLetter,
-    Discard,
-    JobCancelled,
-    JobFailed,
-    RateLimited,
-    RetryWorkflow,
-    SkipRest,
-    Snooze,
-    Wait,
-)
-from ojster.queues.fairness import Sharing
-from ojster.settings import Retention, Settings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from ojster.version import __version__
-from ojster.worker.children import ChildLimits
-from ojster.worker.worker import Worker
-from ojster.workflow import INDEX, Step, Workflow, chain, element, found, group
-from ojster.workflows.child import Child
-from ojster.workflows.handle import AsyncRun, Run
-from ojster.workflows.info import StepInfo, WorkflowInfo
-from ojster.workflows.orchestrator import Orchestrator
-from ojster.workflows.property_values import PropertyConflict
-from ojster.workflows.run_errors import WorkflowCancelled, WorkflowFailed
-from ojster.workflows.shared_properties import SharedProperties
+
+if TYPE_CHECKING:
+    from ojster.app import App
+    from ojster.codec import CodecError, Encryption, Gzip
+    from ojster.constructs import Graph, batch, code, each, error_of, gate, param, result_of, saga, wait
+    from ojster.context import JobContext, current_job
+    from ojster.core.errors import (
+        BackendUnavailable,
+        Conflict,
+        Duplicate,
+        InvalidRequest,
+        InvalidWorkflow,
+        NotFound,
+        NotInTransaction,
+        OjsterError,
+        PayloadTooLarge,
+    )
+    from ojster.core.job import Job
+    from ojster.core.refusals import JobDropped
+    from ojster.core.states import JobState
+    from ojster.job_handle import JobHandle
+    from ojster.job_options import JobOptions, RateLimit, Retry, Unique
+    from ojster.job_type import JobType
+    from ojster.outcomes import (
+        DeadLetter,
+        Discard,
+        JobCancelled,
+        JobFailed,
+        RateLimited,
+        RetryWorkflow,
+        SkipRest,
+        Snooze,
+        Wait,
+    )
+    from ojster.queues.fairness import Sharing
+    from ojster.settings import Retention, Settings
+    from ojster.worker.children import ChildLimits
+    from ojster.worker.worker import Worker
+    from ojster.workflow import INDEX, Step, Workflow, chain, element, found, group
+    from ojster.workflows.child import Child
+    from ojster.workflows.handle import AsyncRun, Run
+    from ojster.workflows.info import StepInfo, WorkflowInfo
+    from ojster.workflows.orchestrator import Orchestrator
+    from ojster.workflows.property_values import PropertyConflict
+    from ojster.workflows.run_errors import WorkflowCancelled, WorkflowFailed
+    from ojster.workflows.shared_properties import SharedProperties
 
 __all__ = [
     "INDEX",
@@ -121,3 +126,109 @@ __all__ = [
     "saga",
     "wait",
 ]
+
+_PLACES: Final = {
+    "ojster.app": ("App",),
+    "ojster.codec": (
+        "CodecError",
+        "Encryption",
+        "Gzip",
+    ),
+    "ojster.constructs": (
+        "Graph",
+        "batch",
+        "code",
+        "each",
+        "error_of",
+        "gate",
+        "param",
+        "result_of",
+        "saga",
+        "wait",
+    ),
+    "ojster.context": (
+        "JobContext",
+        "current_job",
+    ),
+    "ojster.core.errors": (
+        "BackendUnavailable",
+        "Conflict",
+        "Duplicate",
+        "InvalidRequest",
+        "InvalidWorkflow",
+        "NotFound",
+        "NotInTransaction",
+        "OjsterError",
+        "PayloadTooLarge",
+    ),
+    "ojster.core.job": ("Job",),
+    "ojster.core.refusals": ("JobDropped",),
+    "ojster.core.states": ("JobState",),
+    "ojster.job_handle": ("JobHandle",),
+    "ojster.job_options": (
+        "JobOptions",
+        "RateLimit",
+        "Retry",
+        "Unique",
+    ),
+    "ojster.job_type": ("JobType",),
+    "ojster.outcomes": (
+        "DeadLetter",
+        "Discard",
+        "JobCancelled",
+        "JobFailed",
+        "RateLimited",
+        "RetryWorkflow",
+        "SkipRest",
+        "Snooze",
+        "Wait",
+    ),
+    "ojster.queues.fairness": ("Sharing",),
+    "ojster.settings": (
+        "Retention",
+        "Settings",
+    ),
+    "ojster.worker.children": ("ChildLimits",),
+    "ojster.worker.worker": ("Worker",),
+    "ojster.workflow": (
+        "INDEX",
+        "Step",
+        "Workflow",
+        "chain",
+        "element",
+        "found",
+        "group",
+    ),
+    "ojster.workflows.child": ("Child",),
+    "ojster.workflows.handle": (
+        "AsyncRun",
+        "Run",
+    ),
+    "ojster.workflows.info": (
+        "StepInfo",
+        "WorkflowInfo",
+    ),
+    "ojster.workflows.orchestrator": ("Orchestrator",),
+    "ojster.workflows.property_values": ("PropertyConflict",),
+    "ojster.workflows.run_errors": (
+        "WorkflowCancelled",
+        "WorkflowFailed",
+    ),
+    "ojster.workflows.shared_properties": ("SharedProperties",),
+}
+"""The public names of each module. They are imported when they are used, so that the command line starts quickly."""
+
+_PLACE_OF: Final = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name."""
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PLACE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the names of the module."""
+    return sorted({*globals(), *__all__})

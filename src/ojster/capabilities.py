@@ -2,42 +2,40 @@
 
 Each entry names what a capability brings: its part in the life of jobs (an extension, which also holds its due work,
 its retention, its reactions and its claim policies), its routes, its commands, and its metrics. Nothing else names the
-capabilities, so that one can be left out by its line here. Modules of routes, commands and metrics are named, and not
-imported, because workers need no routes, and servers no commands.
+capabilities, so that one can be left out by its line here. Modules are named, and not imported, because workers need no
+routes, servers no commands, and the command line none of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
-from ojster.agents.extension import AgentExtension
-from ojster.audit.extension import AuditExtension
-from ojster.collections.extension import CollectionExtension
-from ojster.events.extension import EventExtension
-from ojster.fleet.extension import FleetExtension
-from ojster.insight.extension import TaskHistoryExtension
-from ojster.jobs.extension import Extension
-from ojster.queues.extension import QueueExtension
-from ojster.schedules.extension import ScheduleExtension
-from ojster.tenancy.extension import TenancyExtension
-from ojster.workflows.extension import WorkflowExtension
+if TYPE_CHECKING:
+    from ojster.jobs.extension import Extension
 
 
-class Capability(msgspec.Struct, frozen=True):
+class CommandPlace(NamedTuple):
+    """A command of the ``ojster`` command line: its name, its place as ``module:name``, and what it does."""
+
+    name: str
+    place: str
+    summary: str
+
+
+class Capability(NamedTuple):
     """What a capability brings.
 
     Parameters
     ----------
     extension:
-        Its part in the life of jobs; ``None``: it has none.
+        The class, in the module ``extension``, of its part in the life of jobs; ``None``: it has none.
     routes:
         Modules of the package with a tuple ``ROUTES``.
     commands:
-        Commands of the ``ojster`` command line, as ``module:name``.
+        Commands of the ``ojster`` command line.
     metrics:
         The module with its metrics: ``EVENT_METRICS``, and a function ``families(service)``.
     is_optional:
@@ -45,9 +43,9 @@ class Capability(msgspec.Struct, frozen=True):
     """
 
     name: str
-    extension: Extension | None = None
+    extension: str | None = None
     routes: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
+    commands: tuple[CommandPlace, ...] = ()
     metrics: str | None = None
     is_optional: bool = True
 
@@ -69,44 +67,90 @@ CAPABILITIES: Final = (
             "schema_routes",
             "job_type_routes",
         ),
-        commands=("commands:push", "commands:jobs", "dead_letter_commands:dead_letter", "job_type_commands:job_types"),
+        commands=(
+            CommandPlace("push", "commands:push", "Enqueue a job."),
+            CommandPlace("jobs", "commands:jobs", "List, show, cancel, activate, retry and delete jobs."),
+            CommandPlace("dead-letter", "dead_letter_commands:dead_letter", "List, retry and delete dead letters."),
+            CommandPlace(
+                "job-types", "job_type_commands:job_types", "List, show and delete the defaults of job types."
+            ),
+        ),
         metrics="metrics",
         is_optional=False,
     ),
-    Capability("tenancy", TenancyExtension(), ("routes", "token_routes"), ("commands:tokens",), "metrics"),
-    Capability("audit", AuditExtension(), ("routes",), ("commands:audit",), is_optional=False),
-    Capability("fleet", FleetExtension(), ("routes", "admin_routes"), ("commands:workers",), "metrics"),
+    Capability(
+        "tenancy",
+        "TenancyExtension",
+        ("routes", "token_routes"),
+        (CommandPlace("tokens", "commands:tokens", "Create, list, rotate and revoke access tokens."),),
+        "metrics",
+    ),
+    Capability(
+        "audit",
+        "AuditExtension",
+        ("routes",),
+        (CommandPlace("audit", "commands:audit", "Show, export and check the audit log."),),
+        is_optional=False,
+    ),
+    Capability(
+        "fleet",
+        "FleetExtension",
+        ("routes", "admin_routes"),
+        (CommandPlace("workers", "commands:workers", "List workers, direct them, and override what they report."),),
+        "metrics",
+    ),
     Capability(
         "queues",
-        QueueExtension(),
+        "QueueExtension",
         ("routes", "admin_routes", "rate_limit_routes", "pool_routes"),
-        ("commands:queues",),
+        (CommandPlace("queues", "commands:queues", "List, show, create, pause, resume and delete queues."),),
         "metrics",
         is_optional=False,
     ),
     Capability(
         "insight",
-        TaskHistoryExtension(),
+        "TaskHistoryExtension",
         ("status_routes", "routes", "task_routes"),
-        ("commands:tasks",),
+        (CommandPlace("tasks", "commands:tasks", "Show the recorded runs of tasks."),),
         is_optional=False,
     ),
-    Capability("agents", AgentExtension()),
+    Capability("agents", "AgentExtension"),
     Capability(
         "workflows",
-        WorkflowExtension(),
+        "WorkflowExtension",
         ("routes", "definition_routes"),
-        ("commands:workflows", "definition_commands:definitions"),
+        (
+            CommandPlace(
+                "workflows", "commands:workflows", "Start, show, draw, approve, hold, retry and cancel workflows."
+            ),
+            CommandPlace(
+                "definitions", "definition_commands:definitions", "Create, list, show and start workflow definitions."
+            ),
+        ),
         "metrics",
     ),
-    Capability("collections", CollectionExtension(), ("routes",), ("commands:collections",)),
-    Capability("files", routes=("routes",), commands=("commands:files",)),
-    Capability("schedules", ScheduleExtension(), ("routes",), ("commands:cron",)),
+    Capability(
+        "collections",
+        "CollectionExtension",
+        ("routes",),
+        (CommandPlace("collections", "commands:collections", "Manage collections and their items."),),
+    ),
+    Capability(
+        "files",
+        routes=("routes",),
+        commands=(CommandPlace("files", "commands:files", "Upload, download, list and delete files."),),
+    ),
+    Capability(
+        "schedules",
+        "ScheduleExtension",
+        ("routes",),
+        (CommandPlace("cron", "commands:cron", "List, add, enable, disable and remove cron jobs."),),
+    ),
     Capability(
         "events",
-        EventExtension(),
+        "EventExtension",
         ("webhook_routes", "stream_routes", "channel_routes"),
-        ("commands:channels",),
+        (CommandPlace("channels", "commands:channels", "Manage the channels for notifications: e-mail and webhooks."),),
         "metrics",
     ),
 )
@@ -115,8 +159,10 @@ CAPABILITIES: Final = (
 
 def extensions_of(capabilities: Iterable[Capability]) -> tuple[Extension, ...]:
     """Return the extensions of capabilities."""
-    return tuple(one.extension for one in capabilities if one.extension is not None)
+    return tuple(getattr(one.module("extension"), one.extension)() for one in capabilities if one.extension is not None)
 
 
-EXTENSIONS: Final = extensions_of(CAPABILITIES)
-"""The extensions of all capabilities."""
+@cache
+def all_extensions() -> tuple[Extension, ...]:
+    """Return the extensions of all capabilities."""
+    return extensions_of(CAPABILITIES)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ojster.agents.service import AgentService
 from ojster.audit.service import AuditService
-from ojster.capabilities import EXTENSIONS
+from ojster.capabilities import all_extensions
 from ojster.collections.result_files import ResultFiles
 from ojster.collections.service import CollectionService
 from ojster.core.errors import InvalidRequest
@@ -52,7 +52,7 @@ class Service:
     store:
         Where the bytes of files are kept; ``None``: there are no files.
     extensions:
-        The capabilities that take part in the life of jobs.
+        The capabilities that take part in the life of jobs; by default all.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Service:
         middleware: Sequence[EnqueueMiddleware] = (),
         directives: Sequence[Directive] = (),
         store: FileStore | None = None,
-        extensions: Sequence[Extension] = EXTENSIONS,
+        extensions: Sequence[Extension] | None = None,
     ) -> None:
         self.database = database
         self.middleware = MiddlewareChain(middleware)
@@ -71,7 +71,7 @@ class Service:
         self.check_orchestrator: Callable[[str, Any], None] = _no_orchestrator
         """Checks the name of an orchestrator, and parameters for it; raises ``InvalidRequest``."""
         self.scope = Scope(database)
-        install(database.memory, extensions)
+        install(database.memory, all_extensions() if extensions is None else extensions)
         record_events(database)
 
     def as_(self, caller: Caller) -> Service:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ojster.cli.main import cli
+from ojster.cli.main import COMMANDS, cli
 from ojster.core.ids import new_id
 from ojster.storage.migrations import scripts
 
@@ -323,3 +323,23 @@ def test_dev_reloads_the_worker_and_leaves_nothing_behind_when_it_is_killed(ojst
         dev.wait()
     _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
+
+
+def test_the_list_of_commands_is_short_and_each_is_what_it_says() -> None:
+    for name, (_, summary) in COMMANDS.items():
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        assert command.name == name
+        assert len(summary) <= 64, "it does not fit into a line of 80 columns"
+        assert summary.endswith(".")
+
+
+def test_help_and_a_wrong_command_import_neither_the_engine_nor_the_server() -> None:
+    """They are what people wait for in a terminal, and what a shell completes."""
+    for arguments in (["--help"], ["--version"], ["no-such-command"]):
+        code = f"import sys; sys.argv = ['ojster', *{arguments}]; from ojster.cli.main import main; main()"
+        watched = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {code}"
+        done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, timeout=60)
+        loaded = set(done.stderr.split())
+        assert "ojster.cli.main" in loaded
+        assert not loaded & {"asyncio", "ojster.service", "ojster.app", "rich.console", "starlette", "apsw"}

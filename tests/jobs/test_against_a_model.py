@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from ojster.capabilities import EXTENSIONS
+from ojster.capabilities import all_extensions
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.jobs import completion, interventions, queries
@@ -128,7 +128,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = Clock()
         self.database: Database = open_database(self.url, clock=self.clock)
-        install(self.database.memory, EXTENSIONS)
+        install(self.database.memory, all_extensions())
         self.model = Model()
         self.pushed = 0
 

@@ -26,8 +26,7 @@ PostgreSQL): as many as before claims were a pipeline.
 
 def claims(capability: Capability) -> bool:
     """Whether a capability has claim policies."""
-    extension = capability.extension
-    return extension is not None and type(extension).claim_policies is not Extension.claim_policies
+    return any(type(one).claim_policies is not Extension.claim_policies for one in extensions_of([capability]))
 
 
 @contextmanager

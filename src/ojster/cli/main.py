@@ -3,26 +3,68 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
-from ojster.capabilities import CAPABILITIES
-from ojster.cli import backup, demo, maintenance, run, serve
-from ojster.cli.options import examples, with_exit_codes
+from ojster.capabilities import CAPABILITIES, CommandPlace
+from ojster.core.errors import OjsterError
 from ojster.version import __version__
+
+OWN: Final = (
+    CommandPlace("serve", "serve:serve", "Serve jobs over HTTP."),
+    CommandPlace("worker", "run:worker", "Run the jobs of an application."),
+    CommandPlace("dev", "run:dev", "Run a server and a worker that reload."),
+    CommandPlace("demo", "demo:demo", "Run a set of jobs on a new database, and show them live."),
+    CommandPlace("migrate", "maintenance:migrate", "Migrate the database schema to the current version."),
+    CommandPlace("doctor", "maintenance:doctor", "Check the health and the speed of the database or the server."),
+    CommandPlace("prune", "maintenance:prune", "Delete what is past its retention now."),
+    CommandPlace("backup", "backup:backup", "Save a SQLite database and its files."),
+    CommandPlace("restore", "backup:restore", "Restore a backup as a new SQLite database."),
+)
+"""The commands that belong to no capability."""
+
+COMMANDS: Final = {one.name: (f"ojster.cli.{one.place}", one.summary) for one in OWN} | {
+    one.name: (f"ojster.{capability.name}.{one.place}", one.summary)
+    for capability in CAPABILITIES
+    for one in capability.commands
+}
+"""The place and the summary of each command, by name."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
 @click.group(
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=examples(
-        "ojster demo                          # see it work",
-        "ojster dev myapp:app                 # a server and a worker that reload",
-        "ojster serve --database sqlite:///jobs.db",
-        "ojster worker myapp:app --concurrency 50",
-        "ojster push email.send '\"ada@example.com\"' --queue email",
-        "ojster workflows start nightly.yaml --watch",
-    ),
+    epilog="""\b
+Examples:
+  ojster demo                          # see it work
+  ojster dev myapp:app                 # a server and a worker that reload
+  ojster serve --database sqlite:///jobs.db
+  ojster worker myapp:app --concurrency 50
+  ojster push email.send '"ada@example.com"' --queue email
+  ojster workflows start nightly.yaml --watch""",
 )
 @click.version_option(__version__, prog_name="ojster")
 def cli() -> None:
@@ -32,23 +74,16 @@ def cli() -> None:
     """
 
 
-def _commands() -> Iterator[click.Command]:
-    """Yield the commands: those that start something, those of the capabilities, and those for the database."""
-    yield from (serve.serve, run.worker, run.dev, demo.demo)
-    for capability in CAPABILITIES:
-        for command in capability.commands:
-            module, _, name = command.partition(":")
-            yield getattr(capability.module(module), name)
-    yield from (maintenance.migrate, maintenance.doctor, maintenance.prune, backup.backup, backup.restore)
-
-
-for command in _commands():
-    cli.add_command(command)
-
-
-@with_exit_codes
 def _run() -> int:
-    result = cli(standalone_mode=False)
+    """Run the command, and return its exit code."""
+    try:
+        result: Any = cli(standalone_mode=False)
+    except OjsterError as error:
+        from ojster.cli.exit_codes import report  # here, because its libraries would slow down help
+
+        return report(error)
+    except KeyboardInterrupt:
+        return 130
     return result if isinstance(result, int) else 0
 
 

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
-import msgspec
-from rich.markup import escape
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE, App
-from ojster.cli.output import errors, print_json
+from ojster.cli.output import print_json
 from ojster.client.interface import Client
 from ojster.core.durations import parse_duration
-from ojster.core.errors import BackendUnavailable, Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.settings import Retention, Settings
 
 R = TypeVar("R")
-
-EXIT_CODES: Final[tuple[tuple[type[OjsterError], int], ...]] = (
-    (NotFound, 3),
-    (Conflict, 4),
-    (Duplicate, 4),
-    (BackendUnavailable, 5),
-)
-"""Exit codes by error class. Any other error exits with 1, and wrong usage with 2."""
 
 Command = Callable[..., Any]
 
@@ -172,28 +161,6 @@ def ask(
             await app.aclose()
 
     return asyncio.run(run())
-
-
-def with_exit_codes(run: Callable[..., int]) -> Callable[..., int]:
-    """Convert errors to a message on standard error and an exit code."""
-
-    @functools.wraps(run)
-    def wrapped(*args: Any, **kwargs: Any) -> int:
-        try:
-            return run(*args, **kwargs)
-        except OjsterError as error:
-            if "--json" in sys.argv:
-                click.echo(msgspec.json.encode({"error": error.to_wire()}), err=True)
-            else:
-                errors.print(f"[bold red]ojster:[/] {escape(click.unstyle(error.message))}", soft_wrap=True)
-                for more in error.details.get("validation_errors", [])[1:]:
-                    words = f"{more['path']}: {more['message']}"
-                    errors.print(f"  {escape(click.unstyle(words))}", soft_wrap=True)
-            return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 1)
-        except KeyboardInterrupt:
-            return 130
-
-    return wrapped
 
 
 def done(message: str, as_json: bool, value: Any) -> None:

@@ -17,6 +17,7 @@ from ojster.settings import Settings
 if TYPE_CHECKING:
     from ojster.core.access import Grant
     from ojster.server.oidc import OidcSettings
+    from ojster.server.tls import TlsFiles
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -191,20 +192,16 @@ def serve(
     """
     log_to_console(log_level)
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
-    from ojster.server.tls import TlsFiles
     from ojster.tenancy.routes import read_tenants
 
     if auth == "off" and oidc_issuer is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
-    if tls_cert is None and (tls_key or tls_client_ca):
-        raise click.UsageError("--tls-key and --tls-client-ca need --tls-cert.")
-    tls = None if tls_cert is None else TlsFiles(tls_cert, tls_key, tls_client_ca)
     serve_forever(
         database,
         host=host,
         port=port,
         unix_socket=unix_socket,
-        tls=tls,
+        tls=_certificates(tls_cert, tls_key, tls_client_ca),
         guarded=None if auth is None else auth == "required",
         settings=settings,
         synchronous=synchronous,
@@ -222,6 +219,15 @@ def serve(
         app=None if app is None else load_app(app),
         tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
     )
+
+
+def _certificates(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
+    """Return the certificates that the options name."""
+    from ojster.server.tls import TlsFiles
+
+    if cert is None and (key or client_ca):
+        raise click.UsageError("--tls-key and --tls-client-ca need --tls-cert.")
+    return None if cert is None else TlsFiles(cert, key, client_ca)
 
 
 def _provider(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ojster.capabilities import EXTENSIONS
+from ojster.capabilities import all_extensions
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
@@ -67,7 +67,7 @@ class CallerPush:
         return [await through_middleware(self._app.enqueue_middleware, members) for members in requests]
 
     def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
-        install(tx.memory, EXTENSIONS)
+        install(tx.memory, all_extensions())
         settings = for_engine(self._app.settings)
         jobs = [
             read_job(
