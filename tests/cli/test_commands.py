@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -323,6 +324,59 @@ def test_dev_reloads_the_worker_and_leaves_nothing_behind_when_it_is_killed(ojst
         dev.wait()
     _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
+
+
+def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        'from ojster import App\napp = App("sqlite:///shop.db")\n'
+        '@app.job("which", queue="mail")\ndef which() -> int: return 7\n'
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {name: value for name, value in os.environ.items() if name != "OJSTER_DATABASE_URL"}
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        dev = subprocess.Popen(
+            [sys.executable, "-m", "ojster", "dev", "shop:app", "--port", str(port)],
+            cwd=tmp_path,
+            env=environment,
+            stdout=file,
+            stderr=file,
+        )
+    try:
+        code = "from shop import which; print(which.enqueue().result(timeout=30))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.strip() == "7", done.stderr + log.read_text()
+    finally:
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(30) == 0
+    said = log.read_text()
+    assert "Fatal" not in said
+    assert "Traceback" not in said
+    assert "sqlite:///shop.db" in said
+    assert "which completed in" in said
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [("http://127.0.0.1:1", "uses the server"), ("sqlite:///:memory:", "in memory")],
+)
+def test_dev_says_why_it_cannot_work_on_what_an_application_uses(tmp_path: Path, url: str, why: str) -> None:
+    (tmp_path / "shop.py").write_text(f"from ojster import App\napp = App({url!r})\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ojster", "dev", "shop:app"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "OJSTER_DATABASE_URL"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert "--database" in done.stderr
 
 
 def test_the_list_of_commands_is_short_and_each_is_what_it_says() -> None:

@@ -23,7 +23,7 @@ from ojster.queues.pools import put_pools
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.worker.worker import NoHandlers
+from ojster.worker.registration import NoHandlers
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -19,9 +18,9 @@ from typing import Any, Final, Literal, get_args
 
 import click
 import msgspec
-from rich.logging import RichHandler
 
-from ojster.app import DEFAULT_URL, URL_VARIABLE, App
+from ojster.app import URL_VARIABLE, App
+from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import Command, examples, with_migrate
 from ojster.cli.output import console, errors
 from ojster.core.errors import InvalidRequest
@@ -31,14 +30,12 @@ from ojster.fleet.requirements import read_provided
 from ojster.loading import load_app
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
-from ojster.storage.database import without_password
+from ojster.storage.database import names_a_database, without_password
 from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
-from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, NoHandlers, Worker
+from ojster.worker.registration import NoHandlers
+from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
 from ojster.workflows.commands import parameter
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-
 
 STRATEGIES: Final = get_args(Strategy)
 
@@ -48,7 +45,8 @@ def ends_with_parent(command: Command) -> Command:
 
     def watch(context: click.Context, option: click.Parameter, wanted: bool) -> None:
         def wait() -> None:
-            sys.stdin.buffer.read()  # ends when the parent dies, which holds the other end of this pipe
+            while os.read(0, 1024):  # ends when the parent dies, which holds the other end of this pipe
+                pass
             os.kill(os.getpid(), signal.SIGTERM)
 
         if wanted:
@@ -120,9 +118,8 @@ def _with_child_limits(function: Command) -> Command:
 @click.option(
     "--queues",
     "-q",
-    default="default",
-    show_default=True,
-    help="Comma-separated queues, the most important first; or NAME=WEIGHT.",
+    help="Comma-separated queues, the most important first; or NAME=WEIGHT. By default 'default' and all that the "
+    "handlers name, in turn.",
 )
 @click.option(
     "--strategy",
@@ -183,12 +180,12 @@ def _with_child_limits(function: Command) -> Command:
 @_with_child_limits
 @click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
 @with_migrate
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@with_logging
 @ends_with_parent
 def worker(
     app: str | None,
     url: str | None,
-    queues: str,
+    queues: str | None,
     strategy: Strategy | None,
     pool: str | None,
     tenant: str | None,
@@ -206,20 +203,20 @@ def worker(
     until_empty: bool,
     migrate: bool,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Run the jobs of APP, given as MODULE:NAME. Without APP, run only jobs that carry their code.
 
     SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
     SIGCONT: fetch again.
     """
-    log_to_console(log_level)
+    log_to_console(log_level, log_format)
     if url is not None:
         os.environ[URL_VARIABLE] = url
     if app is None and (code_tasks is None or url is None):
         raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
     loaded = _application(app, url, tenant, migrate)
     names, sharing = _parse_queues(queues, strategy)
-    capabilities = _with_labels(capabilities, provided)
     try:
         one = Worker(
             loaded,
@@ -230,7 +227,7 @@ def worker(
             labels=label,
             sharing=sharing,
             pool=pool,
-            capabilities=capabilities,
+            capabilities=_with_labels(capabilities, provided),
             code=_sandbox(code_tasks, code_modules, code_values),
             identity=identity,
             children=children,
@@ -282,8 +279,10 @@ def _sandbox(
     return Sandbox(modules or DEFAULT_MODULES, values=dict(map(parameter, values)), weak=code_tasks == "weak")
 
 
-def _parse_queues(queues: str, strategy: Strategy | None) -> tuple[list[str], Sharing]:
-    """Parse ``--queues`` and ``--strategy`` into queue names and a ``Sharing``."""
+def _parse_queues(queues: str | None, strategy: Strategy | None) -> tuple[list[str] | None, Sharing | None]:
+    """Parse ``--queues`` and ``--strategy`` into queue names and a ``Sharing``; ``None``: the worker's defaults."""
+    if queues is None:
+        return None, None if strategy is None else Sharing(strategy)
     weights: dict[str, int | None] = {}
     for part in filter(None, (part.strip() for part in queues.split(","))):
         name, _, weight = part.partition("=")
@@ -340,19 +339,25 @@ def _run_loop(main: Callable[[], object]) -> None:
 
 @click.command(epilog=examples("ojster dev myapp:app", "ojster dev myapp:app --port 9000 --watch src"))
 @click.argument("app")
-@click.option("--database", envvar=URL_VARIABLE, default=DEFAULT_URL, show_default=True, metavar="URL")
+@click.option(
+    "--database", envvar=URL_VARIABLE, default=None, show_envvar=True, metavar="URL", help="By default that of APP."
+)
 @click.option("--port", type=int, default=8080, show_default=True)
-@click.option("--queues", "-q", default="default", show_default=True)
+@click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
 @click.option("--watch", "folders", multiple=True, type=click.Path(exists=True), help="Folder to watch; default: here.")
-def dev(app: str, database: str, port: int, queues: str, concurrency: int, folders: tuple[str, ...]) -> int:
+def dev(
+    app: str, database: str | None, port: int, queues: str | None, concurrency: int, folders: tuple[str, ...]
+) -> int:
     """Run a server and a worker of APP; restart the worker when a Python file changes."""
     from watchfiles import PythonFilter, watch
 
+    database = database or _database_of(app)
     environment = os.environ | {URL_VARIABLE: database}
     server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
     server_command += ["--ends-with-parent", "--migrate"]
-    worker_command = [sys.executable, "-m", "ojster", "worker", app, "--url", database, "--queues", queues]
+    worker_command = [sys.executable, "-m", "ojster", "worker", app, "--url", database]
+    worker_command += [] if queues is None else ["--queues", queues]
     worker_command += ["--concurrency", str(concurrency), "--grace", "2", "--ends-with-parent", "--migrate"]
     server = subprocess.Popen(server_command, env=environment, stdin=subprocess.PIPE)
     one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
@@ -381,6 +386,21 @@ def dev(app: str, database: str, port: int, queues: str, concurrency: int, folde
     return 0
 
 
+def _database_of(app: str) -> str:
+    """Return the URL of an application's database, which a server and a worker can share."""
+    url = load_app(app).url
+    if not names_a_database(url):
+        raise click.UsageError(
+            f"{app} uses the server {without_password(url)}, and 'ojster dev' starts one of its own. "
+            "Start 'ojster worker', or name a database with --database."
+        )
+    if url.endswith(":memory:"):
+        raise click.UsageError(
+            f"{app} uses a database in memory, which a server and a worker cannot share. Name one with --database."
+        )
+    return url
+
+
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
     """Stop a process with SIGTERM; kill it after 10 seconds."""
     with contextlib.suppress(ProcessLookupError):
@@ -390,18 +410,3 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def log_to_console(level: str) -> None:
-    """Log to standard error, with colours on a terminal."""
-    handler: logging.Handler
-    if errors.is_terminal:
-        handler = RichHandler(console=errors, show_path=False, log_time_format="%H:%M:%S")
-        layout = "%(message)s"
-    else:
-        handler = logging.StreamHandler()
-        layout = "%(asctime)s %(levelname)s %(name)s %(message)s"
-        logging.Formatter.converter = time.gmtime
-    handler.setFormatter(logging.Formatter(layout))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)

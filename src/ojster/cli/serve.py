@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE
+from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import examples, with_migrate
-from ojster.cli.run import LOG_LEVELS, ends_with_parent, log_to_console
+from ojster.cli.run import ends_with_parent
 from ojster.cli.server_settings import with_settings
 from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
@@ -100,7 +101,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="File with a JSON object {ID: settings}, for tenants without settings.",
 )
 @with_migrate
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@with_logging
 @click.option(
     "--trust-webhooks",
     is_flag=True,
@@ -175,6 +176,7 @@ def serve(
     synchronous: str,
     migrate: bool,
     log_level: str,
+    log_format: str,
     trust_webhooks: bool,
     smtp: str | None,
     files: str | None,
@@ -190,7 +192,7 @@ def serve(
 
     SIGTERM or SIGINT stops it: it answers open requests first, for at most 25 seconds. Durations are ISO 8601.
     """
-    log_to_console(log_level)
+    log_to_console(log_level, log_format)
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
     from ojster.tenancy.routes import read_tenants
 

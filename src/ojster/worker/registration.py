@@ -18,9 +18,22 @@ from ojster.core.errors import (
     NotFound,
     OjsterError,
 )
+from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.schedules.cron import Cron
+from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 
 log = logging.getLogger(__name__)
+
+
+class NoHandlers(Exception):
+    """A worker was started that has no handlers, and would get no job."""
+
+
+def named_queues(app: App) -> list[str]:
+    """Return the queues that the handlers of an application name, after ``default``."""
+    handlers = [one for type, one in app.handlers.items() if type != ORCHESTRATE_TYPE]
+    others = {one.options.queue for one in handlers if one.options.queue is not None} - {DEFAULT_QUEUE}
+    return [DEFAULT_QUEUE, *sorted(others)]
 
 
 async def register(client: Client, app: App) -> None:

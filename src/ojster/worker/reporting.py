@@ -26,6 +26,9 @@ from ojster.workflows.property_values import PropertyConflict
 
 log = logging.getLogger(__name__)
 
+MAX_REPORTED_OUTCOMES: Final = 500
+"""Maximum number of outcomes sent in one call."""
+
 LONGEST_PAUSE: Final = 5.0
 """Maximum delay before a retry to reach the server, in seconds."""
 

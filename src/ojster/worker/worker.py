@@ -33,14 +33,15 @@ from ojster.jobs.messages import FailureReport, Release
 from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
+from ojster.worker import job_log
 from ojster.worker.children import ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.former import hand_back_former_jobs
 from ojster.worker.heartbeats import beat_for_ever
 from ojster.worker.identity import Identity
-from ojster.worker.registration import register
-from ojster.worker.reporting import LONGEST_PAUSE, Reporter, send_progress
+from ojster.worker.registration import NoHandlers, named_queues, register
+from ojster.worker.reporting import LONGEST_PAUSE, MAX_REPORTED_OUTCOMES, Reporter, send_progress
 from ojster.worker.stand_in import StandIn
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
@@ -67,13 +68,6 @@ MAX_POLL_SECONDS: Final = 20.0
 FINAL_REPORT_SECONDS: Final = 2.0
 """Time a stopping worker gets to report outcomes after the grace period, in seconds."""
 
-MAX_REPORTED_OUTCOMES: Final = 500
-"""Maximum number of outcomes sent in one call."""
-
-
-class NoHandlers(Exception):
-    """A worker was started that has no handlers, and would get no job."""
-
 
 class Worker:
     """Runs the jobs of an application.
@@ -83,8 +77,8 @@ class Worker:
     app:
         The application with the handlers, and the database or server to fetch from.
     queues:
-        The queues to fetch from, by descending priority; ``default`` by default. The queues of the application's
-        orchestrators are added.
+        The queues to fetch from, by descending priority; by default ``default`` and all that the handlers name. The
+        queues of the application's orchestrators are added.
     concurrency:
         Maximum number of jobs that run at once; 10 by default.
     grace:
@@ -95,7 +89,8 @@ class Worker:
     labels:
         Labels that describe the worker to operators; none by default.
     sharing:
-        Fairness between the queues. The default is strict: the first queue that has a job is served.
+        Fairness between the queues. The default is strict: the first queue that has a job is served; it is round-robin
+        if no queues are given.
     pool:
         The pool that the worker joins; none by default. If it is configured, it determines the queues and their
         fairness.
@@ -142,27 +137,28 @@ class Worker:
         self,
         app: App,
         *,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         grace: float = DEFAULT_GRACE,
         lease: float = DEFAULT_LEASE,
         labels: Sequence[str] = (),
-        sharing: Sharing = STRICT,
+        sharing: Sharing | None = None,
         pool: str | None = None,
         capabilities: Mapping[str, Any] | None = None,
         code: Sandbox | None = None,
         identity: Path | None = None,
         children: ChildLimits = ChildLimits(),  # noqa: B008  (it is frozen)
     ) -> None:
-        if concurrency < 1 or not queues:
+        named = named_queues(app) if queues is None else queues
+        if concurrency < 1 or not named:
             raise ValueError("a worker needs at least one queue and a concurrency of at least 1")
         self.app = app
-        self.queues = tuple(dict.fromkeys((*queues, *map(queue_of, app.orchestrators))))
+        self.queues = tuple(dict.fromkeys((*named, *map(queue_of, app.orchestrators))))
         self.concurrency = concurrency
         self.grace = grace
         self.lease = lease
         self.labels = tuple(labels)
-        self.sharing = sharing
+        self.sharing = sharing or (STRICT if queues is not None or len(named) == 1 else Sharing("round-robin"))
         self.pool = pool
         self.capabilities = dict(capabilities or {})
         self.code = code
@@ -197,7 +193,7 @@ class Worker:
 
     @property
     def abandoned(self) -> int:
-        """The number of plain functions that still run although their jobs have ended: a thread cannot be stopped."""
+        """The number of threads that still run although their jobs have ended: they cannot be stopped."""
         return self._executor.abandoned
 
     @property
@@ -372,6 +368,7 @@ class Worker:
     async def _run(self, client: Client, context: JobContext) -> None:
         started = time.perf_counter()
         ending: Ending | None = None
+        job_log.begins(context.job)
         try:
             ending = await self._executor.run(context)
         except asyncio.CancelledError as error:
@@ -382,8 +379,10 @@ class Worker:
             ending = FailureReport(context.id, failure_of(error), self.id, context.attempt)
         if ending is not None:
             self._stopping.tell_when_stopped(context, ending, partial(self._tell, client))
+        lasted = time.perf_counter() - started
+        job_log.ends(context.job, ending, lasted)
         if self.on_end is not None:
-            self.on_end(context.job, ending, time.perf_counter() - started)
+            self.on_end(context.job, ending, lasted)
 
     def _forget(self, job_id: str, attempt: int) -> None:
         del self._active[job_id, attempt]
