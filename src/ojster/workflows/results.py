@@ -215,10 +215,13 @@ _STEPS_BEFORE: Final = {
         f"AND n.position >= s.position - {MAX_STEPS_BEFORE}"
     ),
     Inputs.NEEDED: (
-        "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source AND n.parent = s.parent"
+        "JOIN node_edges AS e ON e.target = s.id JOIN nodes AS n ON n.id = e.source AND n.parent + 0 = s.parent"
     ),
 }
-"""Joins that find the nodes ``n`` with the results that a node ``s`` requests."""
+"""Joins that find the nodes ``n`` with the results that a node ``s`` requests.
+
+``+ 0`` keeps the planner from reading all children of the container by their parent.
+"""
 
 
 def _inputs_of(tx: Transaction, sources: Collection[int]) -> dict[int, bytes]:
@@ -262,7 +265,7 @@ def _members_before(tx: Transaction, source: int) -> tuple[str, list[Outcome]]:
     """Return the kind of the container that precedes a node, and the members of that container."""
     ((id, kind),) = tx.execute(
         "SELECT n.id, n.kind FROM node_edges AS e JOIN nodes AS s ON s.id = e.target "
-        "JOIN nodes AS n ON n.id = e.source AND n.parent = s.parent WHERE e.target = ?",
+        "JOIN nodes AS n ON n.id = e.source AND n.parent + 0 = s.parent WHERE e.target = ?",
         (source,),
     )
     while kind in TWO_PART:
