@@ -249,6 +249,16 @@ async def test_a_checked_token_is_not_checked_again_at_once(
     assert await status(http, token) == 200
 
 
+async def test_a_name_with_control_characters_is_shown_without_them(
+    http: Http, provider: Provider, bench: Bench
+) -> None:
+    job = await bench.push()
+    token = provider.token(preferred_username="eve\x00\n\x1b[2J", ojster_roles="owner")
+    assert await status(http, token, "DELETE", f"{BASE}/jobs/{job.id}") == 200
+    (entry,) = await bench.engine.audit.select(AuditQuery(object=job.id))
+    assert '"principal":"eve\ufffd\ufffd\ufffd[2J"' in entry.body.decode()
+
+
 async def test_a_nested_claim_is_found(engine: Service, provider: Provider) -> None:
     verifier = OidcVerifier(OidcSettings(provider.url, "ojster", "realm_access.roles"))
     token = await verifier.identify(provider.token(realm_access={"roles": ["worker@acme"]}))

@@ -247,12 +247,13 @@ class OidcVerifier:
             value = value.get(name) if isinstance(value, dict) else None
         names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
         grants = [grant for name in names if isinstance(name, str) for grant in self._grants(name)]
-        who = next((str(claims[name]) for name in _NAMES if claims.get(name)), str(claims["sub"]))
+        who = _printable(next((str(claims[name]) for name in _NAMES if claims.get(name)), str(claims["sub"])))
         if not grants:
             raise Forbidden(
                 f"The token of {who!r:.100} has no role: its claim {self._settings.roles_claim!r} names none."
             )
-        return Token(f"oidc:{claims['sub']}"[:255], who[:255], b"", tuple(dict.fromkeys(grants)), 0)
+        id = _printable(f"oidc:{claims['sub']}")
+        return Token(id, who, b"", tuple(dict.fromkeys(grants)), 0)
 
     def _grants(self, name: str) -> tuple[Grant, ...]:
         if name in self._settings.groups:
@@ -278,6 +279,11 @@ async def _get(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
             if len(body) > MAX_ANSWER_BYTES:
                 raise ValueError(f"the answer of {url} is too long")
     return msgspec.json.decode(body, type=dict[str, Any])
+
+
+def _printable(text: str) -> str:
+    """Return a text for logs and the database, without control characters."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text[:255])
 
 
 def _refused(why: str) -> Unauthenticated:
