@@ -7,7 +7,8 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
 import msgspec
 
@@ -25,13 +26,14 @@ from ojster.core.json_objects import Members
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.values import to_json
 from ojster.files.open import store_for
+from ojster.job_decorator import JobDecorator
 from ojster.job_handle import JobHandle
-from ojster.job_options import JobOptions, JobOptionsDict, policy_to_wire
-from ojster.job_type import Declare, DeclaredJob, JobType
+from ojster.job_options import policy_to_wire
+from ojster.job_type import JobType
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
-from ojster.jobs.names import check_queue_name, read_type
+from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
-from ojster.jobs.versions import ANY, Handled, parse_handled
+from ojster.jobs.versions import Handled
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
@@ -199,52 +201,14 @@ class App:
         declared = sorted(self.handlers.values(), key=lambda one: one.type)
         return tuple(one.handled for one in declared if one.handled is not None)
 
-    def job(
-        self, type: str | None = None, *, process: bool = False, versions: str = ANY, **options: Unpack[JobOptionsDict]
-    ) -> Declare:
-        """Declare a function as the handler of a job type.
+    @cached_property
+    def job(self) -> JobDecorator:
+        """The decorator that declares a function as the handler of a job type, with or without arguments.
 
-        Parameters
-        ----------
-        type:
-            Job type, such as ``email.send``; by default the function's name.
-        process:
-            Whether to run the handler in a child process, which is killed at its timeout or when the job is cancelled.
-            The default is false.
-        versions:
-            Job versions that the handler supports: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all, the default. Workers get
-            only jobs of these versions, and jobs without a version.
-        options:
-            Options of its jobs; see ``JobOptions``.
-
-        Returns
-        -------
-        Declare
-            A decorator. It turns the function into a ``JobType`` that can still be called directly.
-
-        Raises
-        ------
-        InvalidRequest
-            The type, the versions or an option is malformed. The decorator raises it.
-        TypeError
-            An option does not exist, or ``process`` is set for a coroutine function or a handler with a ``JobContext``.
-            The decorator raises it.
-        ValueError
-            The type already has a handler. The decorator raises it.
+        ``@app.job`` takes the function's name as the type; ``@app.job("email.send", retry=5)`` names it and sets
+        options of its jobs. Beside ``JobOptions`` it takes ``process`` and ``versions``; see ``JobDecorator``.
         """
-
-        def declare(function: Callable[..., Any]) -> Any:
-            name = read_type(_encode(type or function.__name__))
-            if name in self.handlers:
-                raise ValueError(f"The job type {name!r} already has a handler: {self.handlers[name].function!r}.")
-            declared: DeclaredJob[..., Any, ..., Any] = DeclaredJob(
-                self, name, function, JobOptions(**options), process
-            )
-            declared.handled = parse_handled(name, versions)
-            self.handlers[name] = declared
-            return declared
-
-        return declare
+        return JobDecorator(self, self.handlers)
 
     def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
         """Declare a class as an orchestrator: it adds steps to a workflow while the workflow runs.
@@ -635,6 +599,22 @@ class App:
         client = self._http.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
+
+    def __enter__(self) -> Self:
+        """Return the application; the end of the block disconnects it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Disconnect."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the application; the end of the block disconnects it."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Disconnect."""
+        await self.aclose()
 
     def _forget_after_fork(self) -> None:
         """Drop, without closing them, the connections and the event-loop thread that a forked child inherits."""

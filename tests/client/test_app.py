@@ -12,7 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster import App, Duplicate, InvalidRequest, JobContext, JobOptions, NotFound, Retry, Unique, Worker, chain
+from ojster import (
+    App,
+    Duplicate,
+    InvalidRequest,
+    JobContext,
+    JobOptions,
+    JobType,
+    NotFound,
+    Retry,
+    Unique,
+    Worker,
+    chain,
+)
 from ojster.core.ids import new_id
 from ojster.loading import load_app
 
@@ -37,6 +49,37 @@ def test_a_declared_function_can_still_be_called(app: App) -> None:
 
     assert add(1) == 3
     assert add.__doc__ == "Add."
+
+
+def test_the_decorator_needs_no_parentheses(app: App) -> None:
+    @app.job
+    def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    @app.job
+    async def shout(job: JobContext, text: str) -> str:
+        return f"{text.upper()} {job.attempt}"
+
+    assert (add.type, shout.type, add(1)) == ("add", "shout", 3)
+    handles = add.enqueue(1), shout.enqueue("hi")
+    asyncio.run(run_all(app.url, add, shout))
+    assert [handle.result(timeout=10) for handle in handles] == [3, "HI 1"]
+    with pytest.raises(ValueError, match="'add' already has a handler"):
+        app.job(add.function)
+
+
+async def run_all(url: str, *handlers: JobType[..., Any]) -> None:
+    """Run the available jobs in an application of their own."""
+    async with App(url) as other:
+        other.handlers.update({one.type: one for one in handlers})
+        await Worker(other).run(until_empty=True)
+
+
+def test_a_block_disconnects_the_application(shared_url: str) -> None:
+    with App(shared_url) as app:
+        job = app.job("once")(len)
+        assert job.enqueue("abc").job.state == "available"
+    assert app._engine is None
 
 
 def test_plain_code_enqueues_and_finds(app: App) -> None:
@@ -89,7 +132,7 @@ def test_options_are_checked_when_they_are_declared(app: App) -> None:
     with pytest.raises(InvalidRequest):
         app.job("b", retry=-1)(lambda: None)
     with pytest.raises(TypeError):
-        app.job("c", colour="red")(lambda: None)  # type: ignore[call-arg]  # refused
+        app.job("c", colour="red")(lambda: None)  # type: ignore[call-overload]  # refused
     app.job("d")(lambda: None)
     with pytest.raises(ValueError, match="already has a handler"):
         app.job("d")(lambda: None)

@@ -25,7 +25,19 @@ def lines(text: str) -> list[str]:
     return text.splitlines()
 
 
+@app.job
+async def bare(text: str, times: int = 1) -> str:
+    return text * times
+
+
+@app.job
+def bare_in_thread(job: JobContext, number: int) -> int:
+    return number + job.attempt
+
+
 async def use() -> None:
+    assert_type(bare.enqueue("a", times=2), JobHandle[str])
+    assert_type(bare_in_thread.enqueue(1).result(timeout=1), int)
     assert_type(send.enqueue("user@example.com", copies=2), JobHandle[bool])
     assert_type(await send.aenqueue("user@example.com"), JobHandle[bool])
     assert_type(double.enqueue(3), JobHandle[int])

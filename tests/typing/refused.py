@@ -17,7 +17,14 @@ def double(job: JobContext, number: int) -> int:
     return 2 * number
 
 
+@app.job
+def bare(text: str) -> int:
+    return len(text)
+
+
 async def misuse() -> None:
+    bare.enqueue(7)  # wrong: an argument of another type
+    bare.enqueue()  # wrong: a missing argument
     send.enqueue(7)  # wrong: an argument of another type
     send.enqueue()  # wrong: a missing argument
     send.enqueue("a", 1, 2)  # wrong: one argument too many
