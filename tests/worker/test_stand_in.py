@@ -21,6 +21,9 @@ from ojster.worker.stand_in import StandIn
 
 LEASE = 1.5
 
+MAX_TRIES = 5
+"""Tries to see leases kept on a machine that itself stands still now and then."""
+
 
 @pytest.fixture
 def served(shared_url: str) -> Iterator[str]:
@@ -68,19 +71,29 @@ def blocking_app(url: str, began: threading.Event, seconds: float, timeout: floa
     return app, runs
 
 
-def settle(url: str, ids: list[str]) -> list[Job]:
-    """Do the chores of a server until the jobs have ended; return them."""
+def settle(url: str, ids: list[str]) -> tuple[list[Job], float]:
+    """Do the chores of a server until the jobs have ended.
 
-    async def run() -> list[Job]:
+    Returns
+    -------
+    tuple[list[Job], float]
+        The jobs, and the longest time that the machine let this loop wait, in seconds.
+    """
+
+    async def run() -> tuple[list[Job], float]:
         app = App(url)
         engine = app.engine()
         engine.maintenance.start()
-        deadline = time.monotonic() + 30
+        seen = time.monotonic()
+        deadline = seen + 30
+        longest = 0.0
         while True:
             jobs = [await engine.jobs.find(id) for id in ids]
-            if all(job.state in ("completed", "discarded") for job in jobs) or time.monotonic() > deadline:
+            longest = max(longest, time.monotonic() - seen)
+            seen = time.monotonic()
+            if all(job.state in ("completed", "discarded") for job in jobs) or seen > deadline:
                 await app.aclose()
-                return jobs
+                return jobs, longest
             await asyncio.sleep(0.05)
 
     return asyncio.run(run())
@@ -93,14 +106,17 @@ def test_jobs_beside_one_that_blocks_the_loop_keep_their_leases(
 ) -> None:
     monkeypatch.setattr(loop_watch, "TICK_SECONDS", 0.1)
     url = request.getfixturevalue("served") if over_http else shared_url
-    began = threading.Event()
-    app, runs = blocking_app(url, began, seconds=3 * LEASE, timeout=60)
-    ids = [app.handlers[type].enqueue().id for type in ("neighbour", "blocker")]
-    with working(app):
-        jobs = settle(shared_url, ids)
+    for _ in range(MAX_TRIES):
+        began = threading.Event()
+        app, runs = blocking_app(url, began, seconds=3 * LEASE, timeout=60)
+        ids = [app.handlers[type].enqueue().id for type in ("neighbour", "blocker")]
+        with working(app):
+            jobs, longest_pause = settle(shared_url, ids)
+        app.close()
+        if longest_pause < LEASE / 3:  # else the machine stood still, and the leases may rightly have ended
+            break
     assert [(job.state, job.attempt, job.losses) for job in jobs] == [("completed", 1, 0)] * 2
     assert sorted(runs) == ["blocker", "neighbour"]
-    app.close()
 
 
 @pytest.mark.slow
