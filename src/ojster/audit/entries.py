@@ -271,12 +271,3 @@ def forget(tx: Transaction, room: int) -> int:
     tx.execute("DELETE FROM audit_log WHERE seq <= :last", {"last": number})
     note(tx, BASE, Position(number, bytes(hash).hex()))
     return len(past)
-
-
-def count_forgettable(tx: Transaction) -> int:
-    """Return the number of entries past their retention."""
-    retention = tx.settings.retention.audit
-    if retention is None:
-        return 0
-    ((number,),) = tx.execute("SELECT count(*) FROM audit_log WHERE at < :before", {"before": tx.now - retention})
-    return int(number)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,7 +14,9 @@ import msgspec
 
 from ojster.audit.entries import AuditEvent
 from ojster.core.errors import OjsterError
+from ojster.core.printable import printable
 from ojster.core.timestamps import format_timestamp
+from ojster.server.throttle import Throttle
 from ojster.service import Service
 
 MAX_REFUSALS: Final = 100
@@ -41,15 +42,14 @@ class AuditTrail:
 
     def __init__(self, engine: Service) -> None:
         self._engine = engine
-        self._spent = 0.0
-        self._spent_at = time.monotonic()
+        self._refusals = Throttle()
         self._left_out = 0
 
     async def tell(self, entry: AuditEvent) -> None:
         """Write about a request, before it is answered."""
         self._write_line(entry)
         if entry.event != "access.used":
-            if not self._has_room():
+            if not self._refusals.allows("", MAX_REFUSALS, REFUSALS_PER_SECOND):
                 self._left_out += 1
                 return
             if self._left_out:  # refused requests since the last one that has an entry
@@ -73,15 +73,6 @@ class AuditTrail:
         }
         audit_log.info("%s", msgspec.json.encode(line).decode())
 
-    def _has_room(self) -> bool:
-        now = time.monotonic()
-        self._spent = max(0.0, self._spent - (now - self._spent_at) * REFUSALS_PER_SECOND)
-        self._spent_at = now
-        if self._spent + 1 > MAX_REFUSALS:
-            return False
-        self._spent += 1
-        return True
-
 
 def shown_request(body: bytes) -> Any:
     """Return the body of a request for an entry: without what may be secret, or only its size."""
@@ -95,8 +86,7 @@ def shown_request(body: bytes) -> Any:
 
 def shown_object(values: Iterable[str]) -> str:
     """Return the values in the path of a request as one text, without control characters."""
-    text = "/".join(values)[:MAX_OBJECT_CHARS]
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+    return printable("/".join(values)[:MAX_OBJECT_CHARS])
 
 
 def _without_secrets(value: Any) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.scope import Caller
 from ojster.server.oidc import OidcVerifier
+from ojster.server.throttle import Throttle
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
@@ -90,26 +90,6 @@ class Watch:
             self._request.cancel()
 
 
-class _Throttle:
-    """Limits how often something is done, by key: ``MAX_CHECKS`` in a row, ``CHECKS_PER_SECOND`` in the long run."""
-
-    def __init__(self) -> None:
-        self._spent: dict[str, tuple[float, float]] = {}
-        """What was spent by each key, and when that was computed."""
-
-    def allows(self, key: str) -> bool:
-        """Spend one, and return ``True``; or ``False`` if nothing is left."""
-        now = time.monotonic()
-        spent, at = self._spent.get(key, (0.0, now))
-        spent = max(0.0, spent - (now - at) * CHECKS_PER_SECOND)
-        if spent + 1 > MAX_CHECKS:
-            return False
-        if len(self._spent) >= MAX_CACHED_TOKENS:
-            self._spent.clear()
-        self._spent[key] = (spent + 1, now)
-        return True
-
-
 class Authenticator:
     """Authenticates callers by their token and limits them to the operations of its roles.
 
@@ -129,7 +109,7 @@ class Authenticator:
         """Verified tokens, by the SHA-256 of their text: id, slow hash, and end of validity (epoch microseconds)."""
         self._refused: set[bytes] = set()
         """SHA-256 of texts that are no tokens, as long as the tokens are the same."""
-        self._throttle = _Throttle()
+        self._throttle = Throttle()
         self._use_recorded_at: dict[str, int] = {}
 
     async def admit(self, authorization: str | None, tenant: str | None) -> tuple[Service, Access]:
@@ -231,7 +211,7 @@ class Authenticator:
                 "Create one with 'ojster tokens create'."
             )
         until = None
-        if self._throttle.allows(_UNKNOWN if token is None else id):
+        if self._throttle.allows(_UNKNOWN if token is None else id, MAX_CHECKS, CHECKS_PER_SECOND):
             # An unknown id takes as long as a known one, so that the time does not tell which ids exist.
             checked = _NO_TOKEN if token is None else token
             until = await asyncio.to_thread(checked.valid_until, secret, now)

@@ -19,6 +19,7 @@ import msgspec
 
 from ojster.core.access import EVERYWHERE, Grant, Role, Token, read_grant
 from ojster.core.errors import BackendUnavailable, Forbidden, InvalidRequest, OjsterError, TokenExpired, Unauthenticated
+from ojster.core.printable import printable
 
 if TYPE_CHECKING:
     import jwt
@@ -42,6 +43,9 @@ MAX_TRUST_SECONDS: Final = 300.0
 
 MAX_CACHED_TOKENS: Final = 10_000
 """Maximum number of checked tokens that a process remembers."""
+
+MAX_NAME_CHARS: Final = 255
+"""Maximum length of the name of a caller, in characters; longer ones are cut."""
 
 REFRESH_SECONDS: Final = 30.0
 """Minimum time between two reads of the provider's keys, in seconds."""
@@ -247,12 +251,13 @@ class OidcVerifier:
             value = value.get(name) if isinstance(value, dict) else None
         names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
         grants = [grant for name in names if isinstance(name, str) for grant in self._grants(name)]
-        who = _printable(next((str(claims[name]) for name in _NAMES if claims.get(name)), str(claims["sub"])))
+        who = next((str(claims[name]) for name in _NAMES if claims.get(name)), str(claims["sub"]))
+        who = printable(who[:MAX_NAME_CHARS])
         if not grants:
             raise Forbidden(
                 f"The token of {who!r:.100} has no role: its claim {self._settings.roles_claim!r} names none."
             )
-        id = _printable(f"oidc:{claims['sub']}")
+        id = printable(f"oidc:{claims['sub']}"[:MAX_NAME_CHARS])
         return Token(id, who, b"", tuple(dict.fromkeys(grants)), 0)
 
     def _grants(self, name: str) -> tuple[Grant, ...]:
@@ -279,11 +284,6 @@ async def _get(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
             if len(body) > MAX_ANSWER_BYTES:
                 raise ValueError(f"the answer of {url} is too long")
     return msgspec.json.decode(body, type=dict[str, Any])
-
-
-def _printable(text: str) -> str:
-    """Return a text for logs and the database, without control characters."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text[:255])
 
 
 def _refused(why: str) -> Unauthenticated:

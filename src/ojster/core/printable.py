@@ -1,0 +1,16 @@
+"""Texts of callers in logs, tables and the database."""
+
+from __future__ import annotations
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Return a text with a replacement character (U+FFFD) in the place of each control character.
+
+    Parameters
+    ----------
+    kept:
+        Control characters that stay, such as line breaks.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in kept else "\ufffd" for one in text)
