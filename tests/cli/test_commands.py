@@ -16,7 +16,9 @@ import click
 import psutil
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+from ojster.cli import output
 from ojster.cli.main import COMMANDS, cli
 from ojster.core.ids import new_id
 from ojster.storage.migrations import scripts
@@ -124,6 +126,34 @@ def test_square_brackets_are_no_markup(ojster: Ojster) -> None:
     ojster("push", "a.b")
     assert "[/foo]" in ojster("jobs", "show", "[/foo]", expect=3)
     assert "[fe80::1]" in ojster("queues", "list", "--url", "redis://[fe80::1]:5/x", expect=1)
+
+
+def test_texts_do_not_steer_the_terminal(ojster: Ojster) -> None:
+    """Neither in errors, nor in tables, nor in drawings."""
+    hostile = "a\x1b]0;owned\x07b"
+    assert "a\ufffd]0;owned" in ojster("jobs", "show", hostile, expect=3)
+    (ojster.folder / "flow.json").write_text(
+        json.dumps({"type": "chain", "name": hostile, "steps": [{"name": "s", "type": "t", "args": []}]})
+    )
+    id = ojster.json("workflows", "start", "flow.json")["id"]
+    for command in (("list",), ("show", id), ("draw", id, "--svg")):
+        shown = ojster("workflows", *command)
+        assert "owned" in shown
+        assert not {"\x1b", "\x07"} & set(shown)
+
+
+def test_tables_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first column stays whole; the widest of the others are cut."""
+    rows = [("the-id-of-a-job-is-never-cut", "t" * 30, 7, None, "e" * 60)]
+    output.print_table(("id", "type", "# runs", "zone", "error"), rows, "none")
+    wide = capsys.readouterr().out
+    assert wide.splitlines()[1] == f"{rows[0][0]}  {'t' * 30}       7        {'e' * 60}"
+    monkeypatch.setattr(output, "console", Console(width=80, force_terminal=True, no_color=True))
+    output.print_table(("id", "type", "# runs", "zone", "error"), rows, "none")
+    _, line = click.unstyle(capsys.readouterr().out).splitlines()
+    assert len(line) == 80
+    assert line.startswith(f"{rows[0][0]}  ttt")
+    assert line.endswith("e…")
 
 
 def test_what_cannot_be_is_refused(ojster: Ojster) -> None:

@@ -7,21 +7,47 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
 from ojster.core.job import Job
+from ojster.core.printable import printable
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.job_json import to_json
 from ojster.jobs.queries import JobPage
 
-_terminal: Final = Console(highlight=False)
 
-console: Final = _terminal if _terminal.is_terminal else Console(highlight=False, width=240)
+class _Printable(RenderHook):
+    """Shows control characters in texts as replacement characters, so that no text steers the terminal."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Return what is printed in place of the given objects."""
+        return [_PrintableText(one) for one in renderables]
+
+
+class _PrintableText:
+    def __init__(self, shown: ConsoleRenderable) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in console.render(self._shown, options):
+            yield part if part.control else Segment(printable(part.text, "\n"), part.style)
+
+
+def _console(**options: Any) -> Console:
+    made = Console(highlight=False, **options)
+    made.push_render_hook(_Printable())
+    return made
+
+
+_terminal: Final = _console()
+
+console: Final = _terminal if _terminal.is_terminal else _console(width=240)
 """Standard output; if it is not a terminal, lines are 240 characters wide."""
 
-errors: Final = Console(stderr=True, highlight=False)
+errors: Final = _console(stderr=True)
 
 STATE_STYLES: Final = {
     "scheduled": "cyan",
@@ -42,17 +68,51 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
-    """Print a table, or ``empty`` if there are no rows."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        justify: JustifyMethod = "right" if column.startswith("#") else "left"
-        table.add_column(column, overflow="fold", justify=justify, no_wrap=column == columns[0])
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
-    if table.row_count:
-        console.print(table)
-    else:
+    """Print a table, or ``empty`` if there are no rows.
+
+    Columns with ``#`` in front of their name are numbers. On a terminal that is too narrow, the widest columns are cut,
+    but neither numbers nor the first one, which has ids and names.
+    """
+    lines = [[_cell(value) for value in row] for row in rows]
+    if not lines:
         console.print(empty, style="bright_black")
+        return
+    lines.insert(0, [(column, "bold") for column in columns])
+    widths = _widths(lines, console.width if console.is_terminal else None)
+    shown = Text()
+    for line in lines:
+        for place, ((text, style), width) in enumerate(zip(line, widths, strict=True)):
+            padding = " " * (width - cell_len(text))
+            fitting = text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+            if columns[place].startswith("#"):
+                fitting, padding = padding + fitting, ""
+            shown.append(fitting, style)
+            shown.append("\n" if place == len(line) - 1 else padding + _GAP)
+    console.print(shown, soft_wrap=True, end="")
+
+
+_GAP: Final = "  "
+
+_MIN_WIDTH: Final = 6
+"""Width below which no column is cut."""
+
+
+def _cell(value: Any) -> tuple[str, str]:
+    """Return the text of a cell, and its style."""
+    style = str(value.style) if isinstance(value, Text) else ""
+    return ("" if value is None else printable(str(value))), style
+
+
+def _widths(lines: Sequence[Sequence[tuple[str, str]]], available: int | None) -> list[int]:
+    """Return the width of each column, so that all fit into the available width; ``None``: any width."""
+    widths = [max(cell_len(text) for text, _ in column) for column in zip(*lines, strict=True)]
+    excess = 0 if available is None else sum(widths) + len(_GAP) * (len(widths) - 1) - available
+    may_shrink = [place for place, (name, _) in enumerate(lines[0]) if place and not name.startswith("#")]
+    while excess > 0 and max((widths[place] for place in may_shrink), default=0) > _MIN_WIDTH:
+        widest = max(may_shrink, key=widths.__getitem__)
+        widths[widest] -= 1
+        excess -= 1
+    return widths
 
 
 def state_text(state: str) -> Text:

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from ojster.core.printable import printable
 from ojster.workflows.info import StepInfo, WorkflowInfo
 
 COLOURS: Final = {
@@ -171,7 +172,7 @@ class _Svg:
         self._place(page, _PADDING, _PADDING + _TITLE)
         self._paint(page)
         width, height = page.width + 2 * _PADDING, page.height + 2 * _PADDING + _TITLE
-        title = escape(f"{self._info.name or self._info.type} ({self._info.state})")
+        title = _safe(f"{self._info.name or self._info.type} ({self._info.state})")
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
             f'viewBox="0 0 {width:g} {height:g}" font-family="system-ui, sans-serif" font-size="12">\n'
@@ -237,11 +238,11 @@ class _Svg:
         fill, stroke = COLOURS[step.state]
         dash = ' stroke-dasharray="4 3"' if step.children else ""
         self._parts.append(
-            f"<g><title>{escape(f'{step.path}: {step.type}, {step.state}')}</title>"
+            f"<g><title>{_safe(f'{step.path}: {step.type}, {step.state}')}</title>"
             f'<rect x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" '
             f'rx="{14 if step.manual else 6}" fill="{fill if not step.children else "none"}" stroke="{stroke}"{dash}/>'
             f'<text x="{box.x + 8:g}" y="{box.y + (15 if step.children else 21):g}" fill="#1c2430">'
-            f"{MARKS[step.state]} {escape(_label(step))}</text></g>"
+            f"{MARKS[step.state]} {_safe(_label(step))}</text></g>"
         )
 
     def _paint_arrow(self, before: _Box, after: _Box, label: str) -> None:
@@ -251,8 +252,13 @@ class _Svg:
         dash = ' stroke-dasharray="3 3"' if label else ""
         self._parts.append(
             f'<path d="M{x1:g} {y1:g}C{x1 + bend:g} {y1:g} {x2 - bend:g} {y2:g} {x2:g} {y2:g}" fill="none" '
-            f'stroke="#5a6675"{dash} marker-end="url(#tip)"><title>{escape(label)}</title></path>'
+            f'stroke="#5a6675"{dash} marker-end="url(#tip)"><title>{_safe(label)}</title></path>'
         )
+
+
+def _safe(text: str) -> str:
+    """Return a text for XML, which has no control characters."""
+    return escape(printable(text))
 
 
 def _label(step: StepInfo) -> str:
