@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
+from ojster.app import App
 from ojster.core.errors import BackendUnavailable
 from ojster.core.events import EventFilter
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.service import Service
-from ojster.storage.open import migrate_database, open_database
+from ojster.storage.open import migrate_database, open_database, wait_for_database
 from tests.conftest import request
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer, free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -105,3 +110,57 @@ async def test_of_several_hosts_the_one_that_accepts_writes_is_used(
         assert await why_not_ready(service.database) is None
     finally:
         await service.close()
+
+
+def test_a_server_and_a_worker_start_while_the_database_is_away(primary: PostgresServer, tmp_path: Path) -> None:
+    """Both say what they wait for, and work as soon as the database is back."""
+    (tmp_path / "shop.py").write_text(
+        'from ojster import App\napp = App()\n@app.job("which")\ndef which() -> int: return 7\n'
+    )
+    migrate_database(primary.url)
+    primary.stop()
+    port = free_port()
+    commands = {
+        "server": ("serve", "--database", primary.url, "--port", str(port)),
+        "worker": ("worker", "shop:app", "--url", primary.url),
+    }
+    running: list[subprocess.Popen[bytes]] = []
+    logs = {name: tmp_path / name for name in commands}
+    try:
+        for name, command in commands.items():
+            with logs[name].open("wb") as log:
+                arguments = [sys.executable, "-m", "ojster", *command]
+                running.append(subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log))
+        until(lambda: all("waiting for the database postgresql://" in log.read_text() for log in logs.values()))
+        primary.start()
+        until(lambda: httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200)
+        with App(primary.url) as app:
+            assert app.job("which")(lambda: 7).enqueue().result(timeout=30) == 7
+    finally:
+        for process in running:
+            process.terminate()
+        assert [process.wait(30) for process in running] == [0, 0], {
+            name: log.read_text() for name, log in logs.items()
+        }
+
+
+def test_nothing_waits_for_a_database_that_refuses(primary: PostgresServer) -> None:
+    """A database that does not exist, or no database at all: waiting would not help, or its time is over."""
+    missing = primary.url.replace("/postgres?", "/nothing?")
+    begun = time.monotonic()
+    wait_for_database(missing, 60)
+    wait_for_database(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres", 0.2)
+    wait_for_database("sqlite:///nowhere.db", 60)
+    assert time.monotonic() - begun < 30
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; a refused connection means not yet."""
+    for _ in range(1_000):
+        try:
+            if holds():
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.03)
+    raise AssertionError("it never holds")

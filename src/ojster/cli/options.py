@@ -81,6 +81,19 @@ def with_migrate(command: Command) -> Command:
     )(command)
 
 
+def with_wait(command: Command) -> Command:
+    """Add the option ``--wait-for-database``, as the argument ``wait``."""
+    return click.option(
+        "--wait-for-database",
+        "wait",
+        type=click.FloatRange(0),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="If the PostgreSQL database is away at the start, wait for it so long at most.",
+    )(command)
+
+
 def with_json(command: Command) -> Command:
     """Add the option ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)

@@ -21,7 +21,7 @@ import msgspec
 
 from ojster.app import URL_VARIABLE, App
 from ojster.cli.logs import log_to_console, with_logging
-from ojster.cli.options import Command, examples, with_migrate
+from ojster.cli.options import Command, examples, with_migrate, with_wait
 from ojster.cli.output import console, errors
 from ojster.core.errors import InvalidRequest
 from ojster.core.tenant import check_tenant
@@ -31,6 +31,7 @@ from ojster.loading import load_app
 from ojster.queues.fairness import Sharing, Strategy
 from ojster.sandbox.sandbox import DEFAULT_MODULES, NotConfined, Sandbox
 from ojster.storage.database import names_a_database, without_password
+from ojster.storage.open import wait_for_database
 from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
 from ojster.worker.registration import NoHandlers
@@ -180,6 +181,7 @@ def _with_child_limits(function: Command) -> Command:
 @_with_child_limits
 @click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
 @with_migrate
+@with_wait
 @with_logging
 @ends_with_parent
 def worker(
@@ -202,6 +204,7 @@ def worker(
     children: ChildLimits,
     until_empty: bool,
     migrate: bool,
+    wait: float,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -211,8 +214,6 @@ def worker(
     SIGCONT: fetch again.
     """
     log_to_console(log_level, log_format)
-    if url is not None:
-        os.environ[URL_VARIABLE] = url
     if app is None and (code_tasks is None or url is None):
         raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
     loaded = _application(app, url, tenant, migrate)
@@ -232,9 +233,10 @@ def worker(
             identity=identity,
             children=children,
         )
-    except (IdentityTaken, OSError) as error:
+    except (IdentityTaken, OSError, TypeError) as error:
         raise click.ClickException(str(error)) from None
     tune_interpreter()
+    wait_for_database(loaded.url, wait)
     try:
         _run_loop(lambda: _work(one, until_empty))
     except NoHandlers:
@@ -259,6 +261,8 @@ def _with_labels(capabilities: dict[str, Any] | None, provided: tuple[str, ...])
 
 def _application(app: str | None, url: str | None, tenant: str | None, migrate: bool) -> App:
     """Return the application whose jobs the worker runs; an empty one if it only runs code."""
+    if url is not None:
+        os.environ[URL_VARIABLE] = url
     loaded = App(url or "") if app is None else load_app(app)
     if url is not None:
         loaded.url = url

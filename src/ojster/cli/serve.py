@@ -9,11 +9,12 @@ import click
 
 from ojster.app import DEFAULT_URL, URL_VARIABLE
 from ojster.cli.logs import log_to_console, with_logging
-from ojster.cli.options import examples, with_migrate
+from ojster.cli.options import examples, with_migrate, with_wait
 from ojster.cli.run import ends_with_parent
 from ojster.cli.server_settings import with_settings
 from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
+from ojster.storage.open import wait_for_database
 
 if TYPE_CHECKING:
     from ojster.core.access import Grant
@@ -101,6 +102,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="File with a JSON object {ID: settings}, for tenants without settings.",
 )
 @with_migrate
+@with_wait
 @with_logging
 @click.option(
     "--trust-webhooks",
@@ -175,6 +177,7 @@ def serve(
     tenant_file: Path | None,
     synchronous: str,
     migrate: bool,
+    wait: float,
     log_level: str,
     log_format: str,
     trust_webhooks: bool,
@@ -198,6 +201,7 @@ def serve(
 
     if auth == "off" and oidc_issuer is not None:
         raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
+    wait_for_database(database, wait)
     serve_forever(
         database,
         host=host,

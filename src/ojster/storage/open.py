@@ -63,6 +63,26 @@ def open_database(
     return database
 
 
+def wait_for_database(url: str, seconds: float) -> None:
+    """Wait until the PostgreSQL database at ``url`` accepts connections, and log why it does not yet.
+
+    It returns as well when the time is over, and at once if waiting would not help, such as for a wrong password:
+    opening the database then raises the error. A SQLite file is not waited for.
+
+    Parameters
+    ----------
+    seconds:
+        How long to wait at most, in seconds.
+    """
+    if seconds > 0 and url.startswith(POSTGRES):
+        try:
+            from ojster.storage.postgres.reachable import wait_until_reachable
+            from ojster.storage.postgres.url import parse_postgres_url
+        except ImportError:  # ``open_database`` says what is missing
+            return
+        wait_until_reachable(parse_postgres_url(url), seconds)
+
+
 def migrate_database(url: str) -> int:
     """Migrate the schema of a database to the current version; return that version.
 
