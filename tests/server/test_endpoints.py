@@ -217,6 +217,12 @@ async def test_cron_jobs_take_both_shapes_of_the_specification(http: Http) -> No
     assert (await http("POST", "/ojs/v1/cron", flat)).status_code == 200, "registering again updates"
     listed = (await http("GET", "/ojs/v1/cron")).json()
     assert [cron["name"] for cron in listed["crons"]] == ["one", "two"]
+    page = (await http("GET", "/ojs/v1/cron?limit=1&offset=1")).json()
+    assert ([cron["name"] for cron in page["crons"]], page["count"], page["pagination"]["has_more"]) == (
+        ["two"],
+        2,
+        False,
+    )
     disabled = (await http("PATCH", "/ojs/v1/cron/one", {"enabled": False})).json()["cron"]
     assert (disabled["enabled"], disabled["next_run_at"]) == (False, None)
     assert (await http("GET", "/ojs/v1/cron?enabled=true")).json()["count"] == 1

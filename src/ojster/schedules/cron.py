@@ -16,7 +16,7 @@ import msgspec
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
-from ojster.core.tenant import called, split
+from ojster.core.tenant import TENANT_NAMES_RANGE, called, names_of, split
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import settle
 from ojster.jobs.job_types import defaults_by_type, with_defaults
@@ -117,10 +117,43 @@ def unregister(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError
     return results
 
 
-def list_crons(tx: Transaction, requests: Sequence[None]) -> list[list[Cron]]:
-    """Return all cron jobs by name, for each request."""
-    rows = tx.execute(f"SELECT {_COLUMNS} FROM crons ORDER BY name")
-    return [[_cron(row) for row in rows] for _ in requests]
+class CronSelection(msgspec.Struct, frozen=True):
+    """Cron jobs to list, by name.
+
+    Parameters
+    ----------
+    tenant:
+        Only those of this tenant; ``None``: all.
+    enabled:
+        Only enabled ones (true) or disabled ones (false); ``None``: both.
+    limit, offset:
+        The page; without a limit, all of them.
+    """
+
+    tenant: str | None = None
+    enabled: bool | None = None
+    limit: int | None = None
+    offset: int = 0
+
+
+def list_crons(tx: Transaction, selections: Sequence[CronSelection]) -> list[tuple[list[Cron], int]]:
+    """Return the page of cron jobs that each selection names, and the number of them on all pages."""
+    results = []
+    for chosen in selections:
+        first, end = names_of(chosen.tenant) if chosen.tenant else TENANT_NAMES_RANGE
+        of_tenant = "name >= :first AND name < :end"
+        whose = "1 = 1" if chosen.tenant is None else of_tenant if chosen.tenant else f"NOT ({of_tenant})"
+        matching = f"FROM crons WHERE {whose}"
+        if chosen.enabled is not None:
+            matching += f" AND enabled = {int(chosen.enabled)}"
+        bounds = {"first": first, "end": end}
+        ((total,),) = tx.execute(f"SELECT count(*) {matching}", bounds)
+        rows = tx.execute(
+            f"SELECT {_COLUMNS} {matching} ORDER BY name LIMIT :limit OFFSET :offset",
+            bounds | {"limit": total if chosen.limit is None else chosen.limit, "offset": chosen.offset},
+        )
+        results.append(([_cron(row) for row in rows], int(total)))
+    return results
 
 
 def find_cron(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError]:

@@ -32,11 +32,11 @@ from ojster.server.route import BASE, PAGE, Route, location
 async def list_crons(exchange: HttpRequest) -> Answer:
     """List the cron jobs by name; with ``enabled=true`` or ``enabled=false`` only the enabled or disabled ones."""
     limit, offset, _ = page_of(exchange.query)
-    crons = await exchange.engine.schedules.all()
-    if (enabled := exchange.query.get("enabled")) is not None:
-        crons = [cron for cron in crons if cron.enabled == (enabled == "true")]
-    shown = [show_cron(cron) for cron in crons[offset : offset + limit]]
-    return Answer(encode(CronsAnswer(shown, shown, len(crons), offset_pagination(len(crons), limit, offset))))
+    enabled = exchange.query.get("enabled")
+    wanted = None if enabled is None else enabled == "true"
+    crons, total = await exchange.engine.schedules.page(wanted, limit, offset)
+    shown = [show_cron(cron) for cron in crons]
+    return Answer(encode(CronsAnswer(shown, shown, total, offset_pagination(total, limit, offset))))
 
 
 async def register_cron(exchange: HttpRequest) -> Answer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.json_objects import read_members
-from ojster.core.tenant import split
 from ojster.jobs.extension import life
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
@@ -68,5 +67,16 @@ class ScheduleService(CapabilityService):
 
     async def all(self) -> list[cron.Cron]:
         """Return all cron jobs by name."""
-        found = await self.database.read(cron.list_crons, None)
-        return [item for item in found if self.scope.sees(split(item.name)[0])]
+        found, _ = await self.database.read(cron.list_crons, cron.CronSelection(self.scope.tenant))
+        return found
+
+    async def page(self, enabled: bool | None, limit: int, offset: int) -> tuple[list[cron.Cron], int]:
+        """Return a page of the cron jobs by name, and the number of all.
+
+        Parameters
+        ----------
+        enabled:
+            Only enabled ones (true) or disabled ones (false); ``None``: both.
+        """
+        selection = cron.CronSelection(self.scope.tenant, enabled, limit, offset)
+        return await self.database.read(cron.list_crons, selection)
