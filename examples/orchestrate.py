@@ -5,6 +5,7 @@ python examples/orchestrate.py        # runs the workflow with its own worker an
 
 import asyncio
 import tempfile
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,7 @@ async def test(package: str, number: int) -> bool:
 
 
 @app.job("tell")
-async def tell(words: str) -> str:
+async def tell(words: str | list[Any]) -> str | list[Any]:
     return words
 
 

@@ -9,6 +9,7 @@ collection that outlives the workflow.
 
 import asyncio
 import tempfile
+from typing import Any
 
 from ojster import App, Graph, Retry, Worker, WorkflowFailed, found, param
 from ojster.events.reaction_builders import OF_JOB, collect
@@ -26,7 +27,7 @@ async def build(arch: str) -> dict[str, object]:
 
 
 @app.job("check")
-async def check(builds: list[dict[str, dict[str, object]]]) -> dict[str, object]:
+async def check(builds: list[dict[str, Any]]) -> dict[str, object]:
     return {"files": sorted(str(item["data"]["file"]) for item in builds)}
 
 

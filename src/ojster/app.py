@@ -578,7 +578,9 @@ class App:
         JobHandle
             The handle of the job.
         """
-        return JobHandle(self, await self.client().jobs.find(job_id))
+        job = await self.client().jobs.find(job_id)
+        declared = self.handlers.get(job.type)
+        return JobHandle(self, job, None if declared is None else declared.types)
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
         return CallerPush(self).push(connection, requests)

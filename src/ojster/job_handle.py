@@ -14,6 +14,7 @@ from typing import (
 
 import msgspec
 
+from ojster.arguments import HandlerTypes
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codecs
@@ -59,6 +60,8 @@ class JobHandle(Generic[R]):
         The application that the job belongs to.
     job:
         The job.
+    types:
+        The types of its handler, to which the result is converted; by default the result stays as it is in JSON.
 
     Examples
     --------
@@ -73,9 +76,10 @@ class JobHandle(Generic[R]):
     >>> app.close()
     """
 
-    def __init__(self, app: Application, job: Job) -> None:
+    def __init__(self, app: Application, job: Job, types: HandlerTypes | None = None) -> None:
         self._app = app
         self._job = job
+        self._types = types
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self._job.type} {self.state}>"
@@ -146,10 +150,12 @@ class JobHandle(Generic[R]):
         Returns
         -------
         Any
-            The result of the handler, after a round trip through JSON.
+            The result of the handler, converted from JSON as its return annotation says.
 
         Raises
         ------
+        TypeError
+            The result is not what the return annotation says.
         TimeoutError
             The job is not finished within ``timeout``.
         JobFailed
@@ -167,11 +173,11 @@ class JobHandle(Generic[R]):
         Returns
         -------
         Any
-            The result of the handler, after a round trip through JSON.
+            The result of the handler, converted from JSON as its return annotation says.
 
         Raises
         ------
-        TimeoutError, JobFailed, JobCancelled, NotFound
+        TypeError, TimeoutError, JobFailed, JobCancelled, NotFound
             See ``result``.
         """
         client = self._app.client()
@@ -181,7 +187,8 @@ class JobHandle(Generic[R]):
             left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
             job = self._job = await client.jobs.wait_for(self.id, min(left, MAX_POLL_SECONDS))
             if job.state in FINISHED:
-                result: R = await restore(client, _result_of(job), self.id)
+                restored: Any = await restore(client, _result_of(job), self.id)
+                result: R = restored if self._types is None else self._types.convert_result(restored)
                 return result
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout.")

@@ -25,6 +25,7 @@ import msgspec
 
 from ojster import tracing
 from ojster.agents import attributes
+from ojster.arguments import HandlerTypes
 from ojster.context import JobContext
 from ojster.core.json_objects import Members
 from ojster.core.values import to_json
@@ -101,6 +102,7 @@ class JobType(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = inspect.signature(function)
         self.takes_context = _takes_context(function, self.signature)
+        self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
         if process and (self.is_async or self.takes_context):
             raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
         self._min_args, self._max_args = _arity(self.signature, self.takes_context)
@@ -148,10 +150,12 @@ class JobType(Generic[P, R]):
             An option is malformed.
         """
         changed = msgspec.structs.replace(self.options, **options)
-        return type(self)(self.app, self.type, self.function, changed, self.process)
+        copy = type(self)(self.app, self.type, self.function, changed, self.process)
+        copy.types = self.types  # they are the same, and reading annotations takes long
+        return copy
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job with these arguments, which must be JSON-serializable.
+        """Enqueue a job with these arguments, which are stored as JSON.
 
         Parameters
         ----------
@@ -166,7 +170,7 @@ class JobType(Generic[P, R]):
         Raises
         ------
         TypeError
-            The function does not take these arguments, or they are not JSON-serializable.
+            The function does not take these arguments, or they are not what its annotations say.
         Duplicate
             The job is unique, and a duplicate exists.
         PayloadTooLarge
@@ -190,7 +194,7 @@ class JobType(Generic[P, R]):
 
     async def _enqueue(self, request: Members) -> JobHandle[R]:
         (pushed,) = await self.app.client().jobs.enqueue((request,))
-        return JobHandle(self.app, pushed.job)
+        return JobHandle(self.app, pushed.job, self.types)
 
     def _traced(self, count: int = 1) -> AbstractContextManager[dict[str, str]]:
         return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
@@ -235,7 +239,7 @@ class JobType(Generic[P, R]):
 
     async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle[R]]:
         pushed = await self.app.client().jobs.enqueue(requests) if requests else []
-        return [JobHandle(self.app, one.job) for one in pushed]
+        return [JobHandle(self.app, one.job, self.types) for one in pushed]
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return a workflow step with these arguments, which may contain references.
@@ -290,7 +294,7 @@ class JobType(Generic[P, R]):
         """
         with self._traced() as carried:
             (job,) = self.app._enqueue_in(connection, [self.request(args, kwargs, carried)])
-        return JobHandle(self.app, job)
+        return JobHandle(self.app, job, self.types)
 
     async def aenqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job in the caller's transaction on ``connection``. See ``enqueue_in``.
@@ -305,7 +309,7 @@ class JobType(Generic[P, R]):
         """
         with self._traced() as carried:
             (job,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs, carried)])
-        return JobHandle(self.app, job)
+        return JobHandle(self.app, job, self.types)
 
     def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
         """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``.
@@ -325,7 +329,7 @@ class JobType(Generic[P, R]):
         requests = list(calls)
         with self._traced(len(requests)) as carried:
             jobs = self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
-        return [JobHandle(self.app, job) for job in jobs]
+        return [JobHandle(self.app, job, self.types) for job in jobs]
 
     async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
         """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``.
@@ -338,7 +342,7 @@ class JobType(Generic[P, R]):
         requests = list(calls)
         with self._traced(len(requests)) as carried:
             jobs = await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
-        return [JobHandle(self.app, job) for job in jobs]
+        return [JobHandle(self.app, job, self.types) for job in jobs]
 
     def request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None
@@ -360,7 +364,7 @@ class JobType(Generic[P, R]):
         Raises
         ------
         TypeError
-            The function does not take these arguments, or they are not JSON-serializable.
+            The function does not take these arguments, or they are not what its annotations say.
         """
         if kwargs:
             given = ((), *args) if self.takes_context else args
@@ -372,6 +376,7 @@ class JobType(Generic[P, R]):
         elif not self._min_args <= len(args) <= self._max_args:
             self.signature.bind(*(((), *args) if self.takes_context else args))  # raises TypeError with the reason
         encoded = to_json(list(args))
+        self.types.check(encoded, len(args))
         meta = self._meta_json
         if carried:
             meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))

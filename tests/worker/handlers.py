@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from ojster import App, DeadLetter, Discard, JobContext, RateLimit, RateLimited, Retry, Snooze, current_job
@@ -195,3 +197,16 @@ async def raise_(kind: str) -> None:
 @app.job("nan", retry=1)
 async def not_a_number() -> dict[str, float]:
     return {"x": float("nan")}
+
+
+@dataclass
+class Point:
+    """An argument and a result in a child process."""
+
+    x: int
+    at: datetime
+
+
+@app.job("process.point", process=True)
+def move(point: Point, by: timedelta) -> Point:
+    return Point(point.x + 1, point.at + by)

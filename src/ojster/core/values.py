@@ -14,7 +14,15 @@ from ojster.core.timestamps import format_timestamp
 
 Seconds = float | timedelta
 
-_encode: Final = msgspec.json.Encoder().encode
+
+def _to_builtin(value: Any) -> Any:
+    """Return a pydantic model as values that JSON has; pydantic itself is not needed for that."""
+    if hasattr(type(value), "__pydantic_serializer__"):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_to_builtin).encode
 
 
 def to_seconds(span: Seconds) -> float:

@@ -20,6 +20,8 @@ from typing import Any
 import msgspec
 
 from ojster.app import App
+from ojster.core.values import to_json
+from ojster.job_type import JobType
 from ojster.outcomes import Released
 from ojster.worker.execution import failure_of
 
@@ -60,8 +62,8 @@ def _peak_memory() -> int:
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        result = _handler(request["module"], request["type"])(*request["args"])
-        msgspec.json.encode(result)
+        handler = _handler(request["module"], request["type"])
+        result = msgspec.Raw(to_json(handler.function(*handler.types.convert(request["args"]))))
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}
     except Exception as error:
@@ -69,7 +71,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     return {"result": result}
 
 
-def _handler(module_name: str, type: str) -> Any:
+def _handler(module_name: str, type: str) -> JobType[Any, Any]:
     module: dict[str, Any]
     if module_name == "__main__":
         raise RuntimeError(
@@ -79,7 +81,7 @@ def _handler(module_name: str, type: str) -> Any:
     for value in module.values():
         app = value if isinstance(value, App) else getattr(value, "app", None)
         if isinstance(app, App) and type in app.handlers:
-            return app.handlers[type].function
+            return app.handlers[type]
     raise LookupError(f"The module {module_name!r} has no handler for {type!r}.")
 
 

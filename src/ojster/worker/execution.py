@@ -167,8 +167,6 @@ class Executor:
         args = await _args_of(context)
         if self._app.codecs:
             args = self._app.codecs.decode(args, context.meta)
-        if handler is not None and handler.takes_context:
-            args = [context, *args]
 
         async def innermost() -> Any:
             if handler is not None:
@@ -185,12 +183,15 @@ class Executor:
         return await call()
 
     async def _invoke(self, handler: JobType[Any, Any], args: list[Any], context: JobContext) -> Any:
-        if handler.is_async:
-            return await handler.function(*args)
         if handler.process:
             return await self._children.run(handler, args)
+        given = handler.types.convert(args)
+        if handler.takes_context:
+            given = (context, *given)
+        if handler.is_async:
+            return await handler.function(*given)
         run = contextvars.copy_context().run
-        future = self._threads.submit(run, handler.function, *args)
+        future = self._threads.submit(run, handler.function, *given)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:

@@ -107,8 +107,8 @@ class Worker:
 
     Raises
     ------
-    ValueError
-        ``queues`` is empty, or ``concurrency`` is less than 1.
+    ValueError, TypeError
+        ``queues`` is empty, ``concurrency`` is less than 1, or an annotation of a handler cannot be used.
     InvalidRequest
         The capabilities are malformed.
     IdentityTaken, OSError
@@ -166,6 +166,8 @@ class Worker:
         if code is not None:
             self.capabilities["labels"] = {**self.capabilities.get("labels", {}), CODE_CAPABILITY: code.guarantee}
         read_provided(self.capabilities)  # raises InvalidRequest
+        for handler in app.handlers.values():
+            handler.types.resolve()
         self._identity = None if identity is None else Identity(identity)
         self.id = f"worker_{new_id()}" if self._identity is None else self._identity.id
         self.state: State = "running"
