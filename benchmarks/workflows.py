@@ -60,6 +60,7 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
 
 async def _with_engine(store: Store, measure: Callable[[Service], Awaitable[R]]) -> R:
     engine = Service(open_database(store.fresh(), migrate=True))
+    engine.maintenance.start()
     try:
         return await measure(engine)
     finally:

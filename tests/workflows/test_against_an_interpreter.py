@@ -11,6 +11,7 @@ import pytest
 
 from ojster.service import Service
 from ojster.storage.open import open_database
+from ojster.workflows import creation, starting
 from tests.conftest import Clock, empty
 from tests.workflows.driver import Crowd, every_step, leftovers
 from tests.workflows.interpreter import Maker
@@ -84,6 +85,24 @@ async def test_workflows_do_what_the_rules_say_in_four_transactions_at_once(
     await on_postgres(four_engines, clock, postgres_url, range(1))
 
 
+@pytest.mark.slow
+async def test_workflows_do_what_the_rules_say_if_they_are_created_and_started_in_steps(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", 1)
+    await on_a_file_in_memory(clock, range(8, 10))
+
+
+@pytest.mark.slow
+async def test_workflows_do_what_the_rules_say_in_steps_of_four_transactions_at_once(
+    four_engines: list[Service], clock: Clock, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "NODES_AT_ONCE", 2)
+    monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", 1)
+    await on_postgres(four_engines, clock, postgres_url, range(8, 9))
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(1500)
 async def test_ten_thousand_workflows_do_what_the_rules_say(clock: Clock) -> None:
@@ -106,9 +125,11 @@ class _Always(dict[str, bool]):
         return True
 
 
+@pytest.mark.parametrize("at_once", [500, 1])
 async def test_cancelled_workflows_start_nothing_new_but_what_undoes_and_the_branch(
-    engine: Service, clock: Clock
+    engine: Service, clock: Clock, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(starting, "MAX_STARTS_OF_WORKFLOW", at_once)
     rng = random.Random(SEED)
     crowd = Crowd([engine], clock, rng)
     made = await crowd.create([Maker(rng).workflow() for _ in range(40)], failing=0.1)

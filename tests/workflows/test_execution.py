@@ -677,6 +677,7 @@ async def test_a_workflow_is_forgotten_whole(flow: WorkflowBench, clock: Clock) 
 
 async def test_a_large_workflow_is_forgotten_in_parts(flow: WorkflowBench, clock: Clock) -> None:
     await flow.create(group(*[job("a") for _ in range(1200)]))
+    await flow.run_all_due()
     while jobs := await flow.engine.jobs.fetch(Claim(("default",), 1000)):
         for one in jobs:
             await flow.ack(one)

@@ -12,7 +12,6 @@ import pytest
 from ojster.core.errors import PayloadTooLarge
 from ojster.core.settings import Settings
 from ojster.workflows import expansion, maps
-from tests.conftest import Bench
 from tests.workflows.bench import WorkflowBench, chain, group, job, ref
 
 pytestmark = pytest.mark.anyio
@@ -20,14 +19,6 @@ pytestmark = pytest.mark.anyio
 
 def each(elements: list[Any], *args: Any, **more: Any) -> dict[str, Any]:
     return {"type": "map", "id": "each", "over": elements, "do": job("work", *(args or (ref("item"),))), **more}
-
-
-async def expand(flow: Bench) -> int:
-    """Expand all maps; return the number of transactions."""
-    rounds = 0
-    while (due := await flow.run_due()) is not None and due <= flow.clock.now:
-        rounds += 1
-    return rounds + 1
 
 
 async def work_off(flow: WorkflowBench) -> int:
@@ -69,7 +60,7 @@ async def test_a_map_ends_only_after_its_last_element(flow: WorkflowBench) -> No
     await flow.create(chain(each(list(range(600))), job("after")))
     assert await work_off(flow) == 200
     assert (await flow.step("each")).state == "active"
-    await expand(flow)
+    await flow.run_all_due()
     assert await work_off(flow) == 401
     assert await flow.state() == "completed"
 
@@ -93,13 +84,13 @@ async def test_a_cancelled_map_creates_no_more_elements_and_a_retry_creates_them
     if ended_before:
         assert await work_off(flow) == 200
     await flow.engine.workflows.cancel(flow.id)
-    await expand(flow)
+    await flow.run_all_due()
     info = await flow.look()
     assert (info.state, info.completed_at is not None) == ("cancelled", True)
     assert await number_of_nodes(flow) < 210
     assert await work_off(flow) == 0
     await flow.engine.workflows.retry(flow.id)
-    await expand(flow)
+    await flow.run_all_due()
     assert await work_off(flow) == (401 if ended_before else 601)
     assert await flow.state() == "completed"
 
@@ -109,11 +100,11 @@ async def test_a_map_that_is_retried_after_a_failure_begins_where_it_was(flow: W
     first = await flow.fetch_one()
     await flow.give_up(first)
     await work_off(flow)
-    await expand(flow)
+    await flow.run_all_due()
     await work_off(flow)
     assert await flow.state() == "failed"
     await flow.engine.workflows.retry(flow.id)
-    await expand(flow)
+    await flow.run_all_due()
     assert await work_off(flow) == 1
     assert await flow.state() == "completed"
 
@@ -121,7 +112,7 @@ async def test_a_map_that_is_retried_after_a_failure_begins_where_it_was(flow: W
 async def test_a_held_workflow_expands_and_starts_nothing(flow: WorkflowBench) -> None:
     await flow.create(chain(each(list(range(600)))))
     await flow.engine.workflows.hold(flow.id)
-    await expand(flow)
+    await flow.run_all_due()
     assert await flow.fetch(count=1_000) == []
     await flow.engine.workflows.release(flow.id)
     assert await work_off(flow) == 600
@@ -132,7 +123,7 @@ async def test_an_element_that_cannot_be_planned_fails_the_map(flow: WorkflowBen
     await flow.create(chain(each(list(range(600))), job("after"), on_error=job("mend")))
     refusal = PayloadTooLarge("too large")
     with mock.patch.object(expansion, "plant_elements", side_effect=refusal):
-        await expand(flow)
+        await flow.run_all_due()
     await work_off(flow)
     info = await flow.look()
     assert info.state == "failed"
@@ -158,7 +149,7 @@ class TestBytes:
         params = {"big": "x" * 60_000}
         await flow.create(chain(each(list(range(40)), ref("params.big"))) | {"params": params})
         assert len(await flow.fetch(count=100)) == maps.ELEMENTS_AT_ONCE
-        await expand(flow)
+        await flow.run_all_due()
         assert len(await flow.fetch(count=100)) == 40 - maps.ELEMENTS_AT_ONCE
 
     async def test_a_workflow_whose_references_stand_for_too_much_fails_with_the_reason(
@@ -166,7 +157,7 @@ class TestBytes:
     ) -> None:
         params = {"big": "x" * 60_000}
         await flow.create(chain(each(list(range(16_000)), ref("params.big"))) | {"params": params})
-        await expand(flow)
+        await flow.run_all_due()
         await work_off(flow)
         info = await flow.look()
         assert info.state == "failed"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.state_machine import IllegalTransition, StateMachine
 from ojster.jobs.messages import Release
+from ojster.workflows import creation
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.states import NODE_STATES, WORKFLOW_STATES, change_node
 from tests.workflows.bench import WorkflowBench, chain, graph, group, job, ref
@@ -203,6 +205,11 @@ async def a_container_ends_as_it_must(flow: WorkflowBench) -> None:
     await flow.work("a")
 
 
+async def a_large_workflow_is_created_in_steps(flow: WorkflowBench) -> None:
+    with mock.patch.object(creation, "NODES_AT_ONCE", 1):
+        await flow.create(chain(job("a")))
+
+
 SCENARIOS: tuple[Callable[[WorkflowBench], Awaitable[None]], ...] = (
     a_gate_is_approved_before_at_and_after_its_turn,
     a_step_waits_for_approval,
@@ -218,6 +225,7 @@ SCENARIOS: tuple[Callable[[WorkflowBench], Awaitable[None]], ...] = (
     a_workflow_starts_later_or_never,
     a_workflow_runs_again_as_a_whole,
     a_container_ends_as_it_must,
+    a_large_workflow_is_created_in_steps,
 )
 
 

@@ -25,6 +25,7 @@ from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import refuse_misspelt
 from ojster.core.tenant import check_tenant
+from ojster.core.turns import read_aside
 from ojster.events.streams import Feed
 from ojster.events.webhook_sender import WebhookSender
 from ojster.jobs.new_job import SPEC_VERSION
@@ -270,7 +271,8 @@ class HttpRequest:
 
     async def members(self) -> Members:
         """Return the undecoded members of the JSON object in the body."""
-        return read_members(await self.body())
+        body = await self.body()
+        return await read_aside(len(body), read_members, body)
 
     async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
         """Return the body, decoded into the decoder's type.
@@ -282,7 +284,8 @@ class HttpRequest:
         InvalidRequest
             A member is missing, has the wrong type, or is unknown and looks like a misspelt one.
         """
-        return self.decode(await self.body(), decoder)
+        body = await self.body()
+        return await read_aside(len(body), self.decode, body, decoder)
 
     def decode(self, raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         """Return a body that was already read, decoded into the decoder's type. Raises as ``read`` does."""

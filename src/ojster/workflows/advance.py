@@ -18,7 +18,7 @@ from ojster.collections.outputs import collect_outputs, finder
 from ojster.core.errors import Duplicate, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.json_objects import read_members
-from ojster.core.references import Reference, Unresolvable, follow, resolve
+from ojster.core.references import Unresolvable, resolve
 from ojster.core.states import JobState
 from ojster.jobs.admission import admit
 from ojster.jobs.expiration import kept_until
@@ -42,7 +42,9 @@ from ojster.workflows.node import (
 from ojster.workflows.plan_values import Spec
 from ojster.workflows.planner import MAX_MAP_ELEMENTS
 from ojster.workflows.results import Outcome, outcomes
+from ojster.workflows.starting import MAX_STARTS, defer_starts, most_starts
 from ojster.workflows.states import change_node, change_workflow
+from ojster.workflows.step_values import StepValues
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -85,6 +87,12 @@ class Advance:
         self._admitted: list[tuple[Node, NewJob]] = []
         self.resolved = 0
         """The bytes of jobs with resolved references in this transaction."""
+        self._room = MAX_STARTS
+        """How many nodes may still be started in this transaction."""
+        self._rooms: dict[int, int] = {}
+        """How many of each workflow, by its ``seq``."""
+        self._deferred: dict[int, int] = {}
+        """The containers whose children from a position on are to be started later, by node id."""
 
     def go(self) -> None:
         """Propagate changes until nothing changes, and write them.
@@ -98,6 +106,8 @@ class Advance:
                 self._begin()
             else:
                 self._enqueue()
+        defer_starts(self.tx, self._deferred, self.graph.workflows)
+        self._deferred = {}
         self.graph.write()
         advance(self.tx)
 
@@ -166,13 +176,30 @@ class Advance:
         container = self.graph.parent_of(node)
         if container is not None and container.state != NodeState.STARTED:
             return  # decided when the container starts, if it ever does
+        if container is not None and self._room_of(node) <= 0:
+            self._defer(container, node.position)
+            return
         match decide(node):
             case Decision.START:
                 self._ready.append(node)
+                if container is not None:
+                    self._room -= 1
+                    self._rooms[node.workflow] -= 1
             case Decision.SKIP:
                 self.end(node, NodeState.SKIPPED)
             case Decision.CANCEL:
                 self.end(node, NodeState.CANCELLED, error=_UPSTREAM)
+
+    def _room_of(self, node: Node) -> int:
+        """Return how many more nodes of the workflow of a node may be started in this transaction."""
+        workflow = self.graph.workflow_of(node)
+        if workflow.seq not in self._rooms:
+            self._rooms[workflow.seq] = most_starts(workflow)
+        return min(self._room, self._rooms[workflow.seq])
+
+    def _defer(self, container: Node, position: int) -> None:
+        """Start the children of a container from a position on in later transactions."""
+        self._deferred[container.id] = min(position, self._deferred.get(container.id, position))
 
     def close(self, containers: Sequence[Node]) -> None:
         """End containers that have no unfinished children."""
@@ -268,7 +295,7 @@ class Advance:
             if workflow.held_at is not None:
                 change_node(node, NodeState.READY)
                 continue
-            values = _Values(workflow, spec, known)
+            values = StepValues(workflow, spec, known)
             try:
                 if not self._is_wanted(node, spec, values):
                     self.end(node, NodeState.SKIPPED)
@@ -299,7 +326,7 @@ class Advance:
         self.graph.write_nodes()
         return outcomes(self.tx, wanted)
 
-    def _is_wanted(self, node: Node, spec: Spec, values: _Values) -> bool:
+    def _is_wanted(self, node: Node, spec: Spec, values: StepValues) -> bool:
         if spec.compensates is not None:
             step = values.known[node.workflow << NODE_BITS | spec.compensates]
             if step.state != NodeState.COMPLETED:
@@ -311,7 +338,7 @@ class Advance:
         self.graph.change(workflow)
         emit(self.tx, "workflow.step_blocked", workflow, step_id=node.name or str(node.position))
 
-    def _start(self, node: Node, spec: Spec, values: _Values) -> None:
+    def _start(self, node: Node, spec: Spec, values: StepValues) -> None:
         match node.kind:
             case Kind.GATE:
                 self.end(node, NodeState.COMPLETED, result=node.result or b"null")
@@ -333,9 +360,16 @@ class Advance:
         if not node.unfinished:
             self.close([node])
             return
-        for child in self.graph.first_children(node):
-            if child.state == NodeState.WAITING:
-                self._decide(child)
+        self.start_children(node)
+
+    def start_children(self, container: Node, first: int = 0) -> None:
+        """Start the children of a started container that wait for nothing, from a position on; many in steps."""
+        room = max(self._room_of(container), 0)
+        children = self.graph.first_children(container, first, room + 1)
+        for child in children[:room]:
+            self._decide(child)
+        for child in children[room:]:
+            self._defer(container, child.position)
 
     def _note_compensation(self, node: Node) -> None:
         """Set the workflow to ``compensating`` when the compensation of its main saga starts."""
@@ -345,7 +379,7 @@ class Advance:
             change_workflow(workflow, WorkflowState.COMPENSATING)
             self.graph.change(workflow)
 
-    def _job(self, node: Node, spec: Spec, values: _Values) -> NewJob:
+    def _job(self, node: Node, spec: Spec, values: StepValues) -> NewJob:
         """Return the job of a node, with the references in its arguments resolved."""
         assert spec.request is not UNSET
         members = read_members(spec.request, "The step")
@@ -374,7 +408,7 @@ class Advance:
         """Return the function that resolves the lookups of a node."""
         return finder(self.tx, self.graph.workflow_of(node).tenant, node.workflow)
 
-    def _expand(self, node: Node, spec: Spec, values: _Values) -> None:
+    def _expand(self, node: Node, spec: Spec, values: StepValues) -> None:
         """Create the children of a map, one group of nodes for each element."""
         assert spec.over is not UNSET
         over = resolve(spec.over, values.look_up, self._finder(node))
@@ -424,54 +458,6 @@ class Advance:
 
 
 _UPSTREAM: Final = {"code": "dependency_failed", "message": "A predecessor step did not succeed."}
-
-
-class _Values:
-    """Values for the references and the condition of a node."""
-
-    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> None:
-        self.known = known
-        self._workflow = workflow
-        self._spec = spec
-
-    def look_up(self, reference: Reference) -> bytes:
-        """Return the value of a reference, as JSON.
-
-        Raises
-        ------
-        Unresolvable
-            The reference has no value.
-        """
-        if reference.root in self._spec.bindings:
-            return follow(reference, self._spec.bindings[reference.root])
-        if reference.step is None:
-            return follow(reference, self._workflow.params)
-        step = self._step(reference.step)
-        match reference.aspect:
-            case "state":
-                return follow(reference, _encode(step.state))
-            case "error":
-                return follow(reference, step.error or b"null")
-        if step.state not in (NodeState.COMPLETED, NodeState.SKIPPED):
-            raise Unresolvable(f"The reference {reference.text!r} leads nowhere: the step is {step.state}.")
-        return follow(reference, step.result or b"null" if step.state == NodeState.COMPLETED else b"null")
-
-    def for_condition(self) -> dict[str, Any]:
-        """Return the variables that a condition can use."""
-        steps = {}
-        for name in self._spec.names:
-            step = self._step(name)
-            result = step.result if step.state == NodeState.COMPLETED else None
-            steps[name] = {
-                "state": step.state,
-                "result": None if result is None else _decode(result),
-                "error": None if step.error is None else _decode(step.error),
-            }
-        bound = {name: _decode(value) for name, value in self._spec.bindings.items()}
-        return {"steps": steps, "params": _decode(self._workflow.params)} | bound
-
-    def _step(self, name: str) -> Outcome:
-        return self.known[self._workflow.root | self._spec.names[name]]
 
 
 def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:

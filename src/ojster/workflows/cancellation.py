@@ -24,6 +24,7 @@ from ojster.workflows.graph import (
 )
 from ojster.workflows.maps import park_map
 from ojster.workflows.node import Kind, Node, NodeState
+from ojster.workflows.starting import go_on_with_starts
 from ojster.workflows.states import change_workflow
 from ojster.workflows.steps import StepAddress, find_step, is_over, steer, wrong_state
 
@@ -249,3 +250,4 @@ def release_now(run: Advance, workflow: Workflow) -> None:
     )
     make_available(tx, [Job(*row) for row in rows])
     run.start(node for node in live_nodes(graph, workflow) if node.state == NodeState.READY)
+    go_on_with_starts(tx, workflow)

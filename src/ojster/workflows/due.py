@@ -11,8 +11,9 @@ from ojster.core.durations import MINUTE, SECOND
 from ojster.storage.transaction import Transaction, TryAgain
 from ojster.workflows.advance import Advance, emit
 from ojster.workflows.cancellation import abort
-from ojster.workflows.creation import launch
+from ojster.workflows.creation import abandon, launch
 from ojster.workflows.graph import (
+    FORGOTTEN,
     WORKFLOW_COLUMNS,
     Graph,
     Workflow,
@@ -55,7 +56,9 @@ def _look_after(tx: Transaction, workflow: Workflow) -> None:
     graph = Graph(tx)
     graph.workflows[workflow.seq] = workflow
     run = Advance(graph)
-    if workflow.state == WorkflowState.PENDING:
+    if workflow.state == FORGOTTEN:
+        abandon(tx, workflow)
+    elif workflow.state == WorkflowState.PENDING:
         _expire_or_launch(run, workflow)
     else:
         _time_out(run, workflow)

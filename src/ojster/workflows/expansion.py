@@ -1,7 +1,8 @@
-"""Due work: the next elements of large maps, a few in each transaction, so that nobody else waits long."""
+"""Due work: large maps and containers go on, a few children in each transaction, so that nobody else waits long."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from ojster.workflows.cancellation import abort
 from ojster.workflows.graph import WORKFLOW_COLUMNS, Graph, Workflow
 from ojster.workflows.maps import NODES_AT_ONCE, park_map, plant_elements
 from ojster.workflows.node import Node, NodeState
+from ojster.workflows.starting import MAX_STARTS_OF_WORKFLOW, forget_deferred
 
 BYTES_AT_ONCE: Final = 4 << 20
 """Size of jobs with resolved references after which a transaction creates no more elements, in bytes."""
@@ -26,21 +28,64 @@ def expand_maps(tx: Transaction) -> tuple[int | None, bool]:
     rows = tx.execute("SELECT node FROM map_elements WHERE parked = 0 ORDER BY start, node LIMIT 1")
     if not rows:
         return None, False
-    id: int = rows[0][0]
+    graph = _locked(tx, rows[0][0])
+    if graph is None:
+        return tx.now, False  # another transaction has locked the workflow: ``run_due`` tries again soon
+    node = graph.nodes[rows[0][0]]
+    if node.state == NodeState.STARTED and node.verdict is None:
+        _expand(Advance(graph), node)
+    else:
+        park_map(tx, node)  # it goes on when it starts again
+    ((is_left,),) = tx.execute("SELECT EXISTS (SELECT 1 FROM map_elements WHERE parked = 0)")
+    return (tx.now, True) if is_left else (None, False)
+
+
+def start_deferred(tx: Transaction) -> tuple[int | None, bool]:
+    """Start more children of the containers of one workflow, each workflow in its turn.
+
+    Return when to go on, and whether that is now. Those of held workflows wait for the release.
+    """
+    rows: Sequence[tuple[int, int]] = tx.execute(
+        "SELECT workflow, node FROM deferred_starts WHERE parked = 0 ORDER BY turn, node LIMIT :most",
+        {"most": MAX_STARTS_OF_WORKFLOW},
+    )
+    for node in dict(rows).values():  # one of each workflow
+        graph = _locked(tx, node)
+        if graph is not None:
+            _start_more(Advance(graph))
+            break
+    else:  # other transactions have locked these workflows: ``run_due`` tries again soon
+        return (tx.now, False) if rows else (None, False)
+    ((is_left,),) = tx.execute("SELECT EXISTS (SELECT 1 FROM deferred_starts WHERE parked = 0)")
+    return (tx.now, True) if is_left else (None, False)
+
+
+def _start_more(run: Advance) -> None:
+    tx, graph = run.tx, run.graph
+    (seq,) = graph.workflows
+    rows = tx.execute(  # now that the workflow is locked: before, another transaction may have changed them
+        "SELECT node, position FROM deferred_starts WHERE workflow = :seq AND parked = 0 "
+        "ORDER BY turn, node LIMIT :most",
+        {"seq": seq, "most": MAX_STARTS_OF_WORKFLOW},
+    )
+    forget_deferred(tx, [id for id, _ in rows])
+    graph.load([id for id, _ in rows])
+    for id, position in rows:
+        if graph.nodes[id].state == NodeState.STARTED:
+            run.start_children(graph.nodes[id], position)
+    run.go()
+
+
+def _locked(tx: Transaction, id: int) -> Graph | None:
+    """Lock the workflow of a node, and return a graph with the node; ``None`` if another transaction has locked it."""
     seq = id >> NODE_BITS
     found = tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}", {"seq": seq})
     if not found:
-        return tx.now, False  # another transaction has locked the workflow: ``run_due`` tries again soon
+        return None
     graph = Graph(tx)
     graph.workflows[seq] = Workflow(*found[0])
     graph.load([id])
-    node = graph.nodes[id]
-    if node.state != NodeState.STARTED or node.verdict is not None:
-        park_map(tx, node)  # it goes on when it starts again
-    else:
-        _expand(Advance(graph), node)
-    ((is_left,),) = tx.execute("SELECT EXISTS (SELECT 1 FROM map_elements WHERE parked = 0)")
-    return (tx.now, True) if is_left else (None, False)
+    return graph
 
 
 def _expand(run: Advance, node: Node) -> None:

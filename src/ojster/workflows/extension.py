@@ -18,7 +18,7 @@ from ojster.workflows.beginning import begin_workflows
 from ojster.workflows.cancellation import cancel_with_worker, skip_rest
 from ojster.workflows.claim_policy import StoppedWorkflowPolicy
 from ojster.workflows.due import process_due_workflows
-from ojster.workflows.expansion import expand_maps
+from ojster.workflows.expansion import expand_maps, start_deferred
 from ojster.workflows.growth import grow
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.properties import refusal_of_changes
@@ -59,8 +59,9 @@ class WorkflowExtension(Extension):
         advance(tx)
         next_due, more = process_due_workflows(tx)
         next_map, more_maps = expand_maps(tx)
-        moments = [at for at in (next_end, next_due, next_map) if at is not None]
-        return Due(min(moments, default=None), more or more_ends or more_maps)
+        next_start, more_starts = start_deferred(tx)
+        moments = [at for at in (next_end, next_due, next_map, next_start) if at is not None]
+        return Due(min(moments, default=None), more or more_ends or more_maps or more_starts)
 
     def end_wait(self, tx: Transaction, job: Job) -> bool:
         """End a suspension that is due."""

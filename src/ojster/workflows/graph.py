@@ -289,10 +289,26 @@ class Graph:
                 found[node.parent or 0].insert(0, node)
         return found
 
-    def first_children(self, container: Node) -> list[Node]:
-        """Return the children of a container that wait for no predecessor, or for none that matters any more."""
-        found = self._children(container, " AND (waiting = 0 OR unmet > 0)")
-        return [child for child in found if not child.waiting or child.unmet]
+    def first_children(self, container: Node, first: int, limit: int) -> list[Node]:
+        """Return the children of a container that can be decided: they wait for nothing that matters any more.
+
+        Parameters
+        ----------
+        first:
+            The position from which on to look.
+        limit:
+            Maximum number of children.
+        """
+        if self._touched:
+            self.write_nodes()  # the condition below must find what has changed
+        condition = " AND position >= ? AND state = 'waiting' AND (waiting = 0 OR unmet > 0)"
+        found = self._children(container, condition, first, limit=limit)
+        can_start = [
+            child
+            for child in found
+            if child.position >= first and child.state == NodeState.WAITING and (not child.waiting or child.unmet)
+        ]
+        return can_start[:limit]
 
     def named_children(self, container: Node, *names: str) -> list[Node]:
         """Return the children of a container that have one of these names or positions."""
@@ -306,12 +322,13 @@ class Graph:
         """Return the children of a container that have a name, and its last one."""
         return self._children(container, " AND (name IS NOT NULL OR position = ?)", container.total - 1)
 
-    def _children(self, container: Node, condition: str = "", *parameters: Any) -> list[Node]:
+    def _children(self, container: Node, condition: str = "", *parameters: Any, limit: int | None = None) -> list[Node]:
         fresh = self._new_children.get(container.id, [])
         if container.id in self._new:
             return fresh
         rows = self.tx.execute(
-            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position",
+            f"SELECT {NODE_COLUMNS} FROM nodes WHERE parent = ?{condition} ORDER BY position"
+            + ("" if limit is None else f" LIMIT {limit}"),
             (container.id, *parameters),
         )
         return [self._add(Node(*row)) for row in rows] + fresh
@@ -438,13 +455,17 @@ def delete_nodes(tx: Transaction, ids: Sequence[int]) -> None:
             ("node_edges", "target"),
             ("node_reviews", "node"),
             ("map_elements", "node"),
+            ("deferred_starts", "node"),
             ("nodes", "id"),
         ):
             tx.execute(f"DELETE FROM {table} WHERE {column} {tx.among}", (given,))
 
 
 FORGOTTEN: Final = "forgotten"
-"""State of a workflow that is being deleted, and hidden from callers."""
+"""State of a workflow that is hidden from callers: it is being deleted, or its nodes are still being created.
+
+The former has a ``finished_at``.
+"""
 
 
 def find_workflow(tx: Transaction, id: str, *, lock: bool = False) -> Workflow | None:

@@ -21,15 +21,13 @@ from ojster.workflows.node import MAX_NODES, Kind, Node
 from ojster.workflows.plan_defaults import add_defaults
 from ojster.workflows.plan_values import Plan, Spec
 from ojster.workflows.planner import Planner
+from ojster.workflows.starting import SMALL_PARAMS
 
 NODES_AT_ONCE: Final = 200
 """Number of nodes after which a transaction creates no more elements of a map."""
 
 ELEMENTS_AT_ONCE: Final = 16
 """Number of elements that are created at once if their jobs may be large."""
-
-_SMALL_PARAMS: Final = 4_096
-"""Size of a workflow's parameters, in bytes, up to which jobs with references to them are not large."""
 
 _COLUMNS: Final[dict[str, ColumnType]] = {
     "node": "bigint",
@@ -54,7 +52,7 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
     nodes_of_one = len(_plan(graph, node, spec, elements[:1], 0)[0].nodes)
     if (nodes := workflow.nodes + nodes_of_one * len(elements)) > MAX_NODES:
         raise PayloadTooLarge(f"The workflow would have {nodes} nodes; at most {MAX_NODES} are allowed.")
-    may_be_large = bool(spec.names) or len(workflow.params) > _SMALL_PARAMS
+    may_be_large = bool(spec.names) or len(workflow.params) > SMALL_PARAMS
     unit_size = max(1, ELEMENTS_AT_ONCE // nodes_of_one)
     now = unit_size if may_be_large else max(1, NODES_AT_ONCE // nodes_of_one)
     plant_elements(graph, node, spec, elements[:now], 0)

@@ -63,7 +63,7 @@ def deletable_workflows(tx: Transaction) -> list[tuple[str, dict[str, Any]]]:
         "LIMIT 1 OFFSET 0)"
     )
     found: list[tuple[str, dict[str, Any]]] = [
-        ("state = :state ORDER BY finished_at", {"state": FORGOTTEN}),
+        ("state = :state AND finished_at IS NOT NULL ORDER BY finished_at", {"state": FORGOTTEN}),
         (f"kept_until <= :now AND {free} ORDER BY kept_until", {"now": now}),
     ]
     own = tenants_retention(tx)

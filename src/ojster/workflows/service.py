@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -13,6 +13,7 @@ from ojster.core.errors import (
     InvalidRequest,
 )
 from ojster.core.json_objects import Members, read_members
+from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import read_job
 from ojster.jobs.queries import no_workflow
@@ -40,9 +41,6 @@ from ojster.workflows.steps import StepAddress
 from ojster.workflows.suspensions import Resumption, WorkflowResumption
 from ojster.workflows.views import WorkflowCounts, WorkflowRequest
 from ojster.workflows.workflows import Review
-
-LARGE_REQUEST: Final = 100_000
-"""Size in bytes above which a workflow request is read in a thread, so that other calls need not wait."""
 
 
 class WorkflowService(CapabilityService):
@@ -98,7 +96,7 @@ class WorkflowService(CapabilityService):
             otherwise=settings.default_tenant,
         )
         size = sum(map(len, members.values()))
-        new = await asyncio.to_thread(read) if size > LARGE_REQUEST else read()
+        new = await read_aside(size, read)
         self.scope.check_tenant(new.tenant)
         new.created_by = self.scope.who
         if definition is not None:
@@ -106,8 +104,8 @@ class WorkflowService(CapabilityService):
         if self._jobs.changes_requests:
             await self._complete_steps(new)
         if catalogue := await self._jobs.schemas():
-            _check_steps(catalogue, new)
-        for job in new.plan.jobs.values():
+            await _check_steps(catalogue, new)
+        async for job in in_turns(new.plan.jobs.values()):
             await self._jobs.check(job)
         return new
 
@@ -126,9 +124,12 @@ class WorkflowService(CapabilityService):
 
     async def _complete_steps(self, new: NewWorkflow) -> None:
         """Run the middleware and the queue rules on the jobs of a workflow, as ``prepare`` does for a job."""
-        for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
+        async for node, spec in in_turns(zip(new.plan.nodes, new.plan.specs, strict=True)):
             if spec.request is not msgspec.UNSET:
-                members = await self._jobs.complete(read_members(spec.request, "The step"))
+                given = read_members(spec.request, "The step")
+                members = await self._jobs.complete(dict(given))
+                if members == given:
+                    continue
                 spec.request = msgspec.Raw(msgspec.json.encode(members))
                 largest = self.database.settings.largest_job
                 job = read_job(members, self.database.clock(), largest=largest, tenant=new.tenant)
@@ -151,14 +152,23 @@ class WorkflowService(CapabilityService):
         return await self.show(workflow_id)
 
     async def create_many(self, new: Sequence[NewWorkflow]) -> list[str]:
-        """Create prepared workflows together; return their ids.
+        """Create prepared workflows, small ones together; return their ids.
 
         Raises
         ------
         Duplicate
             A workflow with the given id exists.
         """
+        if any(len(one.plan.nodes) > creation.NODES_AT_ONCE for one in new):
+            return [await self._create_in_steps(one) for one in new]
         return [accepted(one) for one in await self.database.run_many(creation.create, new)]
+
+    async def _create_in_steps(self, new: NewWorkflow) -> str:
+        """Create a large workflow in several transactions, and return its id."""
+        seq = accepted(await self.database.run(creation.begin, new))
+        for part in creation.parts_of(new.plan):
+            accepted(await self.database.run(creation.plant, (seq, part)))
+        return accepted(await self.database.run(creation.finish, (seq, new)))
 
     async def show(
         self, workflow_id: str, *, wait: float = 0.0, version: int | None = None, steps: bool = True
@@ -417,7 +427,7 @@ def _without_definition(name: str) -> Problem:
     return Problem(f"$.{name}", f"{name!r} needs a 'definition'. {more}")
 
 
-def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
+async def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
     """Check the arguments of steps without references against their schemas.
 
     Raises
@@ -426,7 +436,7 @@ def _check_steps(catalogue: Catalogue, new: NewWorkflow) -> None:
         The arguments of a step violate a strict schema.
     """
     problems: list[Problem] = []
-    for node, spec in zip(new.plan.nodes, new.plan.specs, strict=True):
+    async for node, spec in in_turns(zip(new.plan.nodes, new.plan.specs, strict=True)):
         job = new.plan.jobs.get(node.id)
         if job is None or spec.request is msgspec.UNSET:
             continue

@@ -62,7 +62,7 @@ WORKFLOW_STATES: Final = StateMachine(
         WorkflowState.COMPENSATED: _RETRY,
         WorkflowState.COMPLETED: frozenset({FORGOTTEN}),
         WorkflowState.RETRIED: frozenset({FORGOTTEN}),
-        FORGOTTEN: frozenset(),
+        FORGOTTEN: frozenset({WorkflowState.PENDING}),
     },
 )
 """All transitions of workflows; ``change_workflow`` refuses any other. A retry of failed steps runs one again."""

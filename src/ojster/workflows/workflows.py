@@ -22,6 +22,7 @@ from ojster.workflows.graph import (
     Workflow,
 )
 from ojster.workflows.node import Kind, NodeState
+from ojster.workflows.starting import park_starts
 from ojster.workflows.steps import find_step, is_over, steer, wrong_state
 from ojster.workflows.stopping import put_off
 
@@ -65,6 +66,7 @@ def _hold(run: Advance, workflow: Workflow) -> None:
     tx = run.tx
     workflow.held_at = tx.now
     run.graph.change(workflow)
+    park_starts(tx, workflow)
     # lower() keeps the planner from an index scan over the available jobs of all queues.
     waiting = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE node BETWEEN ? AND ? AND lower(state) = 'available' "

@@ -1,0 +1,86 @@
+"""How many nodes a transaction starts: the children of a large container start in steps.
+
+So nobody else waits long. A container some of whose children have not started is noted in ``deferred_starts``; due work
+goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ojster.core.job import NODE_BITS
+from ojster.storage.transaction import ColumnType, Transaction
+from ojster.workflows.graph import Workflow
+
+MAX_STARTS: Final = 3_000
+"""Maximum number of nodes that a transaction for many callers starts."""
+
+MAX_STARTS_OF_WORKFLOW: Final = 500
+"""Maximum number of nodes of one workflow that a transaction starts."""
+
+MAX_STARTS_WITH_LARGE_PARAMS: Final = 32
+"""The same if the parameters, which each job may refer to, are larger than ``SMALL_PARAMS``."""
+
+SMALL_PARAMS: Final = 4_096
+"""Size of a workflow's parameters, in bytes, up to which jobs with references to them are not large."""
+
+_COLUMNS: Final[dict[str, ColumnType]] = {
+    "node": "bigint",
+    "workflow": "bigint",
+    "position": "bigint",
+    "turn": "bigint",
+    "parked": "bigint",
+}
+
+
+def most_starts(workflow: Workflow) -> int:
+    """Return how many nodes of a workflow a transaction may start."""
+    return MAX_STARTS_OF_WORKFLOW if len(workflow.params) <= SMALL_PARAMS else MAX_STARTS_WITH_LARGE_PARAMS
+
+
+def defer_starts(tx: Transaction, positions: Mapping[int, int], workflows: Mapping[int, Workflow]) -> None:
+    """Note that children of containers, from a position on, are to be started later.
+
+    Parameters
+    ----------
+    positions:
+        The positions by the node ids of the containers.
+    workflows:
+        Their workflows, by ``seq``. Those that are held start nothing before their release.
+    """
+    if not positions:
+        return
+    known: dict[int, int] = dict(
+        tx.execute(f"SELECT node, position FROM deferred_starts WHERE node {tx.among}", (tx.integers(list(positions)),))
+    )
+    forget_deferred(tx, list(known))
+    rows = [
+        (
+            node,
+            node >> NODE_BITS,
+            min(position, known.get(node, position)),
+            tx.now,
+            int(workflows[node >> NODE_BITS].held_at is not None),
+        )
+        for node, position in positions.items()
+    ]
+    tx.insert_rows("deferred_starts", _COLUMNS, rows)
+    tx.expect(tx.now)
+
+
+def park_starts(tx: Transaction, workflow: Workflow) -> None:
+    """Start no more children of the containers of a held workflow."""
+    tx.execute("UPDATE deferred_starts SET parked = 1 WHERE workflow = :seq", {"seq": workflow.seq})
+
+
+def go_on_with_starts(tx: Transaction, workflow: Workflow) -> None:
+    """Go on with the containers of a workflow that was held."""
+    tx.execute("UPDATE deferred_starts SET parked = 0 WHERE workflow = :seq", {"seq": workflow.seq})
+    tx.expect(tx.now)
+
+
+def forget_deferred(tx: Transaction, nodes: Sequence[int]) -> None:
+    """Forget that children of containers are to be started later."""
+    if nodes:
+        tx.execute(f"DELETE FROM deferred_starts WHERE node {tx.among}", (tx.integers(nodes),))

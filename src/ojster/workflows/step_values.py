@@ -1,0 +1,64 @@
+"""The values that a step of a workflow can refer to."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from ojster.core.references import Reference, Unresolvable, follow
+from ojster.workflows.graph import Workflow
+from ojster.workflows.node import NodeState
+from ojster.workflows.plan_values import Spec
+from ojster.workflows.results import Outcome
+
+_decode: Final = msgspec.json.decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class StepValues:
+    """Values for the references and the condition of a node."""
+
+    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, Outcome]) -> None:
+        self.known = known
+        self._workflow = workflow
+        self._spec = spec
+
+    def look_up(self, reference: Reference) -> bytes:
+        """Return the value of a reference, as JSON.
+
+        Raises
+        ------
+        Unresolvable
+            The reference has no value.
+        """
+        if reference.root in self._spec.bindings:
+            return follow(reference, self._spec.bindings[reference.root])
+        if reference.step is None:
+            return follow(reference, self._workflow.params)
+        step = self._step(reference.step)
+        match reference.aspect:
+            case "state":
+                return follow(reference, _encode(step.state))
+            case "error":
+                return follow(reference, step.error or b"null")
+        if step.state not in (NodeState.COMPLETED, NodeState.SKIPPED):
+            raise Unresolvable(f"The reference {reference.text!r} leads nowhere: the step is {step.state}.")
+        return follow(reference, step.result or b"null" if step.state == NodeState.COMPLETED else b"null")
+
+    def for_condition(self) -> dict[str, Any]:
+        """Return the variables that a condition can use."""
+        steps = {}
+        for name in self._spec.names:
+            step = self._step(name)
+            result = step.result if step.state == NodeState.COMPLETED else None
+            steps[name] = {
+                "state": step.state,
+                "result": None if result is None else _decode(result),
+                "error": None if step.error is None else _decode(step.error),
+            }
+        bound = {name: _decode(value) for name, value in self._spec.bindings.items()}
+        return {"steps": steps, "params": _decode(self._workflow.params)} | bound
+
+    def _step(self, name: str) -> Outcome:
+        return self.known[self._workflow.root | self._spec.names[name]]
