@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ojster.core.job import Job
     from ojster.core.refusals import JobDropped
     from ojster.core.states import JobState
+    from ojster.injection import Depends, Provided
     from ojster.job_handle import JobHandle
     from ojster.job_options import JobOptions, RateLimit, Retry, Unique
     from ojster.job_type import JobType
@@ -68,6 +69,7 @@ __all__ = [
     "CodecError",
     "Conflict",
     "DeadLetter",
+    "Depends",
     "Discard",
     "Duplicate",
     "Encryption",
@@ -90,6 +92,7 @@ __all__ = [
     "Orchestrator",
     "PayloadTooLarge",
     "PropertyConflict",
+    "Provided",
     "RateLimit",
     "RateLimited",
     "Retention",
@@ -164,6 +167,10 @@ _PLACES: Final = {
     "ojster.core.job": ("Job",),
     "ojster.core.refusals": ("JobDropped",),
     "ojster.core.states": ("JobState",),
+    "ojster.injection": (
+        "Depends",
+        "Provided",
+    ),
     "ojster.job_handle": ("JobHandle",),
     "ojster.job_options": (
         "JobOptions",

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
@@ -19,7 +19,6 @@ from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
 from ojster.collections.handles import SharedCollection
 from ojster.collections.items import Where
-from ojster.context import JobContext
 from ojster.core.errors import Duplicate, InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
@@ -34,6 +33,8 @@ from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
 from ojster.jobs.versions import Handled
+from ojster.lifespan import Lifespan
+from ojster.middleware import ExecutionMiddleware, ThreadMiddleware
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.service import Service
@@ -65,11 +66,6 @@ J = TypeVar("J", bound=JobType[..., Any])
 
 Startable = Step | str | type[Orchestrator]
 """Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
-
-
-ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Wraps the execution of every job. It gets the job's context and ``next``, which runs the rest and returns the result.
-"""
 
 
 DEFAULT_URL: Final = "sqlite:///ojster.db"
@@ -165,6 +161,10 @@ class App:
         self.orchestrators = Orchestrators()
         self.enqueue_middleware = MiddlewareChain[EnqueueMiddleware]()
         self.execution_middleware = MiddlewareChain[ExecutionMiddleware]()
+        self.thread_middleware = MiddlewareChain[ThreadMiddleware]()
+        self.lifespan = Lifespan[App]()
+        self.on_startup = self.lifespan.on_startup
+        self.on_shutdown = self.lifespan.on_shutdown
         self.migrate = migrate
         self._synchronous = synchronous
         self._headers = dict(headers or {})

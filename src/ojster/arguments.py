@@ -11,6 +11,7 @@ from typing import Any, Final, Optional
 import msgspec
 
 from ojster.core.references import may_hold_references
+from ojster.injection import declared_in
 
 _ANY: Final = (inspect.Parameter.empty, Any, object)
 """Annotations that leave a value as it is in JSON."""
@@ -135,6 +136,11 @@ class HandlerTypes:
 
     def _type_of(self, parameter: inspect.Parameter) -> Any:
         found = self._resolved(f"the argument {parameter.name!r}", parameter.annotation)
+        if declared_in(found) is not None:
+            raise TypeError(
+                f"{self._type}: the annotation of {parameter.name!r} has Depends(…) and names a class that is defined "
+                "after the handler. Define the class before."
+            )
         if parameter.default is None and found not in _ANY:
             return Optional[found]  # noqa: UP045  (``|`` does not take all types); such as ``day: date = None``
         return Any if found in _ANY else found

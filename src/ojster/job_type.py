@@ -30,6 +30,7 @@ from ojster.context import JobContext
 from ojster.core.json_objects import Members
 from ojster.core.values import to_json
 from ojster.fleet import ml_resources
+from ojster.injection import needs_of
 from ojster.job_handle import Application, JobHandle, T_co
 from ojster.job_options import JobOptions, JobOptionsDict
 from ojster.jobs.names import DEFAULT_QUEUE
@@ -71,7 +72,8 @@ class JobType(Generic[P, R]):
     Raises
     ------
     TypeError
-        ``process`` is set for a coroutine function or a handler with a ``JobContext``.
+        ``process`` is set for a coroutine function or a handler with a ``JobContext``, or a parameter with ``Depends``
+        precedes an argument of the job.
     InvalidRequest
         An option is malformed.
 
@@ -100,7 +102,7 @@ class JobType(Generic[P, R]):
         self.process = process
         self.handled: Handled | None = None
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = inspect.signature(function)
+        self.signature, self.needs = needs_of(function, inspect.signature(function))
         self.takes_context = _takes_context(function, self.signature)
         self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
         if process and (self.is_async or self.takes_context):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import timedelta
-from typing import assert_type
+from typing import Annotated, assert_type
 
-from ojster import App, JobContext, JobHandle, Workflow, chain, result_of
+from ojster import App, Depends, JobContext, JobHandle, Provided, Workflow, chain, result_of
 
 app = App("sqlite:///jobs.db")
 
@@ -35,7 +36,33 @@ def bare_in_thread(job: JobContext, number: int) -> int:
     return number + job.attempt
 
 
+async def open_pool() -> AsyncGenerator[list[str], None]:
+    yield ["connection"]
+
+
+def secret() -> str:
+    return "secret"
+
+
+@app.job
+async def injected(
+    number: int, pool: Annotated[list[str], Depends(open_pool, scope="worker")] = Provided, key: str = Depends(secret)
+) -> str:
+    return f"{number} {pool} {key}"
+
+
+@app.lifespan
+async def life(given: App) -> AsyncIterator[None]:
+    yield
+
+
+@app.on_startup
+async def start() -> None: ...
+
+
 async def use() -> None:
+    assert_type(Depends(open_pool), list[str])
+    assert_type(injected.enqueue(1), JobHandle[str])
     assert_type(bare.enqueue("a", times=2), JobHandle[str])
     assert_type(bare_in_thread.enqueue(1).result(timeout=1), int)
     assert_type(send.enqueue("user@example.com", copies=2), JobHandle[bool])

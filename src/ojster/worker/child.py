@@ -7,23 +7,33 @@ the child with everything that its handlers have started, so that no job goes on
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 import importlib
 import os
 import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from ojster.app import App
+from ojster.core.job import Job
 from ojster.core.values import to_json
+from ojster.injection import provided
 from ojster.job_type import JobType
+from ojster.middleware import through_thread_middleware
 from ojster.outcomes import Released
 from ojster.worker.execution import failure_of
+
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -33,10 +43,12 @@ def main() -> None:
     _fork_guardian(int(sys.argv[2]), connection)
     stream = connection.makefile("rb")
     sys.path.insert(0, "")
+    lives = _Lives()
     while header := stream.read(4):
-        request = msgspec.json.decode(stream.read(int.from_bytes(header, "big")))
-        answer = msgspec.json.encode(_run(request) | {"peak": _peak_memory()})
+        request = msgspec.json.decode(stream.read(int.from_bytes(header, "big")), type=_Request)
+        answer = msgspec.json.encode(_run(request, lives) | {"peak": _peak_memory()})
         connection.sendall(len(answer).to_bytes(4, "big") + answer)
+    lives.end()
 
 
 def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
@@ -60,10 +72,80 @@ def _peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _run(request: dict[str, Any]) -> dict[str, Any]:
+class _Request(msgspec.Struct):
+    module: str
+    type: str
+    args: list[Any]
+    job: Job | None
+
+
+class _Lives:
+    """The lifespans of the applications that this process runs handlers of."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._context = contextvars.copy_context()
+        self._started: dict[App, _Held[None]] = {}
+
+    def begin(self, app: App) -> None:
+        """Start the lifespan of an application, if it has not."""
+        if app not in self._started:
+            self._started[app] = self.hold(app.lifespan.running(app))
+
+    def hold(self, manager: AbstractAsyncContextManager[T]) -> _Held[T]:
+        """Enter an asynchronous context manager."""
+        return _Held(self._loop, self._context, manager)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function with the context variables that the context managers have set."""
+        return self._context.run(function)
+
+    def end(self) -> None:
+        """End the lifespans, the last first."""
+        for life in reversed(self._started.values()):
+            life.leave(None)
+        self._loop.close()
+
+
+class _Held(Generic[T]):
+    """An asynchronous context manager that is open while other code runs, in a task of its own between two runs.
+
+    Handlers do not run inside the event loop, so that they can start one.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context,
+        manager: AbstractAsyncContextManager[T],
+    ) -> None:
+        self._loop = loop
+        self._entered: asyncio.Future[T] = loop.create_future()
+        self._left: asyncio.Future[BaseException | None] = loop.create_future()
+        self._task = loop.create_task(self._hold(manager), context=context)
+        loop.run_until_complete(asyncio.wait((self._entered, self._task), return_when=asyncio.FIRST_COMPLETED))
+        if self._task.done():
+            self._task.result()
+        self.value = self._entered.result()
+
+    async def _hold(self, manager: AbstractAsyncContextManager[T]) -> None:
+        async with manager as value:
+            self._entered.set_result(value)
+            error = await self._left
+            if error is not None:
+                raise error
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave the context manager, because of an error or not; that error is raised again."""
+        self._left.set_result(error)
+        self._loop.run_until_complete(self._task)
+
+
+def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
     try:
-        handler = _handler(request["module"], request["type"])
-        result = msgspec.Raw(to_json(handler.function(*handler.types.convert(request["args"]))))
+        handler, app = _handler(request.module, request.type)
+        lives.begin(app)
+        result = msgspec.Raw(to_json(_call(handler, app, request, lives)))
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}
     except Exception as error:
@@ -71,7 +153,25 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     return {"result": result}
 
 
-def _handler(module_name: str, type: str) -> JobType[Any, Any]:
+def _call(handler: JobType[Any, Any], app: App, request: _Request, lives: _Lives) -> Any:
+    given = handler.types.convert(request.args)
+    if request.job is None:
+        return lives.call(partial(handler.function, *given))
+    if handler.needs is None:
+        call = partial(handler.function, *given)
+        return lives.call(partial(through_thread_middleware, app.thread_middleware, request.job, call))
+    found = lives.hold(provided(handler.needs, request.job))
+    try:
+        call = partial(handler.function, *given, **found.value)
+        result = lives.call(partial(through_thread_middleware, app.thread_middleware, request.job, call))
+    except BaseException as error:
+        found.leave(error)
+        raise
+    found.leave(None)
+    return result
+
+
+def _handler(module_name: str, type: str) -> tuple[JobType[Any, Any], App]:
     module: dict[str, Any]
     if module_name == "__main__":
         raise RuntimeError(
@@ -81,7 +181,7 @@ def _handler(module_name: str, type: str) -> JobType[Any, Any]:
     for value in module.values():
         app = value if isinstance(value, App) else getattr(value, "app", None)
         if isinstance(app, App) and type in app.handlers:
-            return app.handlers[type]
+            return app.handlers[type], app
     raise LookupError(f"The module {module_name!r} has no handler for {type!r}.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -11,12 +12,18 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.job import Job
 from ojster.job_type import JobType
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release
 from ojster.outcomes import Released
 
+log = logging.getLogger(__name__)
+
 _HEADER: Final = 4
+
+FAREWELL_SECONDS: Final = 10.0
+"""Time that an idle child process has to shut down, in seconds."""
 
 
 class ChildCrashed(Exception):
@@ -74,10 +81,21 @@ class _Child:
         except ProcessLookupError:
             return
 
-    async def call(self, module: str, type: str, args: list[Any]) -> Any:
+    async def dismiss(self) -> None:
+        """Let the idle process end its lifespan and exit; kill it, with all that it has started, if it does not."""
+        try:
+            if self.writer is not None and not self._killed:
+                self.writer.close()
+                await asyncio.wait_for(self.process.wait(), FAREWELL_SECONDS)
+        except TimeoutError:
+            log.warning("a child process did not shut down within %g seconds and is killed", FAREWELL_SECONDS)
+        finally:
+            self.kill()
+
+    async def call(self, module: str, type: str, args: list[Any], job: Job | None) -> Any:
         """Run a handler in the child and return its result."""
         assert self.writer is not None
-        request = msgspec.json.encode({"module": module, "type": type, "args": args})
+        request = msgspec.json.encode({"module": module, "type": type, "args": args, "job": job})
         self.writer.write(len(request).to_bytes(_HEADER, "big") + request)
         await self.writer.drain()
         size = int.from_bytes(await self.reader.readexactly(_HEADER), "big")
@@ -126,9 +144,17 @@ class ChildPool:
         self._limits = limits
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
 
-    async def run(self, handler: JobType[Any, Any], args: list[Any]) -> Any:
+    async def run(self, handler: JobType[Any, Any], args: list[Any], job: Job | None = None) -> Any:
         """Run a handler in a child. Cancelling this call kills the child.
+
+        Parameters
+        ----------
+        args:
+            The arguments of the job.
+        job:
+            The job, if the handler or a middleware wants it.
 
         Raises
         ------
@@ -139,7 +165,7 @@ class ChildPool:
         """
         child = await self._take()
         try:
-            result = await child.call(handler.function.__module__, handler.type, args)
+            result = await child.call(handler.function.__module__, handler.type, args, job)
         except (asyncio.IncompleteReadError, ConnectionError):
             child.kill()
             status = await child.process.wait()
@@ -161,13 +187,17 @@ class ChildPool:
         if (most.max_jobs is not None and child.jobs >= most.max_jobs) or (
             most.max_memory is not None and child.peak >= most.max_memory
         ):
-            child.kill()
+            farewell = asyncio.create_task(child.dismiss())
+            self._farewells.add(farewell)
+            farewell.add_done_callback(self._farewells.discard)
         else:
             self._idle.append(child)
 
     async def close(self) -> None:
-        """Kill all children and wait until they have exited, including those killed before."""
-        children, self._all, self._idle = self._all, set(), []
+        """Dismiss idle children, kill all others, and wait until they have exited, including those killed before."""
+        children, self._all = self._all, set()
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(child.dismiss() for child in idle), *self._farewells)
         for child in children:
             child.kill()
         await asyncio.gather(*(child.process.wait() for child in children))

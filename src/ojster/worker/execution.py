@@ -11,16 +11,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from ojster import tracing
+from ojster import middleware, tracing
 from ojster.app import App
 from ojster.context import JobContext, enter_job
 from ojster.core.job import Job
 from ojster.core.values import to_json, to_timestamp
+from ojster.injection import provided
 from ojster.job_options import error_type
 from ojster.job_type import JobType
 from ojster.jobs.code import CODE_TYPE
@@ -33,7 +35,7 @@ from ojster.worker.code import CodeRunner
 from ojster.worker.company import Company
 from ojster.worker.loop_watch import LoopWatch
 
-_INTERNAL_FRAMES: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__)
+_INTERNAL_FRAMES: Final = (str(Path(__file__).parent), concurrent.futures.thread.__file__, middleware.__file__)
 """Path prefixes of frames left out of backtraces, because they are the same for every job."""
 
 MAX_INLINE_RESULT_BYTES: Final = 1_048_576
@@ -184,14 +186,22 @@ class Executor:
 
     async def _invoke(self, handler: JobType[Any, Any], args: list[Any], context: JobContext) -> Any:
         if handler.process:
-            return await self._children.run(handler, args)
+            wants_job = handler.needs is not None or bool(self._app.thread_middleware)
+            return await self._children.run(handler, args, context.job if wants_job else None)
         given = handler.types.convert(args)
         if handler.takes_context:
             given = (context, *given)
+        if handler.needs is None:
+            return await self._call_function(handler, context, partial(handler.function, *given))
+        async with provided(handler.needs, context.job) as found:
+            return await self._call_function(handler, context, partial(handler.function, *given, **found))
+
+    async def _call_function(self, handler: JobType[Any, Any], context: JobContext, call: Callable[[], Any]) -> Any:
         if handler.is_async:
-            return await handler.function(*given)
+            return await call()
+        layers = self._app.thread_middleware
         run = contextvars.copy_context().run
-        future = self._threads.submit(run, handler.function, *given)
+        future = self._threads.submit(run, middleware.through_thread_middleware, layers, context.job, call)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:

@@ -258,7 +258,7 @@ class Worker:
         NoHandlers
             The application has no handlers, and the worker runs no code that jobs carry.
         BackendUnavailable
-            The database cannot be opened. An unreachable server is retried.
+            The database cannot be opened. An unreachable server is retried. What the lifespan raises is raised, too.
         NotConfined
             The worker is configured to run code that jobs carry, and this platform cannot confine it.
         """
@@ -268,7 +268,8 @@ class Worker:
         if self.code is not None:
             log.info("jobs that carry code are confined by %s", ", ".join(await self.code.check()) or "nothing")
         try:
-            await self._live(until_empty)
+            async with self.app.lifespan.running(self.app):
+                await self._live(until_empty)
         finally:
             if self._identity is not None:
                 self._identity.close()
@@ -355,14 +356,7 @@ class Worker:
 
     def _begin(self, client: Client, job: Job) -> None:
         loop = asyncio.get_running_loop()
-        context = JobContext(
-            job,
-            self.id,
-            client,
-            partial(send_progress, client),
-            lambda: self._beat(client),
-            loop,
-        )
+        context = JobContext(job, self.id, client, partial(send_progress, client), lambda: self._beat(client), loop)
         task = loop.create_task(self._run(client, context))
         self._active[job.id, job.attempt] = (task, context)
         task.add_done_callback(lambda _: self._forget(job.id, job.attempt))

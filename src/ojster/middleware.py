@@ -1,0 +1,76 @@
+"""Middleware around handlers: around the whole execution of a job, and in the thread that runs a plain handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ojster.context import JobContext
+from ojster.core.job import Job
+
+ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Wraps the execution of every job. It gets the job's context and ``next``, which runs the rest and returns the result.
+"""
+
+ThreadMiddleware = Callable[[Job, Callable[[], Any]], Any]
+"""Wraps plain handlers, in the thread or child process that runs them: what is bound to a thread, such as database
+connections of Django. It gets the job and ``next``, which runs the rest and returns the result.
+"""
+
+
+def through_thread_middleware(layers: Sequence[ThreadMiddleware], job: Job, call: Callable[[], Any]) -> Any:
+    """Call a plain handler through the middleware, the first outermost, and return its result."""
+    for layer in reversed(layers):
+        call = partial(layer, job, call)
+    return call()
+
+
+def timeouts(seconds: Mapping[str, float]) -> ExecutionMiddleware:
+    """Return an execution middleware that limits how long the jobs of some types run, whatever their own timeout.
+
+    Parameters
+    ----------
+    seconds:
+        The longest run time by job type, in seconds.
+
+    Returns
+    -------
+    ExecutionMiddleware
+        The middleware. An attempt that takes longer fails with ``TimeoutError``.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> from ojster.middleware import timeouts
+    >>> app = App("sqlite:///:memory:")
+    >>> app.execution_middleware.append(timeouts({"email.send": 10}))
+    >>> app.close()
+    """
+
+    async def limit(context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        allowed = seconds.get(context.job.type)
+        try:
+            async with asyncio.timeout(allowed) as timeout:
+                return await call_next()
+        except TimeoutError:
+            if timeout.expired():
+                message = f"The middleware lets a job of type {context.job.type} run for {allowed:g} seconds at most."
+                raise TimeoutError(message) from None
+            raise
+
+    return limit
+
+
+async def structlog_context(context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    """Bind ``job_id``, ``job_type``, ``queue`` and ``attempt`` to what handlers log with structlog.
+
+    An execution middleware: ``app.execution_middleware.append(structlog_context)``. Needs ``structlog``, whose
+    processor ``merge_contextvars`` adds the values.
+    """
+    from structlog.contextvars import bound_contextvars
+
+    job = context.job
+    with bound_contextvars(job_id=job.id, job_type=job.type, queue=job.queue, attempt=job.attempt):
+        return await call_next()
