@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 
 import msgspec
 
-from ojster import tracing
 from ojster.client.caller_push import CallerPush
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
 from ojster.codec import Codec, Codecs
 from ojster.collections.handles import SharedCollection
 from ojster.collections.items import Where
-from ojster.core.errors import Duplicate, InvalidRequest, NotFound
+from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.tenant import check_tenant, shown_tenant
-from ojster.core.values import to_json
+from ojster.discovery import import_modules_named
 from ojster.files.open import store_for
-from ojster.job_decorator import JobDecorator
+from ojster.job_decorator import JobDecorator, check_free
 from ojster.job_handle import JobHandle
-from ojster.job_options import policy_to_wire
 from ojster.job_type import JobType
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.names import check_queue_name
@@ -41,54 +39,29 @@ from ojster.service import Service
 from ojster.settings import Settings, for_engine
 from ojster.storage.database import names_a_database, without_password
 from ojster.storage.open import open_database
-from ojster.workflow import Step, Workflow, chain, start_request
-from ojster.workflows.definition import Definition
-from ojster.workflows.handle import AsyncRun, Run
-from ojster.workflows.info import WorkflowInfo
+from ojster.workflow_calls import WorkflowCalls
 from ojster.workflows.orchestrator import Orchestrator, Orchestrators
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE, queue_of
-from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 
 if TYPE_CHECKING:
     from ojster.client.client import HttpClient
 
 
 P = ParamSpec("P")
-
-
 R = TypeVar("R")
-
-
 O = TypeVar("O", bound=Orchestrator)  # noqa: E741
-
 J = TypeVar("J", bound=JobType[..., Any])
 
 
-Startable = Step | str | type[Orchestrator]
-"""Anything that can be started as a workflow: steps, the name of a definition, or an orchestrator class."""
-
-
 DEFAULT_URL: Final = "sqlite:///ojster.db"
-
-
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"
-
-
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def _workflow_type(workflow: Startable) -> str:
-    if isinstance(workflow, str):
-        return workflow
-    if isinstance(workflow, type):
-        return workflow.name
-    return str(workflow.wire.get("type", "chain")) if isinstance(workflow, Workflow) else "chain"
-
-
-class App:
+class App(WorkflowCalls):
     """An application: its job handlers, and the database or server for its jobs.
 
     Parameters
@@ -173,6 +146,7 @@ class App:
         self._engine: Service | None = None
         self._engine_lock = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
+        self._included_in: App | None = None
         self._inherited_after_fork: list[object] = []
         if not (names_a_database(self.url) or self.url.startswith(("http://", "https://", "unix:///"))):
             raise InvalidRequest(
@@ -210,6 +184,65 @@ class App:
         """
         return JobDecorator(self, self.handlers)
 
+    def include(self, other: App) -> None:
+        """Take over what another application declares: handlers, cron jobs, orchestrators and its lifespan.
+
+        So modules need not import the application: each declares its jobs in an ``App()`` of its own, which from then
+        on uses the database or server of this one, with its codecs and middleware.
+
+        Parameters
+        ----------
+        other:
+            The application, which has declared all that it will.
+
+        Raises
+        ------
+        ValueError
+            A job type or an orchestrator of it is already declared here. Nothing is taken over.
+
+        Examples
+        --------
+        >>> from ojster import App
+        >>> mail = App()
+        >>> @mail.job("email.send")
+        ... def send(to: str) -> None: ...
+        >>> app = App("sqlite:///:memory:")
+        >>> app.include(mail)
+        >>> send.enqueue("ada@example.com").state
+        'available'
+        >>> app.close()
+        """
+        theirs = [one for type, one in other.handlers.items() if type != ORCHESTRATE_TYPE]
+        for declared in theirs:
+            check_free(declared.type, self.handlers, declared.function)
+        for kind in other.orchestrators.values():
+            self.orchestrators.check_free(kind.name)
+        self.handlers.update((declared.type, declared) for declared in theirs)
+        for name, kind in other.orchestrators.items():
+            self.orchestrator(name)(kind)
+        self.crons += other.crons
+        self.lifespan.include(other.lifespan, other)
+        other.codecs = self.codecs
+        other._included_in = self
+
+    def discover(self, *packages: str, name: str = "tasks") -> None:
+        """Import the modules of packages, and of the packages in them, that declare jobs.
+
+        Parameters
+        ----------
+        packages:
+            Names of packages, such as ``"shop"``.
+        name:
+            Name of the modules; ``tasks`` by default: ``shop.tasks``, ``shop.mail.tasks``, …
+
+        Raises
+        ------
+        ImportError
+            A package does not exist, or a module cannot be imported.
+        """
+        for package in packages:
+            import_modules_named(name, package)
+
     def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
         """Declare a class as an orchestrator: it adds steps to a workflow while the workflow runs.
 
@@ -238,8 +271,7 @@ class App:
             check_queue_name(queue_of(kind.name))
             if inspect.iscoroutinefunction(kind.validate):
                 raise ValueError(f"{kind.__name__}.validate must not be a coroutine function; make it a plain method.")
-            if kind.name in self.orchestrators:
-                raise ValueError(f"The orchestrator {kind.name!r} already exists: {self.orchestrators[kind.name]!r}.")
+            self.orchestrators.check_free(kind.name)
             if ORCHESTRATE_TYPE not in self.handlers:
                 self.job(ORCHESTRATE_TYPE)(self.orchestrators.run)
             self.orchestrators[kind.name] = kind
@@ -317,6 +349,8 @@ class App:
         RuntimeError
             The application uses a server, and no event loop runs.
         """
+        if self._included_in is not None:
+            return self._included_in.client()
         if names_a_database(self.url):
             return self.engine() if self.tenant is None else self.engine().as_(Caller(self.tenant))
         loop = asyncio.get_running_loop()
@@ -349,6 +383,8 @@ class App:
         BackendUnavailable
             The database cannot be opened.
         """
+        if self._included_in is not None:
+            return self._included_in.engine()
         engine = self._engine
         if engine is None:
             with self._engine_lock:  # so that two threads do not open it twice
@@ -361,131 +397,6 @@ class App:
                     engine.middleware = self.enqueue_middleware
                     engine.check_orchestrator = self.orchestrators.check
         return engine
-
-    def define(self, name: str, workflow: Step, **options: Any) -> Definition:
-        """Create a workflow definition, or add a new version to it if the definition has changed.
-
-        Workflows that were started from an earlier version do not change.
-
-        Parameters
-        ----------
-        name:
-            Name of the definition, with which ``start`` starts it.
-        workflow:
-            Steps of its workflows. A single step becomes a chain of one.
-        options:
-            Options of all its workflows: ``params_schema``, a JSON Schema of their parameters; ``retry``, the policy of
-            workflow retries (``RetryWorkflow``); and ``options``, ``timeout``, ``on_error``, ``on_cancel`` and
-            ``on_lost_worker``, as in ``start``.
-
-        Returns
-        -------
-        Definition
-            The latest version of the definition.
-
-        Raises
-        ------
-        InvalidRequest, InvalidWorkflow
-            The workflow is invalid.
-        BackendUnavailable
-            The server cannot be reached.
-        """
-        return self._event_loop_thread.call(self.adefine(name, workflow, **options))
-
-    async def adefine(self, name: str, workflow: Step, **options: Any) -> Definition:
-        """Create or update a workflow definition. See ``define``.
-
-        Returns
-        -------
-        Definition
-            The latest version of the definition.
-        """
-        retry, schema = options.pop("retry", None), options.pop("params_schema", None)
-        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
-        members = whole.request(**options)
-        if retry is not None:
-            members["retry"] = msgspec.Raw(to_json(policy_to_wire(retry)))
-        if schema is not None:
-            members["params_schema"] = msgspec.Raw(to_json(schema))
-        client = self.client()
-        try:
-            return await client.definitions.update(name, members)
-        except NotFound:
-            pass
-        try:
-            return await client.definitions.create(name, members)
-        except Duplicate:  # another client has just created it
-            return await client.definitions.update(name, members)
-
-    def start(self, workflow: Startable, **options: Any) -> Run:
-        """Start a workflow: steps, a definition by name, or an orchestrator.
-
-        Parameters
-        ----------
-        workflow:
-            Steps, the name of a definition, or a class declared with ``orchestrator``. A single step becomes a chain of
-            one.
-        options:
-            Options of the workflow: ``name``; ``params``, the values of parameter references; ``metadata``; ``options``
-            and ``priority``, which its jobs inherit; ``timeout`` (seconds), after which it fails; ``scheduled_at`` or
-            ``delay`` (seconds), before which it does not start; ``expires_in`` (seconds), after which it no longer
-            starts; ``on_error`` and ``on_cancel``, a step or a list of steps that run if it fails or is cancelled;
-            ``on_lost_worker``, ``"cancel"`` to cancel it when a worker is lost with one of its jobs; ``properties``,
-            the initial properties that its tasks share; ``expiration_delay`` (seconds, or ``never``), the retention of
-            the finished workflow and all its jobs.
-
-            A definition sets ``options``, ``timeout``, ``on_error``, ``on_cancel`` and ``on_lost_worker`` itself, and
-            adds: ``version``, by default the latest; ``target``, the resource that the workflow works on: no two
-            unfinished workflows of a definition may have the same target and ``params``; ``locks``, a regular
-            expression: until the workflow finishes, no other workflow starts for a target that matches.
-
-        Returns
-        -------
-        Run
-            The started workflow.
-
-        Raises
-        ------
-        InvalidRequest
-            An option is malformed, or the orchestrator rejects ``params``.
-        InvalidWorkflow
-            The workflow breaks a rule; the message names the place.
-        TypeError
-            An option does not exist.
-        NotFound
-            The definition does not exist.
-        Duplicate, Conflict
-            The target is taken or locked; ``existing_workflow_id`` in the details names the other workflow.
-        BackendUnavailable
-            The server cannot be reached.
-        """
-        with tracing.starting(_workflow_type(workflow)) as carried:
-            return Run(self, self._event_loop_thread.call(self._create(workflow, options, carried)))
-
-    async def astart(self, workflow: Startable, **options: Any) -> AsyncRun:
-        """Start a workflow. See ``start``.
-
-        Returns
-        -------
-        AsyncRun
-            The started workflow.
-        """
-        with tracing.starting(_workflow_type(workflow)) as carried:
-            return AsyncRun(self, await self._create(workflow, options, carried))
-
-    async def _create(
-        self, workflow: Startable, options: Mapping[str, Any], carried: Mapping[str, str]
-    ) -> WorkflowInfo:
-        if carried:
-            options = {**options, "metadata": {**carried, **(options.get("metadata") or {})}}
-        if isinstance(workflow, type):
-            members = Workflow({}).request(**options)
-            members[ORCHESTRATOR] = msgspec.Raw(_encode(workflow.name))
-            return await self.client().workflows.create(members)
-        if isinstance(workflow, str):
-            return await self.client().workflows.create(start_request(workflow, **options))
-        whole = workflow if isinstance(workflow, Workflow) else chain(workflow)
-        return await self.client().workflows.create(whole.request(**options))
 
     def collection(self, name: str) -> SharedCollection:
         """Return a named collection. Its existence is checked on first use.
@@ -516,39 +427,6 @@ class App:
             The collection.
         """
         return SharedCollection(self.client, Where(workflow_id=workflow_id), self._event_loop_thread.call)
-
-    def find_workflow(self, workflow_id: str) -> Run:
-        """Return an existing workflow.
-
-        Parameters
-        ----------
-        workflow_id:
-            Id of the workflow.
-
-        Returns
-        -------
-        Run
-            The workflow.
-
-        Raises
-        ------
-        NotFound
-            The workflow does not exist.
-        """
-        return Run(self, self._event_loop_thread.call(self._show(workflow_id)))
-
-    async def afind_workflow(self, workflow_id: str) -> AsyncRun:
-        """Return an existing workflow. See ``find_workflow``.
-
-        Returns
-        -------
-        AsyncRun
-            The workflow.
-        """
-        return AsyncRun(self, await self._show(workflow_id))
-
-    async def _show(self, workflow_id: str) -> WorkflowInfo:
-        return await self.client().workflows.show(workflow_id)
 
     def find(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job.
@@ -583,9 +461,13 @@ class App:
         return JobHandle(self, job, None if declared is None else declared.types)
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
+        if self._included_in is not None:
+            return self._included_in._enqueue_in(connection, requests)
         return CallerPush(self).push(connection, requests)
 
     async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
+        if self._included_in is not None:
+            return await self._included_in._aenqueue_in(connection, requests)
         return await CallerPush(self).apush(connection, requests)
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from ojster.core.json_objects import Members
 from ojster.core.values import to_json
 from ojster.fleet import ml_resources
 from ojster.injection import needs_of
+from ojster.job_class import Runs, RunsAsync
 from ojster.job_handle import Application, JobHandle, T_co
 from ojster.job_options import JobOptions, JobOptionsDict
 from ojster.jobs.names import DEFAULT_QUEUE
@@ -415,6 +416,12 @@ class DeclaredJob(JobType[P, R], Generic[Q, T_co, P, R]):
 
 class Declare(Protocol):
     """The decorator that ``App.job`` returns: it keeps the function's signature."""
+
+    @overload
+    def __call__(self, function: type[RunsAsync[P, R]], /) -> DeclaredJob[P, Coroutine[Any, Any, R], P, R]: ...
+
+    @overload
+    def __call__(self, function: type[Runs[P, R]], /) -> DeclaredJob[P, R, P, R]: ...
 
     @overload
     def __call__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ojster.injection import worker_scope
@@ -98,6 +99,10 @@ class Lifespan(Generic[A]):
         self._parts.append(part)
         return function
 
+    def include(self, other: Lifespan[A], app: A) -> None:
+        """Add what another application declares, which gets that application."""
+        self._parts += [partial(_with, part, app) for part in other._parts]
+
     @asynccontextmanager
     async def running(self, app: A) -> AsyncIterator[None]:
         """Surround a block with what was declared. A worker calls it."""
@@ -106,6 +111,10 @@ class Lifespan(Generic[A]):
                 await stack.enter_async_context(part(app))
             await stack.enter_async_context(worker_scope())
             yield
+
+
+def _with(part: Callable[[A], AbstractAsyncContextManager[Any]], app: A, _: A) -> AbstractAsyncContextManager[Any]:
+    return part(app)
 
 
 async def _call(function: Callable[[], object]) -> None:

@@ -72,3 +72,23 @@ async def use() -> None:
     assert_type(await (await lines.aenqueue("a")).aresult(timeout=timedelta(seconds=1)), list[str])
     assert_type(chain(double.s(2), lines.s(result_of("double"))), Workflow)
     assert_type(send.using(priority=5, delay=timedelta(hours=1)).enqueue("user@example.com"), JobHandle[bool])
+
+
+class Report:
+    def run(self, month: str, pages: int = 1) -> list[str]:
+        return [month] * pages
+
+
+class AsyncReport:
+    async def run(self, month: str) -> bytes:
+        return month.encode()
+
+
+report = app.job(Report)
+async_report = app.job("report.async", queue="reports")(AsyncReport)
+
+
+def use_classes() -> None:
+    assert_type(report.enqueue("January", pages=2).result(), list[str])
+    assert_type(async_report.enqueue("January").result(), bytes)
+    assert_type(report("January"), list[str])

@@ -34,13 +34,13 @@ async def test_jobs_of_a_type_have_a_timeout_of_their_own(app: App) -> None:
         return "done"
 
     app.execution_middleware.append(timeouts({"slow": 0.01, "own": 60}))
-    handles = [await slow.aenqueue(), await own.aenqueue(), await other.aenqueue()]
+    late, failed, done = await slow.aenqueue(), await own.aenqueue(), await other.aenqueue()
     await Worker(app).run(until_empty=True)
     with pytest.raises(JobFailed, match=r"lets a job of type slow run for 0\.01 seconds at most"):
-        await handles[0].aresult()
+        await late.aresult()
     with pytest.raises(JobFailed, match="its own"):
-        await handles[1].aresult()
-    assert await handles[2].aresult() == "done"
+        await failed.aresult()
+    assert await done.aresult() == "done"
 
 
 async def test_what_a_handler_logs_with_structlog_says_in_which_job(app: App) -> None:

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import warnings
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 R = TypeVar("R")
+
+
+def _warn_of_blocking(coroutine: Coroutine[Any, Any, object]) -> None:
+    message = (
+        "A blocking call in a coroutine holds up the event loop. Await the method with an 'a' before its name, such as "
+        "aenqueue()."
+    )
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=_caller_outside())
+    except RuntimeWarning:  # the application has made errors of warnings
+        coroutine.close()
+        raise
+
+
+def _caller_outside() -> int:
+    """Return the stack level of the first caller outside of Ojster, for a warning."""
+    level, frame = 3, sys._getframe(3)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "ojster":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class EventLoopThread:
@@ -30,6 +52,8 @@ class EventLoopThread:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("Blocking call inside the event loop. Await the asynchronous method instead.")
+        if asyncio._get_running_loop() is not None:
+            _warn_of_blocking(coroutine)
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()

@@ -432,6 +432,17 @@ def _promises_in(wire: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
 class Orchestrators(dict[str, type[Orchestrator]]):
     """The orchestrators of an application, by name; ``run`` is the handler of their jobs."""
 
+    def check_free(self, name: str) -> None:
+        """Check that there is no orchestrator with this name.
+
+        Raises
+        ------
+        ValueError
+            There is one.
+        """
+        if name in self:
+            raise ValueError(f"The orchestrator {name!r} already exists: {self[name]!r}.")
+
     def check(self, name: str, params: Any) -> None:
         """Check the parameters of a workflow before it is started.
 
