@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from ojster.app import App
 from ojster.core.errors import InvalidRequest
+from ojster.discovery import import_modules_named
 
 
 def load_plugin(where: str) -> Callable[[Any], object]:
@@ -41,16 +42,31 @@ def _import(name: str) -> ModuleType:
         raise
 
 
-def load_app(where: str) -> App:
+def load_app(where: str, include: Sequence[str] = ()) -> App:
     """Return the application at ``module:name``; without a name, the module's only ``App``.
+
+    Parameters
+    ----------
+    include:
+        Modules to import afterwards, which declare jobs of the application; ``shop.*`` stands for all modules named
+        ``tasks`` in the package ``shop`` and the packages in it.
 
     Raises
     ------
     InvalidRequest
-        The module does not exist, or has no such application.
+        A module does not exist, or has no such application.
     """
     module_name, _, name = where.partition(":")
-    module = _import(module_name)
+    app = _app_in(_import(module_name), module_name, name)
+    for other in include:
+        package = other.removesuffix(".*")
+        _import(package)
+        if package != other and not import_modules_named("tasks", package):
+            raise InvalidRequest(f"The package {package!r} has no modules named 'tasks', in itself or its packages.")
+    return app
+
+
+def _app_in(module: ModuleType, module_name: str, name: str) -> App:
     if name:
         found = getattr(module, name, None)
         if not isinstance(found, App):

@@ -276,6 +276,22 @@ def test_a_worker_without_handlers_refuses_to_start_and_names_its_application(oj
     assert "import the modules that declare them" in said
 
 
+def test_a_worker_imports_the_modules_that_declare_jobs(ojster: Ojster) -> None:
+    (ojster.folder / "jobs_of_mine.py").write_text("from ojster import App\napp = App()\n")
+    for path, type in (("one", "of.one"), ("shop/tasks", "of.shop"), ("shop/mail/tasks", "of.mail")):
+        file = ojster.folder / f"{path}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        (file.parent / "__init__.py").touch()
+        file.write_text(f"from jobs_of_mine import app\n@app.job({type!r})\ndef run(): return {type!r}\n")
+    ids = [ojster("push", type).strip() for type in ("of.one", "of.shop", "of.mail")]
+    ojster("worker", "jobs_of_mine:app", "--include", "one", "--include", "shop.*", "--until-empty")
+    assert [ojster.json("jobs", "show", id)["result"] for id in ids] == ["of.one", "of.shop", "of.mail"]
+    said = ojster("worker", "jobs_of_mine:app", "--include", "two", expect=1)
+    assert "No module 'two'" in said
+    said = ojster("worker", "jobs_of_mine:app", "--include", "ojster.*", expect=1)
+    assert "has no modules named 'tasks'" in said
+
+
 def test_a_worker_takes_queue_weights_and_a_strategy(ojster: Ojster) -> None:
     (ojster.folder / "jobs_of_mine.py").write_text(
         "from ojster import App\napp = App()\n@app.job('say')\ndef say(queue): open('said.txt', 'a').write(queue)\n"

@@ -14,8 +14,8 @@ from ojster.version import __version__
 
 OWN: Final = (
     CommandPlace("serve", "serve:serve", "Serve jobs over HTTP."),
-    CommandPlace("worker", "run:worker", "Run the jobs of an application."),
-    CommandPlace("dev", "run:dev", "Run a server and a worker that reload."),
+    CommandPlace("worker", "worker:worker", "Run the jobs of an application."),
+    CommandPlace("dev", "dev:dev", "Run a server and a worker that reload."),
     CommandPlace("demo", "demo:demo", "Run a set of jobs on a new database, and show them live."),
     CommandPlace("migrate", "maintenance:migrate", "Migrate the database schema to the current version."),
     CommandPlace("doctor", "maintenance:doctor", "Check the health and the speed of the database or the server."),

@@ -10,8 +10,8 @@ import click
 from ojster.app import DEFAULT_URL, URL_VARIABLE
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import examples, with_migrate, with_wait
-from ojster.cli.run import ends_with_parent
 from ojster.cli.server_settings import with_settings
+from ojster.cli.worker_options import ends_with_parent
 from ojster.loading import load_app, load_plugin
 from ojster.settings import Settings
 from ojster.storage.open import wait_for_database

@@ -1,0 +1,104 @@
+"""The command ``dev``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from ojster.app import URL_VARIABLE
+from ojster.cli.options import examples
+from ojster.cli.output import console, errors
+from ojster.cli.worker_options import with_include
+from ojster.loading import load_app
+from ojster.storage.database import names_a_database, without_password
+from ojster.worker.worker import DEFAULT_CONCURRENCY
+
+
+@click.command(epilog=examples("ojster dev myapp:app", "ojster dev myapp:app --port 9000 --watch src"))
+@click.argument("app")
+@with_include
+@click.option(
+    "--database", envvar=URL_VARIABLE, default=None, show_envvar=True, metavar="URL", help="By default that of APP."
+)
+@click.option("--port", type=int, default=8080, show_default=True)
+@click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@click.option("--watch", "folders", multiple=True, type=click.Path(exists=True), help="Folder to watch; default: here.")
+def dev(
+    app: str,
+    include: tuple[str, ...],
+    database: str | None,
+    port: int,
+    queues: str | None,
+    concurrency: int,
+    folders: tuple[str, ...],
+) -> int:
+    """Run a server and a worker of APP; restart the worker when a Python file changes."""
+    from watchfiles import PythonFilter, watch
+
+    database = database or _database_of(app)
+    environment = os.environ | {URL_VARIABLE: database}
+    server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
+    server_command += ["--ends-with-parent", "--migrate"]
+    worker_command = [sys.executable, "-m", "ojster", "worker", app, "--url", database]
+    worker_command += [] if queues is None else ["--queues", queues]
+    worker_command += [part for module in include for part in ("--include", module)]
+    worker_command += ["--concurrency", str(concurrency), "--grace", "2", "--ends-with-parent", "--migrate"]
+    server = subprocess.Popen(server_command, env=environment, stdin=subprocess.PIPE)
+    one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    console.print(f"[bold]http://127.0.0.1:{port}[/]  the API is described at /docs")
+    try:
+        for changes in watch(
+            *(folders or (Path.cwd(),)), watch_filter=PythonFilter(), rust_timeout=1000, yield_on_timeout=True
+        ):
+            if server.poll() is not None:
+                errors.print(f"the server exited with status {server.returncode}")
+                return 1
+            if changes:
+                console.print(f"[bold]reload[/]  {Path(next(iter(changes))[1]).name} has changed")
+                _stop_process(one)
+                one = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
+    except KeyboardInterrupt:
+        console.print("stopping")
+    finally:
+        _stop_process(one)
+        _stop_process(server)
+    return 0
+
+
+def _database_of(app: str) -> str:
+    """Return the URL of an application's database, which a server and a worker can share."""
+    url = load_app(app).url
+    if not names_a_database(url):
+        raise click.UsageError(
+            f"{app} uses the server {without_password(url)}, and 'ojster dev' starts one of its own. "
+            "Start 'ojster worker', or name a database with --database."
+        )
+    if url.endswith(":memory:"):
+        raise click.UsageError(
+            f"{app} uses a database in memory, which a server and a worker cannot share. Name one with --database."
+        )
+    return url
+
+
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process with SIGTERM; kill it after 10 seconds."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,203 @@
+"""The command ``worker``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ojster.app import URL_VARIABLE, App
+from ojster.cli.logs import log_to_console, with_logging
+from ojster.cli.options import examples, with_migrate, with_wait
+from ojster.cli.worker_options import (
+    ends_with_parent,
+    with_capabilities,
+    with_child_limits,
+    with_code,
+    with_include,
+    with_queues,
+)
+from ojster.core.tenant import check_tenant
+from ojster.core.tuning import tune_interpreter
+from ojster.loading import load_app
+from ojster.queues.fairness import Sharing
+from ojster.sandbox.sandbox import NotConfined, Sandbox
+from ojster.storage.database import without_password
+from ojster.storage.open import wait_for_database
+from ojster.worker.children import ChildLimits
+from ojster.worker.identity import IdentityTaken
+from ojster.worker.registration import NoHandlers
+from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
+
+
+@click.command(
+    epilog=examples(
+        "ojster worker myapp:app",
+        "ojster worker myapp:app --queues critical,default --concurrency 50",
+        "ojster worker myapp:app --queues critical=5,default=2,low=1",
+        "ojster worker myapp:app --include myapp.mail --include 'myapp.shop.*'",
+        "ojster worker myapp:app --tenant acme",
+        """ojster worker myapp:app --capabilities '{"gpu": {"type": "nvidia-t4"}, "labels": {"region": "eu"}}'""",
+        "ojster worker myapp:app --url http://127.0.0.1:8080",
+        "ojster worker myapp:app --provide region=eu --provide memory_mb=8192",
+        "ojster worker myapp:app --identity /var/lib/ojster/worker-1",
+        "ojster worker --url http://127.0.0.1:8080 --code-tasks confined",
+    )
+)
+@click.argument("app", required=False)
+@with_include
+@click.option(
+    "--url", "-u", envvar=URL_VARIABLE, show_envvar=True, metavar="URL", help="Database or server; default: the App's."
+)
+@click.option("--pool", metavar="NAME", help="Pool of the worker.")
+@click.option("--tenant", metavar="ID", help="Run only this tenant's jobs; by default all tenants', round-robin.")
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@click.option(
+    "--grace",
+    type=float,
+    default=DEFAULT_GRACE,
+    show_default=True,
+    help="Time, in seconds, running jobs get to finish after SIGTERM before they are handed back.",
+)
+@click.option(
+    "--lease",
+    type=float,
+    default=DEFAULT_LEASE,
+    show_default=True,
+    help="Lease of a job, in seconds; after a crash of the worker, the job runs again when it expires.",
+)
+@click.option("--label", multiple=True, help="Label shown to operators; repeatable.")
+@click.option(
+    "--identity",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with the worker's id. After a restart, the worker hands back the jobs it held before at once.",
+)
+@with_queues
+@with_capabilities
+@with_code
+@with_child_limits
+@click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
+@with_migrate
+@with_wait
+@with_logging
+@ends_with_parent
+def worker(
+    app: str | None,
+    include: tuple[str, ...],
+    url: str | None,
+    queues: list[str] | None,
+    sharing: Sharing | None,
+    pool: str | None,
+    tenant: str | None,
+    concurrency: int,
+    grace: float,
+    lease: float,
+    label: tuple[str, ...],
+    capabilities: dict[str, Any] | None,
+    code: Sandbox | None,
+    identity: Path | None,
+    children: ChildLimits,
+    until_empty: bool,
+    migrate: bool,
+    wait: float,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run the jobs of APP, given as MODULE:NAME. Without APP, run only jobs that carry their code.
+
+    SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
+    SIGCONT: fetch again.
+    """
+    log_to_console(log_level, log_format)
+    if app is None and (code is None or url is None):
+        raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
+    loaded = _application(app, include, url, tenant, migrate)
+    try:
+        one = Worker(
+            loaded,
+            queues=queues,
+            concurrency=concurrency,
+            grace=grace,
+            lease=lease,
+            labels=label,
+            sharing=sharing,
+            pool=pool,
+            capabilities=capabilities,
+            code=code,
+            identity=identity,
+            children=children,
+        )
+    except (IdentityTaken, OSError, TypeError) as error:
+        raise click.ClickException(str(error)) from None
+    tune_interpreter()
+    wait_for_database(loaded.url, wait)
+    try:
+        _run_loop(lambda: _work(one, until_empty))
+    except NoHandlers:
+        looked = "--code-tasks" if app is None else app
+        message = (
+            f"{looked} declares no job handlers, so that a worker would get no job. Declare functions with "
+            "@app.job(...), and import the modules that declare them in the module of the application."
+        )
+        raise click.ClickException(message) from None
+    except NotConfined as error:
+        message = f"Jobs that carry code cannot be confined here: {error}. Use --code-tasks weak to run them anyway."
+        raise click.ClickException(message) from None
+
+
+def _application(app: str | None, include: Sequence[str], url: str | None, tenant: str | None, migrate: bool) -> App:
+    """Return the application whose jobs the worker runs; an empty one if it only runs code."""
+    if url is not None:
+        os.environ[URL_VARIABLE] = url
+    loaded = App(url or "") if app is None else load_app(app, include)
+    if url is not None:
+        loaded.url = url
+    loaded.migrate = loaded.migrate or migrate
+    if tenant is not None:
+        loaded.tenant = check_tenant(tenant)
+    return loaded
+
+
+async def _work(one: Worker, until_empty: bool) -> None:
+    loop = asyncio.get_running_loop()
+    log = logging.getLogger("ojster")
+    for number, order in (
+        (signal.SIGTERM, one.stop),
+        (signal.SIGINT, lambda: one.stop(grace=0)),
+        (signal.SIGTSTP, one.quiet),
+        (signal.SIGCONT, one.resume),
+    ):
+        loop.add_signal_handler(number, order)
+    log.info(
+        "worker %s started: %d job types, %s, concurrency %d, queues %s",
+        one.id,
+        len(one.app.handlers),
+        without_password(one.app.url),
+        one.concurrency,
+        ", ".join(one.queues),
+    )
+    try:
+        await one.run(until_empty=until_empty)
+    finally:
+        await one.app.aclose()
+    log.info("worker %s stopped after %d jobs", one.id, one.processed)
+    if one.abandoned:  # Python would wait for these threads; their jobs are already handed back
+        log.warning("%d handler threads did not stop in time and end with the process", one.abandoned)
+        logging.shutdown()
+        os._exit(0)
+
+
+def _run_loop(main: Callable[[], object]) -> None:
+    if sys.platform == "win32":
+        asyncio.run(main())  # type: ignore[arg-type]  # a coroutine function
+    else:
+        import uvloop
+
+        uvloop.run(main())  # type: ignore[arg-type]  # a coroutine function
