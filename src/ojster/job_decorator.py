@@ -96,7 +96,7 @@ class JobDecorator:
         Parameters
         ----------
         type:
-            Job type, such as ``email.send``; by default the function's name, or ``send_email`` for a class ``SendEmail``.
+            Job type, such as ``email.send``; by default the function's name, or ``send_email`` for ``SendEmail``.
             Or the function, for ``@app.job`` without parentheses. A class is created anew for each job, and ``run``
             gets the job's arguments.
         process:

@@ -70,7 +70,7 @@ def test_a_class_that_cannot_be_a_handler_is_refused(app: App) -> None:
         def run(self) -> None: ...
 
     with pytest.raises(TypeError, match=r"NoRun has no method run\(self, …\)"):
-        app.job(NoRun)  # type: ignore[type-var]
+        app.job(NoRun)
     with pytest.raises(TypeError, match="created for each job without arguments, but: missing a required argument"):
         app.job(Needs)
 
@@ -155,7 +155,7 @@ def test_modules_with_jobs_are_found_in_all_packages_of_a_package(shop: Path) ->
 def test_what_cannot_be_imported_is_no_silence(shop: Path) -> None:
     from shop_of_test.jobs import app
 
-    with pytest.raises(ImportError, match="'shop_of_test.jobs' is a module, not a package"):
+    with pytest.raises(ImportError, match=r"'shop_of_test\.jobs' is a module, not a package"):
         app.discover("shop_of_test.jobs")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         app.discover("no_such_package")

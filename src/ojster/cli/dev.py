@@ -43,7 +43,7 @@ def dev(
     """Run a server and a worker of APP; restart the worker when a Python file changes."""
     from watchfiles import PythonFilter, watch
 
-    database = database or _database_of(app)
+    database = database or database_of(app)
     environment = os.environ | {URL_VARIABLE: database}
     server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
     server_command += ["--ends-with-parent", "--migrate"]
@@ -78,7 +78,7 @@ def dev(
     return 0
 
 
-def _database_of(app: str) -> str:
+def database_of(app: str) -> str:
     """Return the URL of an application's database, which a server and a worker can share."""
     url = load_app(app).url
     if not names_a_database(url):

@@ -15,6 +15,8 @@ from ojster.version import __version__
 OWN: Final = (
     CommandPlace("serve", "serve:serve", "Serve jobs over HTTP."),
     CommandPlace("worker", "worker:worker", "Run the jobs of an application."),
+    CommandPlace("run", "run:run", "Run a server and workers of an application together."),
+    CommandPlace("healthy", "health:healthy", "Check that a worker is well, for probes."),
     CommandPlace("dev", "dev:dev", "Run a server and a worker that reload."),
     CommandPlace("demo", "demo:demo", "Run a set of jobs on a new database, and show them live."),
     CommandPlace("migrate", "maintenance:migrate", "Migrate the database schema to the current version."),

@@ -7,15 +7,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ojster.app import URL_VARIABLE, App
-from ojster.cli.logs import log_to_console, with_logging
+from ojster.cli.health import touch
 from ojster.cli.options import examples, with_migrate, with_wait
+from ojster.cli.supervisor import REPLACE
 from ojster.cli.worker_options import (
     ends_with_parent,
     with_capabilities,
@@ -24,6 +26,7 @@ from ojster.cli.worker_options import (
     with_include,
     with_queues,
 )
+from ojster.cli.worker_processes import Process, with_processes
 from ojster.core.tenant import check_tenant
 from ojster.core.tuning import tune_interpreter
 from ojster.loading import load_app
@@ -33,6 +36,7 @@ from ojster.storage.database import without_password
 from ojster.storage.open import wait_for_database
 from ojster.worker.children import ChildLimits
 from ojster.worker.identity import IdentityTaken
+from ojster.worker.recycling import Recycling
 from ojster.worker.registration import NoHandlers
 from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEASE, Worker
 
@@ -42,6 +46,7 @@ from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEA
         "ojster worker myapp:app",
         "ojster worker myapp:app --queues critical,default --concurrency 50",
         "ojster worker myapp:app --queues critical=5,default=2,low=1",
+        "ojster worker myapp:app --processes 4 --max-memory 1024 --health-file /run/ojster/healthy",
         "ojster worker myapp:app --include myapp.mail --include 'myapp.shop.*'",
         "ojster worker myapp:app --tenant acme",
         """ojster worker myapp:app --capabilities '{"gpu": {"type": "nvidia-t4"}, "labels": {"region": "eu"}}'""",
@@ -83,10 +88,10 @@ from ojster.worker.worker import DEFAULT_CONCURRENCY, DEFAULT_GRACE, DEFAULT_LEA
 @with_capabilities
 @with_code
 @with_child_limits
+@with_processes
 @click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
 @with_migrate
 @with_wait
-@with_logging
 @ends_with_parent
 def worker(
     app: str | None,
@@ -104,18 +109,16 @@ def worker(
     code: Sandbox | None,
     identity: Path | None,
     children: ChildLimits,
+    process: Process,
     until_empty: bool,
     migrate: bool,
     wait: float,
-    log_level: str,
-    log_format: str,
-) -> None:
+) -> int:
     """Run the jobs of APP, given as MODULE:NAME. Without APP, run only jobs that carry their code.
 
     SIGTERM: finish within the grace period, hand back the rest. SIGINT: hand back at once. SIGTSTP: fetch no more.
     SIGCONT: fetch again.
     """
-    log_to_console(log_level, log_format)
     if app is None and (code is None or url is None):
         raise click.UsageError("Without an APP, a worker needs --url and --code-tasks.")
     loaded = _application(app, include, url, tenant, migrate)
@@ -139,7 +142,7 @@ def worker(
     tune_interpreter()
     wait_for_database(loaded.url, wait)
     try:
-        _run_loop(lambda: _work(one, until_empty))
+        return _run_loop(lambda: _work(one, process, until_empty))
     except NoHandlers:
         looked = "--code-tasks" if app is None else app
         message = (
@@ -165,7 +168,11 @@ def _application(app: str | None, include: Sequence[str], url: str | None, tenan
     return loaded
 
 
-async def _work(one: Worker, until_empty: bool) -> None:
+async def _work(one: Worker, process: Process, until_empty: bool) -> int:
+    recycling = Recycling(one, process.limits)
+    one.on_end = lambda *_: recycling.count()
+    if process.health is not None:
+        one.on_beat = partial(touch, process.health)
     loop = asyncio.get_running_loop()
     log = logging.getLogger("ojster")
     for number, order in (
@@ -187,17 +194,19 @@ async def _work(one: Worker, until_empty: bool) -> None:
         await one.run(until_empty=until_empty)
     finally:
         await one.app.aclose()
+        if process.health is not None:
+            process.health.unlink(missing_ok=True)
     log.info("worker %s stopped after %d jobs", one.id, one.processed)
     if one.abandoned:  # Python would wait for these threads; their jobs are already handed back
         log.warning("%d handler threads did not stop in time and end with the process", one.abandoned)
         logging.shutdown()
-        os._exit(0)
+        os._exit(REPLACE if recycling.reached else 0)
+    return REPLACE if recycling.reached else 0
 
 
-def _run_loop(main: Callable[[], object]) -> None:
+def _run_loop(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     if sys.platform == "win32":
-        asyncio.run(main())  # type: ignore[arg-type]  # a coroutine function
-    else:
-        import uvloop
+        return asyncio.run(main())
+    import uvloop
 
-        uvloop.run(main())  # type: ignore[arg-type]  # a coroutine function
+    return uvloop.run(main())

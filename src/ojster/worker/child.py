@@ -8,18 +8,15 @@ the child with everything that its handlers have started, so that no job goes on
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import importlib
 import os
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -32,6 +29,7 @@ from ojster.job_type import JobType
 from ojster.middleware import through_thread_middleware
 from ojster.outcomes import Released
 from ojster.worker.execution import failure_of
+from ojster.worker.recycling import peak_memory
 
 T = TypeVar("T")
 
@@ -46,7 +44,7 @@ def main() -> None:
     lives = _Lives()
     while header := stream.read(4):
         request = msgspec.json.decode(stream.read(int.from_bytes(header, "big")), type=_Request)
-        answer = msgspec.json.encode(_run(request, lives) | {"peak": _peak_memory()})
+        answer = msgspec.json.encode(_run(request, lives) | {"peak": peak_memory()})
         connection.sendall(len(answer).to_bytes(4, "big") + answer)
     lives.end()
 
@@ -60,16 +58,6 @@ def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.read(lifeline, 1)
     os.killpg(0, signal.SIGKILL)
-
-
-def _peak_memory() -> int:
-    """Return the largest memory that this process has had, in bytes."""
-    with contextlib.suppress(OSError):  # on Linux, the other figure is at least that of the worker which started it
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class _Request(msgspec.Struct):

@@ -133,6 +133,11 @@ class Worker:
     Spec: ojs-ml-resources 11
     """
 
+    on_end: Callable[[Job, Ending | None, float], None] | None = None
+    """Called with each ended job, its outcome (``None`` if it was stopped), and its run time in seconds."""
+    on_beat: Callable[[], None] | None = None
+    """Called after each heartbeat that the server has answered."""
+
     def __init__(
         self,
         app: App,
@@ -172,8 +177,6 @@ class Worker:
         self.id = f"worker_{new_id()}" if self._identity is None else self._identity.id
         self.state: State = "running"
         self.processed = 0
-        self.on_end: Callable[[Job, Ending | None, float], None] | None = None
-        """Called with each ended job, its outcome (``None`` if it was stopped), and its run time in seconds."""
         self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
         """Running attempts. A job can be in it twice: its lease expired, and it was fetched again meanwhile."""
         self._reporter = Reporter(self.id, self.lease)
@@ -451,6 +454,8 @@ class Worker:
                 self._changed.set()
             raise
         self._patience = pulse.timeout / 1e6
+        if self.on_beat is not None:
+            self.on_beat()
         if not self._is_known:
             self._is_known = True
             self._changed.set()

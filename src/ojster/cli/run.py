@@ -1,0 +1,67 @@
+"""The command ``run``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import click
+
+from ojster.app import URL_VARIABLE
+from ojster.cli.dev import database_of
+from ojster.cli.logs import log_to_console, with_logging
+from ojster.cli.options import examples
+from ojster.cli.supervisor import Supervisor
+from ojster.cli.worker_options import ends_with_parent, with_include
+from ojster.worker.worker import DEFAULT_CONCURRENCY
+
+
+@click.command(
+    epilog=examples(
+        "ojster run myapp:app",
+        "ojster run myapp:app --processes 4 --host 0.0.0.0 --auth required",
+        "ojster run myapp:app --database postgresql://jobs@db/jobs",
+    )
+)
+@click.argument("app")
+@with_include
+@click.option(
+    "--database", envvar=URL_VARIABLE, default=None, show_envvar=True, metavar="URL", help="By default that of APP."
+)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=int, default=8080, show_default=True)
+@click.option("--auth", type=click.Choice(["required", "off"]), help="As of 'ojster serve'.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
+@click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@with_logging
+@ends_with_parent
+def run(
+    app: str,
+    include: tuple[str, ...],
+    database: str | None,
+    host: str,
+    port: int,
+    auth: str | None,
+    processes: int,
+    queues: str | None,
+    concurrency: int,
+    log_level: str,
+    log_format: str,
+) -> int:
+    """Run a server and workers of APP as one service, for small installations.
+
+    What fails is started again. SIGTERM stops all in good order. For more options, start 'ojster serve' and
+    'ojster worker' as services of their own.
+    """
+    log_to_console(log_level, log_format)
+    os.environ[URL_VARIABLE] = database or database_of(app)
+    ojster = [sys.executable, "-m", "ojster"]
+    logs = ["--log-level", log_level, "--log-format", log_format, "--migrate", "--ends-with-parent"]
+    server = [*ojster, "serve", "--host", host, "--port", str(port), *logs]
+    server += [] if auth is None else ["--auth", auth]
+    worker = [*ojster, "worker", app, "--url", os.environ[URL_VARIABLE], "--concurrency", str(concurrency), *logs]
+    worker += [] if queues is None else ["--queues", queues]
+    worker += [part for module in include for part in ("--include", module)]
+    return asyncio.run(Supervisor([server, *[worker] * processes]).run())

@@ -1,0 +1,115 @@
+"""Keeps a set of processes running: replaces those that end, passes signals on, and ends with all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ojster.cli.health import MAX_AGE_SECONDS, age_of, touch
+
+log = logging.getLogger(__name__)
+
+REPLACE: Final = 75
+"""Exit code with which a process asks to be replaced by a new one (``EX_TEMPFAIL``)."""
+
+SETTLED_SECONDS: Final = 10.0
+"""A process that has run for so long, in seconds, was started rightly: if it fails, it is started again."""
+
+LONGEST_PAUSE: Final = 30.0
+"""Longest pause before a process that keeps failing is started again, in seconds."""
+
+_PASSED_ON: Final = ("SIGTERM", "SIGINT", "SIGTSTP", "SIGCONT")
+_ENDING: Final = ("SIGTERM", "SIGINT")
+_ENDED_AS_TOLD: Final = (REPLACE, -signal.SIGTERM, -signal.SIGINT)
+"""Exit codes of processes that were told to stop; the signal itself ends those that have only just begun."""
+
+
+class Supervisor:
+    """Runs one process for each command until all have ended.
+
+    A process that ends with ``REPLACE`` is replaced at once, and one that fails after a pause that grows; one that ends
+    with success is not. If one fails before any has run for ten seconds, the command is wrong, and all are stopped.
+
+    Parameters
+    ----------
+    commands:
+        The commands; each gets a pipe as its standard input, at whose end it should stop.
+    health:
+        The health files of the processes; none by default.
+    all_healthy:
+        The file that is touched as long as all of them are fresh; ``None``, the default: none.
+    """
+
+    def __init__(
+        self, commands: Sequence[Sequence[str]], health: Sequence[Path] = (), all_healthy: Path | None = None
+    ) -> None:
+        self._commands = commands
+        self._health = health
+        self._all_healthy = all_healthy
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+        self._settled = False
+
+    async def run(self) -> int:
+        """Run the processes; return the first exit code that is not 0, or 0."""
+        loop = asyncio.get_running_loop()
+        for name in _PASSED_ON:
+            if (number := getattr(signal, name, None)) is not None:
+                loop.add_signal_handler(number, self._pass_on, number)
+        watching = asyncio.create_task(self._watch_health())
+        try:
+            codes = await asyncio.gather(*(self._keep(number) for number in range(len(self._commands))))
+        finally:
+            watching.cancel()
+            if self._all_healthy is not None:
+                self._all_healthy.unlink(missing_ok=True)
+        return next((code for code in codes if code), 0)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        if number.name in _ENDING:
+            self._stopping.set()
+        for process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    async def _keep(self, number: int) -> int:
+        pause = 1.0
+        while True:
+            began = time.monotonic()
+            process = await asyncio.create_subprocess_exec(*self._commands[number], stdin=asyncio.subprocess.PIPE)
+            self._running[number] = process
+            if self._stopping.is_set():  # the signal came while it was started
+                process.terminate()
+            code = await process.wait()
+            del self._running[number]
+            lived = time.monotonic() - began
+            self._settled = self._settled or lived > SETTLED_SECONDS or code == REPLACE
+            if self._stopping.is_set():
+                return 0 if code in _ENDED_AS_TOLD else code
+            if code == REPLACE:
+                log.info("process %d is replaced", process.pid)
+                continue
+            if code == 0:
+                return 0
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            if code > 0 and not self._settled:
+                self._pass_on(signal.SIGTERM)
+                return code
+            pause = 1.0 if lived > LONGEST_PAUSE else pause
+            log.error("process %d %s; starting another in %.0f s", process.pid, how, pause)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+                return 0
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _watch_health(self) -> None:
+        while self._all_healthy is not None:
+            if all((age := age_of(file)) is not None and age <= MAX_AGE_SECONDS for file in self._health):
+                touch(self._all_healthy)
+            await asyncio.sleep(1.0)

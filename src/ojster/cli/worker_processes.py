@@ -1,0 +1,96 @@
+"""Options of a worker that has several processes, or one that is replaced now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.cli.logs import log_to_console, with_logging
+from ojster.cli.options import Command
+from ojster.cli.supervisor import Supervisor
+from ojster.worker.recycling import ProcessLimits
+
+
+class Process(msgspec.Struct, frozen=True):
+    """What a worker process should do as one of several: when to ask for a new one, and which file to touch."""
+
+    limits: ProcessLimits
+    health: Path | None
+
+
+def with_processes(function: Command) -> Command:
+    """Add the options of processes, as the argument ``process``, and those of logs.
+
+    The command that the user starts supervises the processes, each of which is the same command with ``--supervised``.
+    """
+
+    @functools.wraps(function)
+    def read(
+        *args: Any,
+        processes: int,
+        max_jobs: int | None,
+        max_memory: int | None,
+        health_file: Path | None,
+        supervised: bool,
+        log_level: str,
+        log_format: str,
+        **more: Any,
+    ) -> Any:
+        log_to_console(log_level, log_format)
+        limits = ProcessLimits(max_jobs=max_jobs, max_memory=None if max_memory is None else max_memory << 20)
+        if supervised or (processes == 1 and limits == ProcessLimits()):
+            return function(*args, process=Process(limits, health_file), **more)
+        return _supervise(processes, health_file, more.get("identity"))
+
+    command: Command = read
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return with_logging(command)
+
+
+def _supervise(processes: int, health: Path | None, identity: Path | None) -> int:
+    """Run so many worker processes; return the exit code."""
+    commands, files = [], []
+    for number in range(1, processes + 1):
+        command = [sys.executable, "-m", "ojster", *sys.argv[1:], "--supervised", "--ends-with-parent"]
+        if identity is not None:
+            command += ["--identity", f"{identity}.{number}"]
+        if health is not None:
+            files.append(health.with_name(f"{health.name}.{number}"))
+            command += ["--health-file", str(files[-1])]
+        commands.append(command)
+    return asyncio.run(Supervisor(commands, files, health).run())
+
+
+_OPTIONS = (
+    click.option(
+        "--processes",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Number of worker processes, each with its own --concurrency. One that dies is started again.",
+    ),
+    click.option(
+        "--max-jobs",
+        type=click.IntRange(1),
+        help="Replace a worker process after so many jobs; it finishes those it runs.",
+    ),
+    click.option(
+        "--max-memory",
+        type=click.IntRange(1),
+        metavar="MIB",
+        help="Replace a worker process after a job when it has become larger than this.",
+    ),
+    click.option(
+        "--health-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="File to touch at every heartbeat that was answered; 'ojster healthy FILE' checks it.",
+    ),
+    click.option("--supervised", is_flag=True, hidden=True),
+)

@@ -1,0 +1,169 @@
+"""Several worker processes: they are replaced, started again, and end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from ojster import App, JobHandle
+
+pytestmark = pytest.mark.slow
+
+CODE = """
+import os, time
+from ojster import App
+app = App()
+
+@app.job("who")
+def who(seconds: float = 0, size: int = 0) -> int:
+    bytearray(size << 20)
+    time.sleep(seconds)
+    return os.getpid()
+"""
+
+
+class Commands:
+    """The ``ojster`` command in a folder with an application."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.environment = {"OJSTER_DATABASE_URL": url, "PATH": os.environ["PATH"], "HOME": str(folder)}
+        (folder / "mine.py").write_text(CODE)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ojster", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            timeout=60,
+        )
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[psutil.Popen]:
+        process = psutil.Popen([sys.executable, "-m", "ojster", *arguments], cwd=self.folder, env=self.environment)
+        try:
+            yield process
+            family = process.children(recursive=True)
+            process.terminate()
+            assert process.wait(30) == 0
+            until(lambda: not any(one.is_running() for one in family))
+        finally:
+            for one in [*process.children(recursive=True), process] if process.is_running() else []:
+                one.kill()
+
+
+@pytest.fixture
+def commands(tmp_path: Path, shared_url: str) -> Commands:
+    return Commands(tmp_path, shared_url)
+
+
+@pytest.fixture
+def app(shared_url: str) -> Iterator[App]:
+    with App(shared_url) as made:
+        yield made
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def enqueue(app: App, number: int, *args: float) -> list[JobHandle[int]]:
+    if "who" not in app.handlers:
+
+        @app.job("who")
+        def who(seconds: float = 0, size: int = 0) -> int:
+            return 0
+
+    return app.handlers["who"].enqueue_many([args] * number)
+
+
+def test_worker_processes_are_replaced_after_so_many_jobs(commands: Commands, app: App) -> None:
+    handles = enqueue(app, 10)
+    done = commands.run("worker", "mine:app", "--processes", "2", "--max-jobs", "3", "-c", "1", "--until-empty")
+    assert done.returncode == 0, done.stderr
+    counted = Counter(handle.result(5) for handle in handles)
+    assert len(counted) >= 4
+    assert max(counted.values()) == 3
+    assert "it has run 3 jobs" in done.stderr
+
+
+def test_a_worker_process_is_replaced_when_it_has_become_too_large(commands: Commands, app: App) -> None:
+    before, large, after = enqueue(app, 1)[0], enqueue(app, 1, 0, 400)[0], enqueue(app, 1)[0]
+    done = commands.run(*["worker", "mine:app", "--max-memory", "300", "--concurrency", "1", "--until-empty"])
+    assert done.returncode == 0, done.stderr
+    assert before.result(5) == large.result(5) != after.result(5)
+
+
+def test_a_worker_process_that_is_killed_is_started_again(commands: Commands, app: App) -> None:
+    with commands.running(*["worker", "mine:app", "--processes", "2", "--concurrency", "1"]) as process:
+        before = {handle.result(30) for handle in enqueue(app, 8, 0.3)}
+        assert before == {child.pid for child in process.children()}
+        killed = min(before)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: {child.pid for child in process.children()} - before)
+        after = {handle.result(30) for handle in enqueue(app, 8, 0.3)}
+    assert killed not in after
+    assert len(after) == 2
+
+
+def test_a_command_that_is_wrong_is_not_tried_for_ever(commands: Commands) -> None:
+    done = commands.run(*["worker", "no_such_module:app", "--processes", "2"])
+    assert done.returncode == 1
+    assert "No module 'no_such_module'" in done.stderr
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_health_file_tells_whether_all_workers_are_well(commands: Commands, processes: str) -> None:
+    file = commands.folder / "healthy"
+    assert "does not exist" in commands.run("healthy", str(file)).stderr
+    with commands.running("worker", "mine:app", "--processes", processes, "--health-file", str(file)):
+        until(file.exists)
+        assert "seconds ago" in commands.run("healthy", str(file)).stdout
+        first = file.stat().st_mtime
+        until(lambda: file.stat().st_mtime > first)
+    assert list(commands.folder.glob("healthy*")) == []
+    file.touch()
+    os.utime(file, (time.time() - 40, time.time() - 40))
+    hung = commands.run("healthy", str(file))
+    assert (hung.returncode, "The last heartbeat was 40 seconds ago" in hung.stderr) == (1, True)
+    assert commands.run("healthy", str(file), "--max-age", "60").returncode == 0
+
+
+def test_a_server_and_workers_run_as_one_service(commands: Commands, app: App) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    health = f"http://127.0.0.1:{port}/ojs/v1/health"
+
+    def answers() -> bool:
+        try:
+            return httpx.get(health).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    with commands.running("run", "mine:app", "--port", str(port)) as process:
+        until(answers)
+        (handle,) = enqueue(app, 1)
+        worker = handle.result(30)
+        (server,) = [child for child in process.children() if child.pid != worker]
+        server.kill()
+        until(lambda: not answers())
+        until(answers)
+        assert enqueue(app, 1)[0].result(30) == worker
