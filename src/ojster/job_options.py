@@ -13,7 +13,7 @@ from ojster.agents import attributes
 from ojster.core.durations import SECOND
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
-from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_timestamp
+from ojster.core.values import Seconds, to_duration, to_expiration_delay, to_json, to_millis, to_seconds, to_timestamp
 from ojster.core.wire import Json
 from ojster.events.reaction_rules import ATTRIBUTE
 from ojster.fleet import ml_resources
@@ -36,7 +36,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts:
         Maximum number of attempts, including the first; 3 by default.
     initial_interval, max_interval:
-        First and longest delay, in seconds or as a ``timedelta``; 1 and 300 seconds by default.
+        First and longest delay, in seconds or as a ``timedelta``. By default the first is 1 second, and the longest
+        300 seconds, or the first if that is longer.
     backoff:
         Growth of the delay from one retry to the next: ``exponential`` (the default), ``linear``, ``constant`` or
         ``polynomial``.
@@ -66,7 +67,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     max_attempts: int = DEFAULT_RETRY.max_attempts
     initial_interval: Seconds = DEFAULT_RETRY.initial_interval / SECOND
-    max_interval: Seconds = DEFAULT_RETRY.max_interval / SECOND
+    max_interval: Seconds | None = None
     backoff: Backoff = DEFAULT_RETRY.backoff
     coefficient: float = DEFAULT_RETRY.backoff_coefficient
     jitter: bool = DEFAULT_RETRY.jitter
@@ -81,12 +82,15 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         dict
             The JSON members of the object.
         """
+        longest = self.max_interval
+        if longest is None:
+            longest = max(to_seconds(self.initial_interval), DEFAULT_RETRY.max_interval / SECOND)
         return _members(
             RetryPolicyBody(
                 max_attempts=self.max_attempts,
                 initial_interval=to_duration(self.initial_interval),
                 backoff_coefficient=self.coefficient,
-                max_interval=to_duration(self.max_interval),
+                max_interval=to_duration(longest),
                 jitter=self.jitter,
                 non_retryable_errors=tuple(
                     entry if isinstance(entry, str) else error_type(entry) for entry in self.give_up_on

@@ -51,6 +51,14 @@ def test_a_declared_function_can_still_be_called(app: App) -> None:
     assert add.__doc__ == "Add."
 
 
+def test_the_longest_delay_is_at_least_the_first(app: App) -> None:
+    delays = [
+        options_of(JobOptions(retry=retry))["retry"]["max_interval"]
+        for retry in (Retry(), Retry(initial_interval=3600), Retry(initial_interval=10, max_interval=20))
+    ]
+    assert delays == ["PT300.0S", "PT3600.0S", "PT20.0S"]
+
+
 def test_the_decorator_needs_no_parentheses(app: App) -> None:
     @app.job
     def add(a: int, b: int = 2) -> int:

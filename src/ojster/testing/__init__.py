@@ -1,0 +1,10 @@
+"""Testing applications: jobs in a database in memory, with time under control.
+
+``JobTester`` is what tests use; with pytest, the fixture ``ojster_jobs`` gives one. ``FakeContext`` stands in for the
+``JobContext`` of a handler that is called directly; ``ojster.testing.strategies`` is for Hypothesis.
+"""
+
+from ojster.testing.fake_context import FakeContext
+from ojster.testing.tester import Drained, JobTester
+
+__all__ = ["Drained", "FakeContext", "JobTester"]

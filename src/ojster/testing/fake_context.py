@@ -1,0 +1,116 @@
+"""``FakeContext``: a context for handlers that tests call directly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ojster.context import JobContext
+from ojster.core.job import Job
+from ojster.core.values import to_json
+
+
+class FakeContext(JobContext):
+    """A ``JobContext`` without a worker: it remembers what the handler reports.
+
+    What needs a database, such as collections, is not there; test it with ``JobTester``.
+
+    Parameters
+    ----------
+    type, args, meta, attempt, max_attempts:
+        What the job has; by default it is the first of 3 attempts of a job without arguments.
+    restored:
+        The last checkpoint of an earlier attempt; none by default.
+
+    Attributes
+    ----------
+    progress_reports:
+        The reports, as fraction and message.
+    checkpoints, notes:
+        What was saved.
+
+    Examples
+    --------
+    >>> from ojster import App, JobContext
+    >>> from ojster.testing import FakeContext
+    >>> app = App("sqlite:///:memory:")
+    >>> @app.job("import")
+    ... def import_rows(context: JobContext, rows: int) -> int:
+    ...     context.progress(1, rows)
+    ...     return context.attempt
+    >>> context = FakeContext(attempt=2)
+    >>> import_rows(context, 4), context.progress_reports
+    (2, [(0.25, None)])
+    >>> app.close()
+    """
+
+    def __init__(
+        self,
+        type: str = "test.job",
+        *,
+        args: list[Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        attempt: int = 1,
+        max_attempts: int = 3,
+        restored: Any = None,
+    ) -> None:
+        envelope = msgspec.json.encode({"args": args or [], "meta": meta or {}})
+        self.job = Job(
+            seq=1,
+            id="00000000-0000-7000-8000-000000000000",
+            type=type,
+            queue="default",
+            state="active",
+            priority=0,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            created_at=0,
+            envelope=envelope,
+        )
+        self.worker_id = "worker_of_test"
+        self.appended = []
+        self.changes = None
+        self.time_limit = None
+        self.thread_ended = None
+        self._stopped = threading.Event()
+        self._restored = restored
+        self.progress_reports: list[tuple[float, str | None]] = []
+        self.checkpoints: list[Any] = []
+        self.notes: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what a context without a worker lacks."""
+        raise AttributeError(f"A FakeContext has no {name!r}, which needs a worker. Run the job with a JobTester.")
+
+    def progress(
+        self, done: float, total: float = 1.0, message: str | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Remember a report."""
+        to_json(dict(data or {}))
+        self.progress_reports.append((min(1.0, max(0.0, done / total)) if total else 1.0, message))
+
+    def restored(self, default: Any = None) -> Any:
+        """Return the checkpoint that the test has given, or ``default``."""
+        return default if self._restored is None else self._restored
+
+    def checkpoint(self, state: Any) -> None:
+        """Remember a checkpoint."""
+        self.checkpoints.append(msgspec.json.decode(to_json(state)))
+
+    async def acheckpoint(self, state: Any) -> None:
+        """Remember a checkpoint."""
+        self.checkpoint(state)
+
+    def note(self, note: Any) -> None:
+        """Remember a note."""
+        self.notes.append(msgspec.json.decode(to_json(note)))
+
+    async def anote(self, note: Any) -> None:
+        """Remember a note."""
+        self.note(note)
+
+    async def heartbeat(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,385 @@
+"""``JobTester``: the jobs of an application under test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+
+from ojster.app import App
+from ojster.context import JobContext
+from ojster.core.job import Job
+from ojster.core.states import JobState
+from ojster.core.values import Seconds, to_seconds
+from ojster.files.store import MemoryStore
+from ojster.job_type import JobType
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.queries import Page
+from ojster.outcomes import JobFailed
+from ojster.schedules.due import run_due
+from ojster.service import Service
+from ojster.settings import for_engine
+from ojster.storage.open import open_database
+from ojster.worker.worker import Worker
+
+R = TypeVar("R")
+
+MAX_ATTEMPTS: Final = 10_000
+"""Attempts after which ``drain`` gives up: jobs that enqueue themselves would never end."""
+
+_URL: Final = "sqlite:///:memory:"
+_PAGE: Final = 1_000
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """What ``drain`` has run.
+
+    Parameters
+    ----------
+    completed, failed, cancelled:
+        The jobs that have ended, in the order in which they ended; failed ones have no attempt left.
+    attempts:
+        The number of attempts, with those that failed and were repeated.
+    """
+
+    completed: list[Job]
+    failed: list[Job]
+    cancelled: list[Job]
+    attempts: int
+
+
+class _Clock:
+    """A clock that runs, and can be moved forward."""
+
+    def __init__(self, at: datetime | None) -> None:
+        now = time.time_ns() // 1_000
+        self._offset = 0 if at is None else round(at.timestamp() * 1e6) - now
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000 + self._offset
+
+    def move_to(self, moment: int) -> None:
+        self._offset += max(0, moment - self())
+
+    def move_by(self, microseconds: int) -> None:
+        self._offset += microseconds
+
+
+class JobTester:
+    """The jobs of an application under test, in a database in memory.
+
+    While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it.
+    Methods that begin with ``a`` are for asynchronous tests.
+
+    Parameters
+    ----------
+    app:
+        The application.
+    at:
+        The time at which the test begins; now by default. The clock runs on from there, and ``advance`` moves it.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> from ojster.testing import JobTester
+    >>> app = App("postgresql://jobs@db/jobs")
+    >>> @app.job("email.send", retry=5)
+    ... def send(to: str) -> None:
+    ...     if current_job().attempt < 3:
+    ...         raise ConnectionError("try again")
+    >>> from ojster import current_job
+    >>> with JobTester(app) as jobs:
+    ...     handle = send.enqueue("ada@example.com")
+    ...     found = jobs.assert_enqueued(send, "ada@example.com")
+    ...     print(jobs.drain().attempts, handle.refresh().state)
+    3 completed
+    """
+
+    def __init__(self, app: App, *, at: datetime | None = None) -> None:
+        self.app = app
+        self._clock = _Clock(at)
+        self._engine: Service | None = None
+        self._before: tuple[str, Service | None] = (app.url, None)
+        self._draining = False
+        self._errors: list[BaseException | None] = []
+
+    # Entering and leaving
+
+    def __enter__(self) -> Self:
+        database = open_database(_URL, for_engine(self.app.settings), self._clock)
+        self._engine = Service(database, store=MemoryStore())
+        self._engine.middleware = self.app.enqueue_middleware
+        self._before = self.app.url, self.app._engine
+        self.app.work_on(self._engine, _URL)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leave()
+        self.app._event_loop_thread.call(self.engine.close())
+        if self._before[1] is None:  # nothing else uses the thread
+            self.app._event_loop_thread.close()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._leave()
+        await self.engine.close()
+
+    def _leave(self) -> None:
+        if self._fail in self.app.execution_middleware:
+            self.app.execution_middleware.remove(self._fail)
+        self.app.url, self.app._engine = self._before
+
+    @property
+    def engine(self) -> Service:
+        """The engine of the database in memory."""
+        if self._engine is None:
+            raise RuntimeError("Enter the tester first: with JobTester(app) as jobs.")
+        return self._engine
+
+    def _wait(self, call: Coroutine[Any, Any, R]) -> R:
+        return self.app._event_loop_thread.call(call)
+
+    # Time
+
+    @property
+    def now(self) -> datetime:
+        """The time in the database."""
+        return datetime.fromtimestamp(self._clock() / 1e6, UTC)
+
+    def advance(self, by: Seconds) -> None:
+        """Move the clock forward: scheduled jobs become available, cron jobs fire, workflows time out. Nothing runs.
+
+        Parameters
+        ----------
+        by:
+            The time, in seconds or as a ``timedelta``.
+        """
+        self._wait(self.aadvance(by))
+
+    async def aadvance(self, by: Seconds) -> None:
+        """Move the clock forward. See ``advance``."""
+        self._clock.move_by(round(to_seconds(by) * 1e6))
+        await self._run_due()
+
+    async def _run_due(self) -> None:
+        while (due := await self.engine.database.run(run_due, None)) is not None and due <= self._clock():
+            continue
+
+    # What was enqueued
+
+    def all(self, type: str | JobType[..., Any] | None = None, *, queue: str | None = None) -> list[Job]:
+        """Return the jobs, the first that was enqueued first.
+
+        Parameters
+        ----------
+        type:
+            Their type, or its handler; all by default.
+        queue:
+            Their queue; all by default.
+        """
+        return self._wait(self.aall(type, queue=queue))
+
+    async def aall(self, type: str | JobType[..., Any] | None = None, *, queue: str | None = None) -> list[Job]:
+        """Return the jobs. See ``all``."""
+        chosen = JobFilter(type=_name_of(type), queue=queue)
+        found: list[Job] = []
+        before: int | None = None
+        while True:
+            page = await self.engine.jobs.select(chosen, Page(limit=_PAGE, before=before))
+            found += page.jobs
+            if (before := page.next_before) is None:
+                return found[::-1]
+
+    def assert_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> Job:
+        """Assert that a job was enqueued, whether it has run or not, and return the first.
+
+        Parameters
+        ----------
+        type:
+            Its type, or its handler.
+        args:
+            Its arguments; none: any arguments.
+        where:
+            ``queue``, ``priority``, ``state``, ``tenant`` and ``meta`` that it must have; ``count``, how many such jobs
+            there must be.
+
+        Raises
+        ------
+        AssertionError
+            There is no such job. The message lists those of the type.
+        """
+        return self._wait(self.aassert_enqueued(type, *args, **where))
+
+    async def aassert_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> Job:
+        """Assert that a job was enqueued. See ``assert_enqueued``."""
+        __tracebackhide__ = True
+        count = where.pop("count", None)
+        found = await self._matching(type, args, where)
+        if not found or count not in (None, len(found)):
+            wanted = _call(_name_of(type), args) + "".join(f" {name}={value!r}" for name, value in where.items())
+            many = "Not enqueued" if count is None else f"Enqueued {len(found)} times, not {count}"
+            raise AssertionError(f"{many}: {wanted}. {await self._said(type)}")
+        return found[0]
+
+    def refute_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> None:
+        """Assert that no such job was enqueued. See ``assert_enqueued``."""
+        self._wait(self.arefute_enqueued(type, *args, **where))
+
+    async def arefute_enqueued(self, type: str | JobType[..., Any], *args: Any, **where: Any) -> None:
+        """Assert that no such job was enqueued. See ``assert_enqueued``."""
+        __tracebackhide__ = True
+        if found := await self._matching(type, args, where):
+            raise AssertionError(
+                f"Enqueued {len(found)} times: {_call(_name_of(type), args)}. {await self._said(type)}"
+            )
+
+    async def _matching(self, type: Any, args: Sequence[Any], where: dict[str, Any]) -> list[Job]:
+        expected = msgspec.json.decode(msgspec.json.encode(args))
+        if isinstance(type, JobType) and args:
+            expected = msgspec.json.decode(type.request(args, {})["args"])
+        return [
+            job
+            for job in await self.aall(type)
+            if (not args or job.args == expected) and all(getattr(job, name) == one for name, one in where.items())
+        ]
+
+    async def _said(self, type: Any) -> str:
+        jobs = await self.aall(type)
+        if not jobs:
+            others = sorted({job.type for job in await self.aall()})
+            return f"Nothing of this type was enqueued; other types: {', '.join(others) or 'none'}."
+        return (
+            "Enqueued: " + "; ".join(f"{_call(job.type, job.args)} in {job.queue}, {job.state}" for job in jobs) + "."
+        )
+
+    # Running
+
+    def drain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
+        """Run all available jobs, with those that they enqueue, and repeat failed attempts at once.
+
+        Parameters
+        ----------
+        scheduled:
+            Whether to run scheduled jobs, too, each at its time; false by default. ``advance`` does so for some.
+        check:
+            Whether to raise the error of a job that has failed for good. The default is true.
+        concurrency:
+            Maximum number of jobs that run at once; 1 by default.
+
+        Returns
+        -------
+        Drained
+            What has run.
+
+        Raises
+        ------
+        JobFailed
+            A job has failed for good; ``error`` is the error of its last attempt.
+        RuntimeError
+            Ten thousand attempts were made, and there is no end.
+        """
+        return self._wait(self.adrain(scheduled=scheduled, check=check, concurrency=concurrency))
+
+    async def adrain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
+        """Run all available jobs. See ``drain``."""
+        attempts: list[str] = []
+        moves = {JobState.RETRYABLE, *((JobState.SCHEDULED,) if scheduled else ())}
+        self._draining = True
+        try:
+            while True:
+                await self._run_available(attempts, concurrency)
+                waiting = await self._with_states(moves)
+                if not waiting:
+                    break
+                self._clock.move_to(min(job.due_at or 0 for job in waiting))
+                await self._run_due()
+        finally:
+            self._draining = False
+        ended = [await self.engine.jobs.find(id) for id in dict.fromkeys(reversed(attempts))][::-1]
+        done = Drained(_of(ended, "completed"), _of(ended, "discarded"), _of(ended, "cancelled"), len(attempts))
+        if check and done.failed:
+            first = done.failed[0]
+            error = first.error or {"type": "expired", "message": "The job expired before it started."}
+            message = f"The job {_call(first.type, first.args)} failed: {error['type']}: {error['message']}"
+            lines = "".join(f"\n{line}" for line in error.get("backtrace", ()))
+            raise JobFailed(message + lines, error)
+        return done
+
+    async def _run_available(self, attempts: list[str], concurrency: int) -> None:
+        def ended(job: Job, *_: object) -> None:
+            attempts.append(job.id)
+            if len(attempts) == MAX_ATTEMPTS:
+                worker.stop(grace=0)
+
+        while queues := {job.queue for job in await self._with_states({JobState.AVAILABLE})}:
+            before = len(attempts)
+            worker = Worker(self.app, queues=sorted(queues), concurrency=concurrency)
+            worker.on_end = ended
+            await worker.run(until_empty=True)
+            await self.engine.maintenance.stop()
+            if len(attempts) >= MAX_ATTEMPTS:
+                raise RuntimeError(
+                    f"{MAX_ATTEMPTS:,} attempts were made, and jobs still wait: do they enqueue themselves?"
+                )
+            if len(attempts) == before:  # what is left has no handler here, or waits for something else
+                return
+
+    async def _with_states(self, states: Iterable[str]) -> list[Job]:
+        return (await self.engine.jobs.select(JobFilter(states=tuple(states)), Page(limit=_PAGE))).jobs
+
+    @contextmanager
+    def eager(self) -> Iterator[None]:
+        """Run jobs as soon as they are enqueued, before ``enqueue`` returns, within the block."""
+        service = self.engine.jobs
+        enqueue = service.enqueue
+
+        async def enqueue_and_run(requests: Any) -> Any:
+            pushed = await enqueue(requests)
+            if not self._draining:
+                await self.adrain()
+            return pushed
+
+        service.enqueue = enqueue_and_run  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            service.enqueue = enqueue  # type: ignore[method-assign]
+
+    def fail_next(self, *errors: BaseException | None) -> None:
+        """Let the next attempts fail after their handlers have run, as if the worker had died before it could report.
+
+        Handlers must bear it, because a job runs at least once.
+
+        Parameters
+        ----------
+        errors:
+            The error of each of the next attempts; ``None``: it goes well.
+        """
+        if self._fail not in self.app.execution_middleware:
+            self.app.execution_middleware.append(self._fail)
+        self._errors += errors
+
+    async def _fail(self, context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        result = await call_next()
+        error = self._errors.pop(0) if self._errors else None
+        if error is not None:
+            raise error
+        return result
+
+
+def _of(jobs: Iterable[Job], state: str) -> list[Job]:
+    return [job for job in jobs if job.state == state]
+
+
+def _name_of(type: str | JobType[..., Any] | None) -> str | None:
+    return type.type if isinstance(type, JobType) else type
+
+
+def _call(type: str | None, args: Sequence[Any]) -> str:
+    return f"{type}({', '.join(map(repr, args))})" if args else f"{type}"

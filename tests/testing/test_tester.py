@@ -1,0 +1,259 @@
+"""``ojster.testing``: what applications test their jobs with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from ojster import App, JobContext, JobFailed, Retry, chain, current_job
+from ojster.testing import FakeContext, JobTester
+from ojster.testing.strategies import arguments_of, failures, json_values
+
+app = App("postgresql://nobody@localhost:1/nowhere")
+done: list[str] = []
+
+
+@app.job("mail.send", queue="mail", retry=Retry(max_attempts=5, initial_interval=600, jitter=False))
+def send(to: str, on: date | None = None) -> str:
+    if current_job().attempt < 3 and to == "flaky":
+        raise ConnectionError("try again")
+    if to == "nobody":
+        raise ValueError("no such address")
+    done.append(to)
+    return f"sent to {to}"
+
+
+@app.job("mail.many")
+async def send_many(*names: str) -> None:
+    for name in names:
+        await send.aenqueue(name)
+
+
+@app.job("endless")
+async def endless() -> None:
+    await endless.aenqueue()
+
+
+@app.cron("0 5 * * *")
+@app.job("nightly")
+def nightly() -> None:
+    done.append(f"{current_job().job.created_at}")
+
+
+@pytest.fixture(autouse=True)
+def nothing_done() -> None:
+    done.clear()
+
+
+@pytest.fixture
+def jobs() -> Iterator[JobTester]:
+    with JobTester(app, at=datetime(2026, 12, 1, 10, 0, tzinfo=UTC)) as tester:
+        yield tester
+
+
+def test_what_was_enqueued_is_asserted_by_type_arguments_and_options(jobs: JobTester) -> None:
+    send.using(priority=5).enqueue("ada", date(2026, 12, 1))
+    send.enqueue("grace")
+    assert jobs.assert_enqueued(send, "ada", date(2026, 12, 1), priority=5, queue="mail").args == ["ada", "2026-12-01"]
+    jobs.assert_enqueued("mail.send", count=2)
+    jobs.refute_enqueued(send, "joan")
+    jobs.refute_enqueued("mail.many")
+    with pytest.raises(AssertionError, match=r"Not enqueued: mail.send\('joan'\).*Enqueued: mail.send\('ada', '2026"):
+        jobs.assert_enqueued(send, "joan")
+    with pytest.raises(AssertionError, match=r"Enqueued 2 times, not 3: mail\.send"):
+        jobs.assert_enqueued(send, count=3)
+    with pytest.raises(AssertionError, match=r"Not enqueued: nightly\. Nothing of this type.*other types: mail.send"):
+        jobs.assert_enqueued(nightly)
+    with pytest.raises(AssertionError, match=r"Enqueued 1 times: mail.send\('grace'\)"):
+        jobs.refute_enqueued(send, "grace")
+    assert done == []
+
+
+def test_draining_runs_all_jobs_and_those_that_they_enqueue(jobs: JobTester) -> None:
+    send_many.enqueue("ada", "grace")
+    ran = jobs.drain()
+    assert ([job.type for job in ran.completed], ran.attempts) == (["mail.many", "mail.send", "mail.send"], 3)
+    assert done == ["ada", "grace"]
+    assert jobs.drain().attempts == 0
+
+
+def test_failed_attempts_are_repeated_at_once_with_the_clock_moved(jobs: JobTester) -> None:
+    began = jobs.now
+    handle = send.enqueue("flaky")
+    assert jobs.drain().attempts == 3
+    assert handle.result() == "sent to flaky"
+    assert jobs.now - began >= timedelta(minutes=20)
+
+
+def test_a_job_that_fails_for_good_fails_the_test_with_its_traceback(jobs: JobTester) -> None:
+    send.enqueue("nobody")
+    message = (
+        r"mail.send\('nobody'\) failed: ValueError: no such address\n  File \".*test_tester.py\", line \d+, in send"
+    )
+    with pytest.raises(JobFailed, match=message):
+        jobs.drain()
+    send.using(retry=1).enqueue("nobody")
+    ran = jobs.drain(check=False)
+    assert [job.error["message"] for job in ran.failed if job.error] == ["no such address"]
+
+
+def test_scheduled_jobs_run_when_their_time_has_come(jobs: JobTester) -> None:
+    send.using(delay=3600).enqueue("ada")
+    jobs.drain()
+    jobs.advance(3500)
+    jobs.drain()
+    assert done == []
+    jobs.advance(timedelta(seconds=101))
+    jobs.drain()
+    assert done == ["ada"]
+    send.using(delay=7200).enqueue("grace")
+    jobs.drain(scheduled=True)
+    assert done == ["ada", "grace"]
+
+
+def test_a_test_begins_at_the_time_that_it_names_and_cron_jobs_fire() -> None:
+    with JobTester(app, at=datetime(2026, 12, 1, 4, 0, tzinfo=UTC)) as jobs:
+        assert jobs.now.replace(microsecond=0, second=0) == datetime(2026, 12, 1, 4, 0, tzinfo=UTC)
+        send.enqueue("ada")
+        jobs.drain()  # a worker registers the cron jobs when it starts
+        jobs.advance(timedelta(hours=1))
+        jobs.drain()
+    assert len(done) == 2
+    assert datetime.fromtimestamp(int(done[1]) / 1e6, UTC).hour == 5
+
+
+def test_workflows_run_to_their_end(jobs: JobTester) -> None:
+    run = app.start(chain(send.s("ada"), send.s("grace")))
+    jobs.drain()
+    assert run.refresh().state == "completed"
+    assert done == ["ada", "grace"]
+
+
+def test_an_endless_chain_of_jobs_is_told(jobs: JobTester) -> None:
+    endless.enqueue()
+    with pytest.raises(RuntimeError, match="10,000 attempts were made, and jobs still wait"):
+        jobs.drain()
+
+
+def test_jobs_run_eagerly_before_enqueue_returns(jobs: JobTester) -> None:
+    with jobs.eager():
+        send_many.enqueue("ada", "grace")
+        assert done == ["ada", "grace"]
+        with pytest.raises(JobFailed, match="no such address"):
+            send.enqueue("nobody")
+    send.enqueue("joan")
+    assert "joan" not in done
+
+
+def test_the_application_has_its_own_database_again_afterwards() -> None:
+    with JobTester(app):
+        assert app.url == "sqlite:///:memory:"
+    assert (app.url, app._engine, list(app.execution_middleware)) == (
+        "postgresql://nobody@localhost:1/nowhere",
+        None,
+        [],
+    )
+    with pytest.raises(RuntimeError, match="Enter the tester first"):
+        _ = JobTester(app).engine
+
+
+@pytest.mark.anyio
+async def test_asynchronous_tests_await_the_same() -> None:
+    async with JobTester(app) as jobs:
+        await send.aenqueue("ada")
+        await jobs.aassert_enqueued(send, "ada")
+        await jobs.adrain()
+        await jobs.aadvance(1)
+        await jobs.arefute_enqueued(send, "grace")
+    assert done == ["ada"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(failures())
+def test_whatever_attempts_fail_the_job_completes_and_has_run_once_more(errors: list[BaseException | None]) -> None:
+    done.clear()
+    with JobTester(app) as jobs:
+        jobs.fail_next(*errors)
+        send.enqueue("ada")
+        jobs.drain()
+    lost = next((number for number, error in enumerate(errors) if error is None), len(errors))
+    assert done == ["ada"] * (lost + 1)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(arguments_of(send))
+def test_arguments_fit_the_annotations(jobs: JobTester, args: tuple[str, date | None]) -> None:
+    to, on = args
+    assert isinstance(to, str)
+    assert on is None or isinstance(on, date)
+    assert send.enqueue(*args).job.args == [to, None if on is None else on.isoformat()]
+
+
+@given(json_values())
+def test_json_values_are_json(value: object) -> None:
+    import json
+
+    assert json.loads(json.dumps(value)) == value
+
+
+def test_a_fake_context_remembers_what_a_handler_reports() -> None:
+    context = FakeContext(args=[1], meta={"a": 1}, attempt=3, restored={"row": 5})
+    context.progress(1, 4, "a quarter")
+    context.checkpoint({"row": 6})
+    context.note("seen")
+    assert (context.restored(), context.progress_reports) == ({"row": 5}, [(0.25, "a quarter")])
+    assert (context.checkpoints, context.notes) == ([{"row": 6}], ["seen"])
+    assert (context.attempt, context.is_last_attempt, context.meta, context.job.args) == (3, True, {"a": 1}, [1])
+    assert not context.cancelled
+    context.stop()
+    assert context.cancelled
+    assert isinstance(context, JobContext)
+    with pytest.raises(TypeError):
+        context.checkpoint(object())
+    with pytest.raises(AttributeError, match=r"'client', which needs a worker\. Run the job with a JobTester"):
+        _ = context.client
+
+
+PROJECT = """
+from ojster import App
+app = App("postgresql://nobody@localhost:1/nowhere")
+
+@app.job
+def double(n: int) -> int:
+    return 2 * n
+"""
+
+TESTS = """
+from mine import double
+
+def test_it(ojster_jobs):
+    handle = double.enqueue(21)
+    ojster_jobs.assert_enqueued(double, 21)
+    ojster_jobs.drain()
+    assert handle.result() == 42
+
+def test_nothing_is_left(ojster_jobs):
+    ojster_jobs.refute_enqueued(double)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "passed", "said"),
+    [("ojster_app = mine:app", 2, "2 passed"), ("", 0, "Which application? Set ojster_app")],
+    ids=["with its setting", "without its setting"],
+)
+def test_the_fixtures_of_pytest_find_the_application(tmp_path: Path, setting: str, passed: int, said: str) -> None:
+    (tmp_path / "mine.py").write_text(PROJECT)
+    (tmp_path / "test_mine.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = .\n{setting}\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert said in run.stdout
+    assert (run.returncode == 0) == (passed == 2), run.stdout
