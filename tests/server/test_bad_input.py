@@ -116,6 +116,22 @@ async def test_json_content_types_are_accepted(http: Http, kind: str) -> None:
     assert (await http("POST", "/ojs/v1/jobs", body, headers={"Content-Type": kind})).status_code == 201
 
 
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+async def test_json_is_accepted_with_the_content_type_that_curl_sends(http: Http) -> None:
+    body = b'{"type":"a","args":[]}'
+    assert (await http("POST", "/ojs/v1/jobs", body, headers=FORM)).status_code == 201
+
+
+@pytest.mark.parametrize("header", ["Origin", "Referer", "Sec-Fetch-Site"])
+async def test_a_form_of_a_web_page_is_refused_and_told_what_to_send(http: Http, header: str) -> None:
+    value = "same-origin" if header.startswith("Sec") else str(http.client.base_url).rstrip("/")
+    response = await http("POST", "/ojs/v1/jobs", b'{"type":"a","args":[]}', headers=FORM | {header: value})
+    assert response.status_code == 400
+    assert "Send JSON with the header Content-Type: application/json" in response.json()["error"]["message"]
+
+
 async def test_strings_with_nul_and_any_script_come_back_as_they_were(http: Http) -> None:
     strange = ["\u0000", "a\u0000b", "\U0001f4a9", "\u202e", "\ufeff", "\u2028", "", " ", "'; DROP TABLE jobs; --"]
     job = await http.push(args=strange, meta={text or "empty": text for text in strange}, x_own=strange)

@@ -41,6 +41,8 @@ from ojster.service import Service
 T = TypeVar("T")
 
 
+_FORM: Final = b"application/x-www-form-urlencoded"
+_OF_BROWSERS: Final = frozenset({b"origin", b"referer", b"sec-fetch-site"})
 _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, PLAIN_JSON, b""})
 
 
@@ -226,11 +228,8 @@ class HttpRequest:
             The client closed the connection before the body was complete.
         """
         kind = self.content_type or (b"application/json" if may_be_missing else b"")
-        if kind not in _ACCEPTED_TYPES and kind.partition(b";")[0].strip().lower() not in _ACCEPTED_TYPES:
-            raise InvalidRequest(
-                f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported; "
-                "use 'application/openjobspec+json' or 'application/json'."
-            )
+        if kind not in _ACCEPTED_TYPES:
+            self._check_type(kind.partition(b";")[0].strip().lower())
         if self.content_length.isdigit() and int(self.content_length) > self.max_body_bytes:
             raise self._too_large(int(self.content_length))
         body = await self._whole_body()
@@ -238,6 +237,15 @@ class HttpRequest:
             body = decompress(body, self.content_encoding.decode("latin-1"), self.max_body_bytes)
         self.known_body = body
         return body
+
+    def _check_type(self, kind: bytes) -> None:
+        """Accept JSON, and what ``curl -d`` says unless a browser says it: a page may send a form anywhere."""
+        if kind in _ACCEPTED_TYPES or (kind == _FORM and not any(name in _OF_BROWSERS for name, _ in self.headers)):
+            return
+        raise InvalidRequest(
+            f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported. Send JSON with the "
+            "header Content-Type: application/json."
+        )
 
     async def _whole_body(self) -> bytes:
         message = await self._receive()
