@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ojster.core.states import JobState
     from ojster.injection import Depends, Provided
     from ojster.job_handle import JobHandle
+    from ojster.job_info import JobInfo
     from ojster.job_options import JobOptions, RateLimit, Retry, Unique
     from ojster.job_type import JobType
     from ojster.outcomes import (
@@ -83,6 +84,7 @@ __all__ = [
     "JobDropped",
     "JobFailed",
     "JobHandle",
+    "JobInfo",
     "JobOptions",
     "JobState",
     "JobType",
@@ -172,6 +174,7 @@ _PLACES: Final = {
         "Provided",
     ),
     "ojster.job_handle": ("JobHandle",),
+    "ojster.job_info": ("JobInfo",),
     "ojster.job_options": (
         "JobOptions",
         "RateLimit",

@@ -23,6 +23,7 @@ from ojster.core.json_objects import Members
 from ojster.core.states import FINISHED, JobState
 from ojster.core.values import Seconds, to_seconds
 from ojster.files.transfer import restore
+from ojster.job_info import JobInfo, info_of
 from ojster.outcomes import JobCancelled, JobFailed
 
 R = TypeVar("R")
@@ -98,6 +99,14 @@ class JobHandle(Generic[R]):
     def job(self) -> Job:
         """The job as it was last fetched."""
         return self._job
+
+    @property
+    def info(self) -> JobInfo:
+        """The job as it was last fetched, with values instead of JSON, and times instead of numbers."""
+        return info_of(self._job)
+
+    def _repr_html_(self) -> str:
+        return self.info._repr_html_()
 
     def refresh(self) -> JobHandle[R]:
         """Fetch the job again.

@@ -139,10 +139,9 @@ def worker(
         )
     except (IdentityTaken, OSError, TypeError) as error:
         raise click.ClickException(str(error)) from None
-    tune_interpreter()
     wait_for_database(loaded.url, wait)
     try:
-        return _run_loop(lambda: _work(one, process, until_empty))
+        return run_worker(one, process, until_empty=until_empty)
     except NoHandlers:
         looked = "--code-tasks" if app is None else app
         message = (
@@ -166,6 +165,12 @@ def _application(app: str | None, include: Sequence[str], url: str | None, tenan
     if tenant is not None:
         loaded.tenant = check_tenant(tenant)
     return loaded
+
+
+def run_worker(one: Worker, process: Process, *, until_empty: bool) -> int:
+    """Run a worker as a process of its own, with its signals; return the exit code."""
+    tune_interpreter()
+    return _run_loop(lambda: _work(one, process, until_empty))
 
 
 async def _work(one: Worker, process: Process, until_empty: bool) -> int:

@@ -20,8 +20,8 @@ from ojster.worker.recycling import ProcessLimits
 class Process(msgspec.Struct, frozen=True):
     """What a worker process should do as one of several: when to ask for a new one, and which file to touch."""
 
-    limits: ProcessLimits
-    health: Path | None
+    limits: ProcessLimits = ProcessLimits()
+    health: Path | None = None
 
 
 def with_processes(function: Command) -> Command:

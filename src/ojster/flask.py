@@ -1,0 +1,103 @@
+"""Jobs in Flask: handlers run in the application's context; ``flask ojster`` runs workers. Needs ``ojster[flask]``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import click
+from flask import Flask, current_app
+from flask.cli import AppGroup, with_appcontext
+
+from ojster.app import App
+from ojster.cli.logs import log_to_console
+from ojster.cli.worker import run_worker
+from ojster.cli.worker_processes import Process
+from ojster.context import JobContext
+from ojster.core.job import Job
+from ojster.worker.worker import DEFAULT_CONCURRENCY, Worker
+
+NAME: Final = "ojster"
+"""Name of the extension in ``Flask.extensions``."""
+
+
+class Ojster:
+    """The extension: it connects the jobs of an application with Flask.
+
+    ``OJSTER_DATABASE_URL`` in the configuration of Flask, if it is set, names the database or server of the jobs.
+    Handlers run in an application context of their own, so that ``current_app`` and extensions such as Flask-SQLAlchemy
+    work in them, also in child processes.
+
+    Parameters
+    ----------
+    jobs:
+        The application with the jobs.
+    app:
+        The Flask application; by default ``init_app`` gets it later.
+
+    Examples
+    --------
+    >>> from flask import Flask, current_app
+    >>> from ojster import App
+    >>> from ojster.flask import Ojster
+    >>> jobs = App("sqlite:///:memory:")
+    >>> @jobs.job("report.build")
+    ... def build() -> str:
+    ...     return current_app.name
+    >>> app = Flask("shop")
+    >>> extension = Ojster(jobs, app)
+    >>> app.extensions["ojster"] is extension
+    True
+    >>> jobs.close()
+    """
+
+    def __init__(self, jobs: App, app: Flask | None = None) -> None:
+        self.jobs = jobs
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Connect the jobs with a Flask application.
+
+        Raises
+        ------
+        RuntimeError
+            They are connected already: the handlers would run in two contexts.
+        """
+        if getattr(self, "_app", app) is not app or NAME in app.extensions:
+            raise RuntimeError("These jobs are already connected with a Flask application.")
+        self._app = app
+        app.extensions[NAME] = self
+        if url := app.config.get("OJSTER_DATABASE_URL"):
+            self.jobs.url = url
+        self.jobs.thread_middleware.append(self._in_thread)
+        self.jobs.execution_middleware.append(self._on_loop)
+        app.cli.add_command(commands)
+
+    def _in_thread(self, job: Job, call_next: Callable[[], Any]) -> Any:
+        with self._app.app_context():
+            return call_next()
+
+    async def _on_loop(self, context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        handler = self.jobs.handlers.get(context.job.type)
+        if handler is None or not handler.is_async:  # a plain handler gets a context in its thread
+            return await call_next()
+        with self._app.app_context():
+            return await call_next()
+
+
+commands = AppGroup(NAME, help="Run jobs.")
+
+
+@commands.command("worker")
+@click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
+@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
+@with_appcontext
+def worker(queues: str | None, concurrency: int, until_empty: bool) -> None:
+    """Run a worker of the application's jobs. 'ojster worker' has more options."""
+    log_to_console("info")
+    extension: Ojster = current_app.extensions[NAME]
+    names = None if queues is None else queues.split(",")
+    one = Worker(extension.jobs, queues=names, concurrency=concurrency)
+    raise SystemExit(run_worker(one, Process(), until_empty=until_empty))

@@ -1,0 +1,131 @@
+"""FastAPI and Flask: the examples with their own tests, and what these leave out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastapi
+import msgspec
+import pytest
+from fastapi.testclient import TestClient
+from flask import Flask, current_app
+
+from ojster import App, JobContext
+from ojster.fastapi import job_router
+from ojster.flask import Ojster
+from ojster.testing import JobTester
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+@pytest.fixture
+def app(shared_url: str) -> Iterator[App]:
+    with App(shared_url) as made:
+        yield made
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "flask"])
+def test_the_tests_of_an_example_pass(framework: str, tmp_path: Path) -> None:
+    folder = EXAMPLES / framework
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+        f"--rootdir={folder}",
+        str(folder),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_router_tells_only_of_its_types_and_only_to_whom_it_may(app: App) -> None:
+    @app.job("open")
+    def open_() -> None: ...
+
+    @app.job("closed")
+    def closed() -> None: ...
+
+    def check(key: str = "") -> None:
+        if key != "secret":
+            raise fastapi.HTTPException(403)
+
+    site = fastapi.FastAPI()
+    router = job_router(app, types=["open"], dependencies=[fastapi.Depends(check)])
+    site.include_router(router, prefix="/jobs")
+    seen, hidden = open_.enqueue().id, closed.enqueue().id
+    client = TestClient(site)
+    for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", "")):
+        assert client.request(method, f"/jobs/{seen}{path}").status_code == 403
+        assert client.request(method, f"/jobs/{hidden}{path}?key=secret").status_code == 404
+    shown = client.get(f"/jobs/{seen}?key=secret").json()
+    assert (shown["state"], shown["attempt"], shown["result"], shown["finished_at"]) == ("available", 0, None, None)
+    assert client.delete(f"/jobs/{seen}?key=secret").status_code == 204
+    assert client.get(f"/jobs/{seen}?key=secret").json()["state"] == "cancelled"
+    (line,) = [line for line in client.get(f"/jobs/{seen}/events?key=secret").text.splitlines() if line[:4] == "data"]
+    assert msgspec.json.decode(line.removeprefix("data: "))["state"] == "cancelled"
+
+
+def test_each_job_has_a_context_of_flask_of_its_own() -> None:
+    jobs = App("sqlite:///unused.db")
+    left: list[str] = []
+
+    @jobs.job
+    def plain(name: str) -> str:
+        assert not hasattr(current_app, "never")
+        from flask import g
+
+        g.setdefault("name", name)
+        return f"{current_app.name} {g.name}"
+
+    @jobs.job
+    async def on_loop(context: JobContext, name: str) -> str:
+        return f"{current_app.name} {name}"
+
+    site = Flask("shop")
+    Ojster(jobs, site)
+
+    @site.teardown_appcontext
+    def tear_down(error: Any) -> None:
+        left.append("left")
+
+    with JobTester(jobs) as tester:
+        handles = [plain.enqueue("a"), plain.enqueue("b"), on_loop.enqueue("c")]
+        tester.drain()
+        assert [handle.result() for handle in handles] == ["shop a", "shop b", "shop c"]
+    assert left == ["left"] * 3
+    with pytest.raises(RuntimeError, match="already connected"):
+        Ojster(App(), site)
+
+
+@pytest.mark.slow
+def test_flask_runs_a_worker(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "flask",
+        "--app",
+        str(EXAMPLES / "flask" / "shop.py"),
+        "ojster",
+        "worker",
+        "--until-empty",
+    ]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    subprocess.run(
+        [sys.executable, "-m", "ojster", "push", "order.ship", "7", "--url", "sqlite:///shop.db"],
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "order.ship completed" in done.stderr
