@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RUNS := $(VENV)/.runs
 
 PYTEST ?=
 
@@ -12,16 +13,23 @@ PYTEST ?=
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(READY): pyproject.toml constraints.txt
+$(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Ojster needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(READY)
+	@touch $(READY) $(RUNS)
+
+$(RUNS): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing Ojster and what it needs to run into $(VENV), once:"
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
+	@touch $(RUNS)
 
 install: $(READY) ## Install Ojster and its tools into .venv
 
-demo: $(READY) ## See a server, a worker and a set of jobs at work
+demo: $(RUNS) ## See a server, a worker and a set of jobs at work
 	$(BIN)/ojster demo
 
 test: $(READY) ## Run all tests
