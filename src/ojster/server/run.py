@@ -24,6 +24,7 @@ from ojster.files.open import store_for
 from ojster.server.application import Application
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.server.oidc import OidcSettings
+from ojster.server.port import check_port
 from ojster.server.protocol import MAX_CONNECTIONS, QuickHttpProtocol
 from ojster.server.proxies import TrustedProxies
 from ojster.server.tls import TlsFiles, TlsRenewal
@@ -153,10 +154,10 @@ def serve(
     Raises
     ------
     BackendUnavailable
-        The database cannot be opened.
+        The database cannot be opened, or the port is in use.
     InvalidRequest
-        The database cannot be opened, ``smtp`` or ``trusted_proxies`` is malformed, ``tls`` cannot be used, or
-        ``app`` has no orchestrators.
+        The database cannot be opened, ``host`` is none of this machine, ``smtp`` or ``trusted_proxies`` is malformed,
+        ``tls`` cannot be used, or ``app`` has no orchestrators.
     Conflict
         Another server listens at ``unix_socket``.
     """
@@ -166,6 +167,8 @@ def serve(
     tune_interpreter()
     store = store_for(url, files)
     listener = None if unix_socket is None else listen_at(unix_socket)
+    if listener is None:
+        check_port(host, port)
     engine = Service(open_database(url, for_engine(settings), synchronous=synchronous, migrate=migrate), store=store)
     for plugin in plugins:
         plugin(engine)

@@ -419,8 +419,9 @@ def migrate(connection: apsw.Connection) -> int:
 
 
 def _create(path: Path) -> None:
-    """Create a file that only its owner can read, and its folder, unless they exist."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Create a file that only its owner can read, unless it exists. A folder that does not exist is a typing error."""
+    if not path.parent.is_dir():
+        raise BackendUnavailable(f"There is no folder {path.parent} for the database. Create it, or check the path.")
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
