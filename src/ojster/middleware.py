@@ -9,6 +9,8 @@ from typing import Any
 
 from ojster.context import JobContext
 from ojster.core.job import Job
+from ojster.jobs.failure import FINAL_CODES
+from ojster.outcomes import Outcome, Released
 
 ExecutionMiddleware = Callable[[JobContext, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Wraps the execution of every job. It gets the job's context and ``next``, which runs the rest and returns the result.
@@ -74,3 +76,50 @@ async def structlog_context(context: JobContext, call_next: Callable[[], Awaitab
     job = context.job
     with bound_contextvars(job_id=job.id, job_type=job.type, queue=job.queue, attempt=job.attempt):
         return await call_next()
+
+
+def sentry_errors(*, only_final: bool = False) -> ExecutionMiddleware:
+    """Return an execution middleware that reports what handlers raise to Sentry, with the job that it was.
+
+    Each attempt has an isolation scope and a transaction of its own, named after the job type. What is no failure, such
+    as ``Snooze``, is not reported. Needs ``sentry-sdk``, which the application has set up with ``sentry_sdk.init``.
+
+    Parameters
+    ----------
+    only_final:
+        Whether to report only failures after which no attempt follows. The default is false.
+
+    Examples
+    --------
+    >>> from ojster import App
+    >>> from ojster.middleware import sentry_errors
+    >>> app = App("sqlite:///:memory:")
+    >>> app.execution_middleware.append(sentry_errors(only_final=True))
+    >>> app.close()
+    """
+    import sentry_sdk
+    from sentry_sdk.integrations.logging import ignore_logger
+    from sentry_sdk.tracing import TransactionSource
+
+    ignore_logger("ojster.jobs")  # the worker logs the same failures, which would be reported twice
+
+    async def report(context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        job = context.job
+        with sentry_sdk.isolation_scope() as scope:
+            scope.set_tag("ojster.job_type", job.type)
+            scope.set_tag("ojster.queue", job.queue)
+            scope.set_context("ojster", {"job_id": job.id, "attempt": job.attempt, "max_attempts": job.max_attempts})
+            transaction = sentry_sdk.start_transaction(op="queue.process", name=job.type, source=TransactionSource.TASK)
+            with transaction:
+                try:
+                    return await call_next()
+                except Released:
+                    raise
+                except Exception as error:
+                    transaction.set_status("internal_error")
+                    final = context.is_last_attempt or (isinstance(error, Outcome) and error.code in FINAL_CODES)
+                    if final or not only_final:
+                        sentry_sdk.capture_exception(error)
+                    raise
+
+    return report

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import sentry_sdk
 import structlog
 
-from ojster import App, JobFailed, Worker
-from ojster.middleware import structlog_context, timeouts
+from ojster import App, Discard, Retry, Snooze, Worker
+from ojster.middleware import sentry_errors, structlog_context, timeouts
+from ojster.outcomes import JobFailed
+from ojster.testing import JobTester
 
 pytestmark = pytest.mark.anyio
 
@@ -69,3 +73,47 @@ async def test_what_a_handler_logs_with_structlog_says_in_which_job(app: App) ->
         },
         {"event": "afterwards", "log_level": ""},
     ]
+
+
+@pytest.mark.parametrize(
+    ("only_final", "told"),
+    [(False, ["failing 1", "failing 2", "discarded 1"]), (True, ["failing 2", "discarded 1"])],
+)
+async def test_sentry_gets_what_handlers_raise_with_their_job(app: App, only_final: bool, told: list[str]) -> None:
+    events: list[dict[str, Any]] = []
+    rested: list[bool] = []
+
+    def keep(event: Any, hint: Any) -> None:
+        events.append(event)
+
+    sentry_sdk.init("http://key@127.0.0.1:9/1", before_send=keep, auto_enabling_integrations=False)
+    app.execution_middleware.append(sentry_errors(only_final=only_final))
+
+    @app.job("failing", retry=Retry(max_attempts=2), queue="mail")
+    def failing() -> None:
+        raise ValueError("no")
+
+    @app.job("discarded")
+    async def discarded() -> None:
+        raise Discard("not needed")
+
+    @app.job("snoozing")
+    async def snoozing() -> None:
+        if not rested:
+            rested.append(True)
+            raise Snooze(1)
+
+    try:
+        async with JobTester(app) as jobs:
+            for handler in (failing, discarded, snoozing):
+                await handler.aenqueue()
+            await jobs.adrain(check=False, scheduled=True)
+    finally:
+        sentry_sdk.init()
+    assert sorted(
+        f"{event['tags']['ojster.job_type']} {event['contexts']['ojster']['attempt']}" for event in events
+    ) == sorted(told)
+    first = next(event for event in events if event["tags"]["ojster.queue"] == "mail")
+    assert first["exception"]["values"][-1]["value"] == "no"
+    assert first["exception"]["values"][-1]["stacktrace"]["frames"][-1]["function"] == "failing"
+    assert first["transaction"] == "failing"

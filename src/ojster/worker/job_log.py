@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from ojster.core.job import Job
-from ojster.jobs.failure import Failure
+from ojster.jobs.failure import FINAL_CODES, Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.worker.execution import Ending
 
@@ -50,7 +50,9 @@ def _say(job: Job, what: str, seconds: float) -> None:
 
 def _may_be_retried(job: Job, failure: Failure) -> bool:
     """Return whether another attempt may follow; the server decides it, which knows the whole retry policy."""
-    return failure.retryable is not False and failure.code != "DEAD_LETTER" and job.counted_attempts < job.max_attempts
+    return (
+        failure.retryable is not False and failure.code not in FINAL_CODES and job.counted_attempts < job.max_attempts
+    )
 
 
 def _named(job: Job) -> str:
