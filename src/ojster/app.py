@@ -126,7 +126,7 @@ class App(WorkflowCalls):
     ) -> None:
         self._files = files
         self.tenant = None if tenant is None else check_tenant(tenant)
-        self.codecs = Codecs(codecs)
+        self._codecs = Codecs(codecs)
         self.url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
         self.settings = settings
         self.handlers: dict[str, JobType[Any, Any]] = {}
@@ -147,6 +147,7 @@ class App(WorkflowCalls):
         self._engine_lock = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         self._included_in: App | None = None
+        self._scoped: tuple[Service, Service] | None = None
         self._inherited_after_fork: list[object] = []
         if not (names_a_database(self.url) or self.url.startswith(("http://", "https://", "unix:///"))):
             raise InvalidRequest(
@@ -168,6 +169,16 @@ class App(WorkflowCalls):
         """
         self.url, self._engine = url, engine
         engine.check_orchestrator = self.orchestrators.check
+
+    @property
+    def root(self) -> App:
+        """The application that has included this one, with those around it, or itself."""
+        return self if self._included_in is None else self._included_in.root
+
+    @property
+    def codecs(self) -> Codecs:
+        """The codecs of job arguments."""
+        return self.root._codecs
 
     @property
     def handled(self) -> tuple[Handled, ...]:
@@ -198,7 +209,8 @@ class App(WorkflowCalls):
         Raises
         ------
         ValueError
-            A job type or an orchestrator of it is already declared here. Nothing is taken over.
+            A job type, an orchestrator or a cron job of it is already declared here, or it includes this application or
+            is included already. Nothing is taken over.
 
         Examples
         --------
@@ -212,6 +224,10 @@ class App(WorkflowCalls):
         'available'
         >>> app.close()
         """
+        if other._included_in is not None or self.root is other:
+            raise ValueError("An application is included once, and not in itself.")
+        if taken := {cron.name for cron in self.crons} & {cron.name for cron in other.crons}:
+            raise ValueError(f"The cron job {min(taken)!r} is already declared. Give one of them a name of its own.")
         theirs = [one for type, one in other.handlers.items() if type != ORCHESTRATE_TYPE]
         for declared in theirs:
             check_free(declared.type, self.handlers, declared.function)
@@ -222,7 +238,6 @@ class App(WorkflowCalls):
             self.orchestrator(name)(kind)
         self.crons += other.crons
         self.lifespan.include(other.lifespan, other)
-        other.codecs = self.codecs
         other._included_in = self
 
     def discover(self, *packages: str, name: str = "tasks") -> None:
@@ -350,9 +365,9 @@ class App(WorkflowCalls):
             The application uses a server, and no event loop runs.
         """
         if self._included_in is not None:
-            return self._included_in.client()
+            return self.root.client()
         if names_a_database(self.url):
-            return self.engine() if self.tenant is None else self.engine().as_(Caller(self.tenant))
+            return self._scoped_engine()
         loop = asyncio.get_running_loop()
         client = self._http.get(loop)
         if client is None:
@@ -384,7 +399,7 @@ class App(WorkflowCalls):
             The database cannot be opened.
         """
         if self._included_in is not None:
-            return self._included_in.engine()
+            return self.root.engine()
         engine = self._engine
         if engine is None:
             with self._engine_lock:  # so that two threads do not open it twice
@@ -397,6 +412,15 @@ class App(WorkflowCalls):
                     engine.middleware = self.enqueue_middleware
                     engine.check_orchestrator = self.orchestrators.check
         return engine
+
+    def _scoped_engine(self) -> Service:
+        """Return the engine for the tenant of the application, the same each time."""
+        engine = self.engine()
+        if self.tenant is None:
+            return engine
+        if self._scoped is None or self._scoped[0] is not engine or self._scoped[1].scope.tenant != self.tenant:
+            self._scoped = engine, engine.as_(Caller(self.tenant))
+        return self._scoped[1]
 
     def collection(self, name: str) -> SharedCollection:
         """Return a named collection. Its existence is checked on first use.
@@ -461,14 +485,10 @@ class App(WorkflowCalls):
         return JobHandle(self, job, None if declared is None else declared.types)
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
-        if self._included_in is not None:
-            return self._included_in._enqueue_in(connection, requests)
-        return CallerPush(self).push(connection, requests)
+        return CallerPush(self.root).push(connection, requests)
 
     async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
-        if self._included_in is not None:
-            return await self._included_in._aenqueue_in(connection, requests)
-        return await CallerPush(self).apush(connection, requests)
+        return await CallerPush(self.root).apush(connection, requests)
 
     def close(self) -> None:
         """Disconnect. The application can be used again afterwards."""
@@ -478,9 +498,12 @@ class App(WorkflowCalls):
     async def aclose(self) -> None:
         """Disconnect. See ``close``."""
         engine, self._engine = self._engine, None
+        scoped, self._scoped = self._scoped, None
+        if scoped is not None:
+            await scoped[1].maintenance.stop()
         if engine is not None:
             await engine.close()
-        client = self._http.pop(asyncio.get_running_loop(), None)
+        client = self.root._http.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
 
@@ -503,7 +526,7 @@ class App(WorkflowCalls):
     def _forget_after_fork(self) -> None:
         """Drop, without closing them, the connections and the event-loop thread that a forked child inherits."""
         self._inherited_after_fork += [self._engine, self._http, self._event_loop_thread]
-        self._engine = None
+        self._engine = self._scoped = None
         self._engine_lock = threading.Lock()
         self._http = {}
         self._event_loop_thread = EventLoopThread()

@@ -38,7 +38,10 @@ MAX_POLL_SECONDS: Final = 30.0
 class Application(Protocol):
     """An application, as far as job types and handles need it: ``ojster.App``."""
 
-    codecs: Codecs
+    @property
+    def codecs(self) -> Codecs:
+        """The codecs of job arguments."""
+
     _event_loop_thread: EventLoopThread
 
     def client(self) -> Client:

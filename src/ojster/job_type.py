@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -99,7 +100,6 @@ class JobType(Generic[P, R]):
         self.app = app
         self.type = type
         self.function = function
-        self.options = options
         self.process = process
         self.handled: Handled | None = None
         self.is_async = inspect.iscoroutinefunction(function)
@@ -110,6 +110,10 @@ class JobType(Generic[P, R]):
             raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
         self._min_args, self._max_args = _arity(self.signature, self.takes_context)
         self._type_json = msgspec.Raw(_encode(type))
+        self._set_options(options)
+
+    def _set_options(self, options: JobOptions) -> None:
+        self.options = options
         self._options_json = msgspec.Raw(options.to_wire())
         self._meta_json = msgspec.Raw(_encode(dict(options.meta or {})))
         self._sibling_members = options.beside()
@@ -153,9 +157,9 @@ class JobType(Generic[P, R]):
             An option is malformed.
         """
         changed = msgspec.structs.replace(self.options, **options)
-        copy = type(self)(self.app, self.type, self.function, changed, self.process)
-        copy.types = self.types  # they are the same, and reading annotations takes long
-        return copy
+        copied = copy.copy(self)
+        copied._set_options(changed)
+        return copied
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job with these arguments, which are stored as JSON.

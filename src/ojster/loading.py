@@ -61,7 +61,11 @@ def load_app(where: str, include: Sequence[str] = ()) -> App:
     for other in include:
         package = other.removesuffix(".*")
         _import(package)
-        if package != other and not import_modules_named("tasks", package):
+        if package == other:
+            continue
+        if not hasattr(sys.modules[package], "__path__"):
+            raise InvalidRequest(f"{package!r} is a module, not a package. Include it without '.*'.")
+        if not import_modules_named("tasks", package):
             raise InvalidRequest(f"The package {package!r} has no modules named 'tasks', in itself or its packages.")
     return app
 

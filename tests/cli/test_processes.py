@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -12,14 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 
 from ojster import App, JobHandle
+from ojster.cli.supervisor import Command, Supervisor
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 CODE = """
 import os, time
@@ -82,6 +85,13 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def enqueue(app: App, number: int, *args: float) -> list[JobHandle[int]]:
@@ -151,19 +161,82 @@ def test_a_server_and_workers_run_as_one_service(commands: Commands, app: App) -
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     health = f"http://127.0.0.1:{port}/ojs/v1/health"
-
-    def answers() -> bool:
-        try:
-            return httpx.get(health).status_code == 200
-        except httpx.TransportError:
-            return False
-
     with commands.running("run", "mine:app", "--port", str(port)) as process:
-        until(answers)
+        until(lambda: answers(health))
         (handle,) = enqueue(app, 1)
         worker = handle.result(30)
         (server,) = [child for child in process.children() if child.pid != worker]
         server.kill()
-        until(lambda: not answers())
-        until(answers)
+        until(lambda: not answers(health))
+        until(lambda: answers(health))
         assert enqueue(app, 1)[0].result(30) == worker
+
+
+def test_workers_that_are_quiet_stay_quiet_when_they_are_replaced(commands: Commands, app: App) -> None:
+    with commands.running(*["worker", "mine:app", "--processes", "2", "--concurrency", "1", "--"]) as process:
+        (first,) = enqueue(app, 1)
+        first.result(30)
+        process.send_signal(signal.SIGTSTP)
+        before = process.children()
+        until(lambda: states_of_workers(app) == ["quiet", "quiet"])
+        for one in before:
+            one.kill()
+        until(lambda: not any(one.is_running() for one in before) and len(process.children()) == 2)
+        until(lambda: states_of_workers(app).count("quiet") >= 4)
+        (second,) = enqueue(app, 1)
+        with pytest.raises(TimeoutError):
+            second.result(1)
+        process.send_signal(signal.SIGCONT)
+        second.result(30)
+
+
+def states_of_workers(app: App) -> list[str]:
+    async def look() -> list[str]:
+        async with App(app.url) as own:
+            return [worker.state for worker in await own.client().fleet.all()]
+
+    return asyncio.run(look())
+
+
+def test_a_health_file_without_a_folder_is_refused_at_once(commands: Commands) -> None:
+    done = commands.run(*["worker", "mine:app", "--health-file", "/no/such/folder/healthy"])
+    assert (done.returncode, "there is no folder /no/such/folder" in done.stderr) == (2, True)
+
+
+def test_a_service_runs_orchestrators_and_shows_no_password(commands: Commands, app: App) -> None:
+    (commands.folder / "mine.py").write_text(
+        CODE + "\nfrom ojster import Orchestrator\n\n@app.orchestrator()\nclass Layout(Orchestrator): ...\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with commands.running("run", "mine:app", "--port", str(port)) as process:
+        until(lambda: len(process.children()) == 2)
+        lines = [child.cmdline() for child in process.children()]
+        assert sorted("--app" in line for line in lines) == [False, True]
+        (worker,) = [line for line in lines if "worker" in line]
+        assert not any("://" in word for word in worker)
+        until(lambda: answers(f"http://127.0.0.1:{port}/ojs/v1/health"))
+
+
+async def test_a_machine_that_cannot_start_a_process_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, tries = asyncio.create_subprocess_exec, 0
+
+    async def fail_once(*words: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return await start(*words, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail_once)
+    sleeping = Command((sys.executable, "-c", "import sys; sys.stdin.read()"))
+    supervisor = Supervisor([sleeping, sleeping])
+    running = asyncio.create_task(supervisor.run())
+    while len(supervisor._running) < 2:
+        await asyncio.sleep(0.01)
+    supervisor._pass_on(signal.SIGTERM)
+    assert await running == 0
+    assert tries == 3

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from ojster import App, Depends, Orchestrator, Worker, current_job
+from ojster import App, Depends, Gzip, Orchestrator, Worker, current_job
 from ojster.job_class import type_of_class
 
 pytestmark = pytest.mark.anyio
@@ -171,3 +171,43 @@ async def test_a_blocking_call_in_a_coroutine_warns_at_its_line(app: App) -> Non
     with pytest.warns(RuntimeWarning, match="holds up the event loop.* such as aenqueue") as seen:
         one.enqueue()
     assert seen[0].filename == __file__
+
+
+async def test_an_included_application_has_the_codecs_of_the_outermost(shared_url: str) -> None:
+    inner, middle = App(), App()
+
+    @inner.job("inner.secret")
+    def secret(word: str) -> str:
+        return word
+
+    middle.include(inner)
+    async with App(shared_url, codecs=[Gzip()]) as outer:
+        outer.include(middle)
+        handle = await secret.aenqueue("password" * 50)
+        assert "password" not in str(handle.job.args)
+        await Worker(outer).run(until_empty=True)
+        assert await handle.aresult(5) == "password" * 50
+
+
+def test_an_application_is_included_once_and_not_in_itself(app: App) -> None:
+    other, third = App(), App()
+    app.include(other)
+    for one, given in ((app, app), (app, other), (third, other), (other, app)):
+        with pytest.raises(ValueError, match="included once, and not in itself"):
+            one.include(given)
+
+
+def test_two_cron_jobs_of_a_name_are_refused(app: App) -> None:
+    other = App()
+
+    @app.cron("@daily", name="nightly")
+    @app.job("one")
+    def one() -> None: ...
+
+    @other.cron("@hourly", name="nightly")
+    @other.job("two")
+    def two() -> None: ...
+
+    with pytest.raises(ValueError, match="The cron job 'nightly' is already declared"):
+        app.include(other)
+    assert "two" not in app.handlers

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ojster import App, JobContext, JobFailed, Retry, chain, current_job
+from ojster import App, Gzip, JobContext, JobFailed, Retry, chain, current_job
 from ojster.testing import FakeContext, JobTester
 from ojster.testing.strategies import arguments_of, failures, json_values
 
@@ -45,6 +46,10 @@ async def endless() -> None:
 @app.job("nightly")
 def nightly() -> None:
     done.append(f"{current_job().job.created_at}")
+
+
+class Order(pydantic.BaseModel):
+    number: int
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +178,105 @@ async def test_asynchronous_tests_await_the_same() -> None:
         await jobs.aadvance(1)
         await jobs.arefute_enqueued(send, "grace")
     assert done == ["ada"]
+
+
+def test_an_application_that_others_include_is_tested_with_the_whole() -> None:
+    mail, whole = App(), App("postgresql://nobody@localhost:1/nowhere")
+
+    @mail.job("greet")
+    def greet(name: str) -> None:
+        done.append(name)
+
+    whole.include(mail)
+    with JobTester(mail) as jobs:
+        greet.enqueue("ada")
+        jobs.assert_enqueued(greet, "ada")
+        jobs.drain()
+    assert done == ["ada"]
+
+
+def test_handlers_with_a_process_run_in_threads_on_the_same_database() -> None:
+    local = App("postgresql://nobody@localhost:1/nowhere")
+
+    @local.job("apart", process=True)
+    def apart() -> int:
+        inner.enqueue()
+        return os.getpid()
+
+    @local.job("inner")
+    def inner() -> None:
+        done.append("inner")
+
+    with JobTester(local) as jobs:
+        handle = apart.enqueue()
+        jobs.drain()
+        assert handle.result() == os.getpid()
+    assert done == ["inner"]
+
+
+def test_each_occurrence_of_a_cron_job_fires_without_a_drain_before() -> None:
+    local = App("sqlite:///unused.db")
+
+    @local.cron("@hourly", overlap_policy="allow")
+    @local.job("hourly")
+    def hourly() -> None:
+        done.append("hourly")
+
+    with JobTester(local, at=datetime(2026, 12, 1, 4, 30, tzinfo=UTC)) as jobs:
+        jobs.advance(timedelta(hours=3))
+        jobs.drain()
+    assert done == ["hourly"] * 3
+
+
+def test_many_jobs_of_unknown_types_hide_no_others(jobs: JobTester) -> None:
+    with App("sqlite:///:memory:") as other:
+
+        @other.job("unknown", queue="aside")
+        def unknown() -> None: ...
+
+        other.work_on(jobs.engine, "sqlite:///:memory:")
+        send.enqueue("ada")
+        unknown.enqueue_many([()] * 1_100)
+        unknown.using(delay=3600).enqueue_many([()] * 1_100)
+        send.using(delay=10, expires_in=60).enqueue("grace")
+        jobs.drain(scheduled=True)
+        other._engine = None
+    assert done == ["ada", "grace"]
+
+
+def test_arguments_are_compared_whatever_encodes_them() -> None:
+    with App("sqlite:///unused.db", codecs=[Gzip()]) as local:
+
+        @local.job("ship")
+        def ship(order: Order) -> None: ...
+
+        with JobTester(local) as jobs:
+            ship.enqueue(Order(number=7))
+            jobs.assert_enqueued(ship, Order(number=7))
+            jobs.assert_enqueued("ship", {"number": 7})
+            with pytest.raises(AssertionError, match=r"Enqueued: ship\({'number': 7}\)"):
+                jobs.assert_enqueued(ship, Order(number=8))
+
+
+def test_an_application_of_one_tenant_is_tested_too() -> None:
+    local = App("sqlite:///unused.db", tenant="acme")
+
+    @local.job("one")
+    def one() -> None:
+        done.append("one")
+
+    with JobTester(local) as jobs:
+        with jobs.eager():
+            one.enqueue()
+        assert done == ["one"]
+        jobs.assert_enqueued(one, tenant="acme", state="completed")
+
+
+def test_times_without_a_zone_and_steps_back_are_refused(jobs: JobTester) -> None:
+    with pytest.raises(ValueError, match="needs a time zone"):
+        JobTester(app, at=datetime(2026, 12, 1))
+    with pytest.raises(ValueError, match="Time does not run backwards"):
+        jobs.advance(-1)
 
 
 @settings(max_examples=20, deadline=None)

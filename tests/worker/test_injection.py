@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 
-from ojster import App, Depends, Job, JobContext, JobFailed, Provided, Worker
-from tests.worker import injected
+from ojster import App, Depends, Job, JobContext, JobFailed, Provided, Worker, current_job
+from tests.worker import included, injected
 
 pytestmark = pytest.mark.anyio
 
@@ -188,3 +194,212 @@ async def test_a_worker_does_not_start_if_its_lifespan_fails(empty: App) -> None
     with pytest.raises(OSError, match="no network"):
         await Worker(empty).run(until_empty=True)
     assert (await empty.afind(handle.id)).job.attempt == 0
+
+
+async def test_an_included_handler_in_a_child_process_belongs_to_the_whole_application(
+    shared_url: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = included.app
+    app.url = shared_url
+    monkeypatch.setenv("OJSTER_TEST_URL", shared_url)
+    handle = await app.handlers["included.first"].aenqueue()
+    await Worker(app).run(until_empty=True)
+    second = await app.afind(await handle.aresult(5))
+    assert second.job.type == "included.second"
+    assert lines(log, process=1) == ["starts", "layer", "first"]
+    await app.aclose()
+
+
+async def test_an_included_handler_in_a_child_process_needs_an_application_in_a_module() -> None:
+    tasks = App()
+
+    @tasks.job("one", process=True, retry=1)
+    def one() -> None: ...
+
+    async with App("sqlite:///:memory:") as hidden:
+        hidden.include(tasks)
+        handle = await one.aenqueue()
+        await Worker(hidden).run(until_empty=True)
+        with pytest.raises(JobFailed, match="so that must be at the top of a module, and not of '__main__'"):
+            await handle.aresult()
+
+
+class Counted:
+    """A pool that fails if two jobs have the same connection."""
+
+    def __init__(self, size: int) -> None:
+        self.free: queue.Queue[int] = queue.Queue()
+        for number in range(size):
+            self.free.put(number)
+
+    def __call__(self) -> Iterator[int]:
+        number = self.free.get()
+        try:
+            yield number
+        finally:
+            self.free.put(number)
+
+
+async def test_what_a_thread_still_uses_after_its_timeout_is_not_given_to_another(empty: App) -> None:
+    pool = Counted(1)
+    go_on = threading.Event()
+    used: list[tuple[str, int]] = []
+
+    def connection(given: int = Depends(pool.__call__)) -> int:
+        return given
+
+    @empty.job("slow", timeout=0.2, retry=1)
+    def slow(one: int = Depends(connection)) -> None:
+        go_on.wait(20)
+        used.append(("slow", one))
+
+    @empty.job("quick")
+    def quick(one: int = Depends(connection)) -> None:
+        used.append(("quick", one))
+
+    first, second = await slow.aenqueue(), await quick.aenqueue()
+    worker = Worker(empty, concurrency=2)
+    running = asyncio.create_task(worker.run())
+    with pytest.raises(JobFailed, match="timeout"):
+        await first.aresult(20)
+    assert pool.free.empty()
+    go_on.set()
+    await second.aresult(20)
+    assert used == [("slow", 0), ("quick", 0)]
+    worker.stop()
+    await running
+    assert pool.free.qsize() == 1
+
+
+async def test_factories_that_wait_for_each_other_do_not_stop_the_worker(empty: App) -> None:
+    pool = Counted(2)
+
+    def connection(one: int = Depends(pool.__call__)) -> int:
+        return one
+
+    @empty.job("one", timeout=20)
+    async def one(_: int = Depends(connection)) -> None:
+        await asyncio.sleep(0.005)
+
+    handles = await one.aenqueue_many([()] * 40)
+    await asyncio.wait_for(Worker(empty, concurrency=40).run(until_empty=True), 20)
+    assert [(await handle.arefresh()).state for handle in handles] == ["completed"] * 40
+    assert pool.free.qsize() == 2
+
+
+async def test_a_factory_that_hangs_is_counted_as_a_thread_that_goes_on(empty: App) -> None:
+    go_on = threading.Event()
+
+    def hang() -> None:
+        go_on.wait(20)
+
+    @empty.job("one", timeout=0.1, retry=1)
+    def one(_: None = Depends(hang)) -> None: ...
+
+    handle = await one.aenqueue()
+    worker = Worker(empty)
+    await worker.run(until_empty=True)
+    assert (await handle.arefresh()).state == "discarded"
+    assert worker.abandoned == 1
+    go_on.set()
+    deadline = time.monotonic() + 20
+    while worker.abandoned and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    assert worker.abandoned == 0
+
+
+async def test_what_lives_as_long_as_the_worker_knows_no_job_and_may_have_tasks(empty: App) -> None:
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[asyncio.TaskGroup]:
+        with pytest.raises(LookupError):
+            current_job()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+            yield group
+        seen.append("closed")
+
+    @empty.job("one")
+    async def one(group: Any = Depends(pool, scope="worker")) -> None:
+        seen.append("used")
+
+    await one.aenqueue()
+    await one.aenqueue()
+    await Worker(empty, concurrency=1).run(until_empty=True)
+    assert seen == ["used", "used", "closed"]
+
+
+async def test_jobs_fail_clearly_when_what_the_worker_has_opened_has_ended(empty: App) -> None:
+    @asynccontextmanager
+    async def pool() -> AsyncIterator[asyncio.TaskGroup]:
+        async with asyncio.TaskGroup() as group:
+            yield group
+
+    @asynccontextmanager
+    async def other(group: Any = Depends(pool, scope="worker")) -> AsyncIterator[int]:
+        yield 1
+
+    async def fail() -> None:
+        raise OSError("the connection is lost")
+
+    @empty.job("breaks")
+    async def breaks(group: Any = Depends(pool, scope="worker")) -> None:
+        group.create_task(fail())
+        await asyncio.sleep(0.01)
+
+    @empty.job("later", retry=1)
+    async def later(one: int = Depends(other, scope="worker")) -> None: ...
+
+    first, second = await breaks.aenqueue(), await later.aenqueue()
+    with pytest.raises(ExceptionGroup):
+        await Worker(empty, concurrency=1).run(until_empty=True)
+    assert (await first.arefresh()).state == "completed"
+    with pytest.raises(JobFailed, match="have started has ended; restart the worker"):
+        await second.aresult()
+
+
+async def test_a_plain_generator_enters_and_leaves_with_the_same_context_variables(empty: App) -> None:
+    variable: ContextVar[int] = ContextVar("variable")
+
+    def setting() -> Iterator[None]:
+        token = variable.set(1)
+        yield
+        variable.reset(token)
+
+    @empty.job("one", retry=1)
+    def one(_: None = Depends(setting)) -> None: ...
+
+    handle = await one.aenqueue()
+    await Worker(empty).run(until_empty=True)
+    await handle.aresult(5)
+
+
+async def test_the_reason_why_a_factory_fails_is_not_lost_in_one_that_hides_exceptions(empty: App) -> None:
+    async def away() -> int:
+        raise ConnectionError("the database is away")
+
+    @empty.job("one", retry=1)
+    async def one(_: None = Depends(injected.hider), number: int = Depends(away)) -> None: ...
+
+    @asynccontextmanager
+    async def swallow() -> AsyncIterator[None]:
+        try:
+            yield
+        except ConnectionError:
+            return
+
+    @empty.job("two", retry=1)
+    async def two(_: None = Depends(swallow), number: int = Depends(away)) -> None: ...
+
+    first, second = await one.aenqueue(), await two.aenqueue()
+    await Worker(empty).run(until_empty=True)
+    with pytest.raises(JobFailed, match="ConnectionError: the database is away"):
+        await first.aresult()
+    with pytest.raises(JobFailed, match=r"hid an exception of the handler: ConnectionError\('the database is away'\)"):
+        await second.aresult()
+
+
+def test_a_scope_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="'job' or 'worker', not 'process'"):
+        Depends(list, scope="process")  # type: ignore[call-overload]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Final
@@ -10,13 +11,18 @@ import click
 
 from ojster.cli.options import examples
 
+log = logging.getLogger(__name__)
+
 MAX_AGE_SECONDS: Final = 30.0
 """Age from which a health file tells of a worker that hangs, in seconds: six heartbeats."""
 
 
 def touch(file: Path) -> None:
-    """Set the time of a health file to now, on the clock of this machine."""
-    file.touch()
+    """Set the time of a health file to now, on the clock of this machine; what prevents it is logged."""
+    try:
+        file.touch()
+    except OSError as error:
+        log.error("cannot touch the health file %s: %s", file, error.strerror)
 
 
 def age_of(file: Path) -> float | None:

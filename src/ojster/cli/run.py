@@ -12,8 +12,9 @@ from ojster.app import URL_VARIABLE
 from ojster.cli.dev import database_of
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import examples
-from ojster.cli.supervisor import Supervisor
+from ojster.cli.supervisor import Command, Supervisor
 from ojster.cli.worker_options import ends_with_parent, with_include
+from ojster.loading import load_app
 from ojster.worker.worker import DEFAULT_CONCURRENCY
 
 
@@ -61,7 +62,9 @@ def run(
     logs = ["--log-level", log_level, "--log-format", log_format, "--migrate", "--ends-with-parent"]
     server = [*ojster, "serve", "--host", host, "--port", str(port), *logs]
     server += [] if auth is None else ["--auth", auth]
-    worker = [*ojster, "worker", app, "--url", os.environ[URL_VARIABLE], "--concurrency", str(concurrency), *logs]
+    server += ["--app", app] if load_app(app, include).orchestrators else []
+    worker = [*ojster, "worker", app, "--concurrency", str(concurrency), *logs]
     worker += [] if queues is None else ["--queues", queues]
     worker += [part for module in include for part in ("--include", module)]
-    return asyncio.run(Supervisor([server, *[worker] * processes]).run())
+    commands = [Command(tuple(server)), *[Command(tuple(worker))] * processes]
+    return asyncio.run(Supervisor(commands).run())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from ojster.cli.health import MAX_AGE_SECONDS, age_of, touch
 
@@ -17,6 +19,9 @@ log = logging.getLogger(__name__)
 
 REPLACE: Final = 75
 """Exit code with which a process asks to be replaced by a new one (``EX_TEMPFAIL``)."""
+
+QUIET_VARIABLE: Final = "OJSTER_START_QUIET"
+"""Environment variable of a process that should fetch no jobs until it gets SIGCONT."""
 
 SETTLED_SECONDS: Final = 10.0
 """A process that has run for so long, in seconds, was started rightly: if it fails, it is started again."""
@@ -28,6 +33,13 @@ _PASSED_ON: Final = ("SIGTERM", "SIGINT", "SIGTSTP", "SIGCONT")
 _ENDING: Final = ("SIGTERM", "SIGINT")
 _ENDED_AS_TOLD: Final = (REPLACE, -signal.SIGTERM, -signal.SIGINT)
 """Exit codes of processes that were told to stop; the signal itself ends those that have only just begun."""
+
+
+class Command(NamedTuple):
+    """A command, and variables for its environment."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = MappingProxyType({})
 
 
 class Supervisor:
@@ -47,14 +59,16 @@ class Supervisor:
     """
 
     def __init__(
-        self, commands: Sequence[Sequence[str]], health: Sequence[Path] = (), all_healthy: Path | None = None
+        self, commands: Sequence[Command], health: Sequence[Path] = (), all_healthy: Path | None = None
     ) -> None:
         self._commands = commands
         self._health = health
         self._all_healthy = all_healthy
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
+        self._began: dict[int, float] = {}
         self._settled = False
+        self._quiet = False
 
     async def run(self) -> int:
         """Run the processes; return the first exit code that is not 0, or 0."""
@@ -62,6 +76,8 @@ class Supervisor:
         for name in _PASSED_ON:
             if (number := getattr(signal, name, None)) is not None:
                 loop.add_signal_handler(number, self._pass_on, number)
+        for file in (*self._health, *([] if self._all_healthy is None else [self._all_healthy])):
+            file.unlink(missing_ok=True)  # that of a supervisor that was killed
         watching = asyncio.create_task(self._watch_health())
         try:
             codes = await asyncio.gather(*(self._keep(number) for number in range(len(self._commands))))
@@ -74,6 +90,7 @@ class Supervisor:
     def _pass_on(self, number: signal.Signals) -> None:
         if number.name in _ENDING:
             self._stopping.set()
+        self._quiet = number.name == "SIGTSTP" or (self._quiet and number.name != "SIGCONT")
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
@@ -81,19 +98,23 @@ class Supervisor:
     async def _keep(self, number: int) -> int:
         pause = 1.0
         while True:
-            began = time.monotonic()
-            process = await asyncio.create_subprocess_exec(*self._commands[number], stdin=asyncio.subprocess.PIPE)
-            self._running[number] = process
-            if self._stopping.is_set():  # the signal came while it was started
-                process.terminate()
-            code = await process.wait()
-            del self._running[number]
+            began = self._began[number] = time.monotonic()
+            process = await self._start(self._commands[number])
+            if process is None:
+                code = 1
+            else:
+                self._running[number] = process
+                if self._stopping.is_set():  # the signal came while it was started
+                    process.terminate()
+                code = await process.wait()
+                del self._running[number]
             lived = time.monotonic() - began
-            self._settled = self._settled or lived > SETTLED_SECONDS or code == REPLACE
+            ages = [time.monotonic() - began for began in self._began.values()]
+            self._settled = self._settled or max(ages) > SETTLED_SECONDS or code == REPLACE or process is None
             if self._stopping.is_set():
                 return 0 if code in _ENDED_AS_TOLD else code
             if code == REPLACE:
-                log.info("process %d is replaced", process.pid)
+                log.info("a process is replaced")
                 continue
             if code == 0:
                 return 0
@@ -102,11 +123,21 @@ class Supervisor:
                 self._pass_on(signal.SIGTERM)
                 return code
             pause = 1.0 if lived > LONGEST_PAUSE else pause
-            log.error("process %d %s; starting another in %.0f s", process.pid, how, pause)
+            log.error("a process %s; starting another in %.0f s", how, pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return 0
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _start(self, command: Command) -> asyncio.subprocess.Process | None:
+        """Start a process; ``None`` if the machine cannot at the moment."""
+        quiet = {QUIET_VARIABLE: "1"} if self._quiet else {}
+        environment = os.environ | command.environment | quiet
+        try:
+            return await asyncio.create_subprocess_exec(*command.words, stdin=asyncio.subprocess.PIPE, env=environment)
+        except OSError as error:
+            log.error("cannot start a process: %s", error.strerror)
+            return None
 
     async def _watch_health(self) -> None:
         while self._all_healthy is not None:

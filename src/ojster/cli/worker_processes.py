@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
 from ojster.cli.logs import log_to_console, with_logging
-from ojster.cli.options import Command
-from ojster.cli.supervisor import Supervisor
+from ojster.cli.options import Command as Function
+from ojster.cli.supervisor import Command, Supervisor
 from ojster.worker.recycling import ProcessLimits
 
 
@@ -24,7 +25,7 @@ class Process(msgspec.Struct, frozen=True):
     health: Path | None = None
 
 
-def with_processes(function: Command) -> Command:
+def with_processes(function: Function) -> Function:
     """Add the options of processes, as the argument ``process``, and those of logs.
 
     The command that the user starts supervises the processes, each of which is the same command with ``--supervised``.
@@ -43,30 +44,39 @@ def with_processes(function: Command) -> Command:
         **more: Any,
     ) -> Any:
         log_to_console(log_level, log_format)
+        if health_file is not None and not health_file.parent.is_dir():
+            raise click.UsageError(f"--health-file: there is no folder {health_file.parent}.")
         limits = ProcessLimits(max_jobs=max_jobs, max_memory=None if max_memory is None else max_memory << 20)
         if supervised or (processes == 1 and limits == ProcessLimits()):
-            return function(*args, process=Process(limits, health_file), **more)
-        return _supervise(processes, health_file, more.get("identity"))
+            number = os.environ.get(NUMBER_VARIABLE) if supervised else None
+            if more["identity"] is not None:
+                more["identity"] = _numbered(more["identity"], number)
+            return function(*args, process=Process(limits, _numbered(health_file, number)), **more)
+        return _supervise(processes, health_file)
 
-    command: Command = read
+    command: Function = read
     for option in reversed(_OPTIONS):
         command = option(command)
     return with_logging(command)
 
 
-def _supervise(processes: int, health: Path | None, identity: Path | None) -> int:
-    """Run so many worker processes; return the exit code."""
-    commands, files = [], []
-    for number in range(1, processes + 1):
-        command = [sys.executable, "-m", "ojster", *sys.argv[1:], "--supervised", "--ends-with-parent"]
-        if identity is not None:
-            command += ["--identity", f"{identity}.{number}"]
-        if health is not None:
-            files.append(health.with_name(f"{health.name}.{number}"))
-            command += ["--health-file", str(files[-1])]
-        commands.append(command)
-    return asyncio.run(Supervisor(commands, files, health).run())
+def _numbered(file: Path | None, number: str | None) -> Path | None:
+    """Return the file of one of several processes."""
+    return file if file is None or number is None else file.with_name(f"{file.name}.{number}")
 
+
+def _supervise(processes: int, health: Path | None) -> int:
+    """Run so many worker processes; return the exit code."""
+    name, *arguments = sys.argv[1:]
+    command = [sys.executable, "-m", "ojster", name, "--supervised", "--ends-with-parent", *arguments]
+    numbers = [str(number) for number in range(1, processes + 1)]
+    files = [file for number in numbers if (file := _numbered(health, number)) is not None]
+    started = [Command(tuple(command), {NUMBER_VARIABLE: number}) for number in numbers]
+    return asyncio.run(Supervisor(started, files, health).run())
+
+
+NUMBER_VARIABLE: Final = "OJSTER_PROCESS_NUMBER"
+"""Environment variable with the number of a worker process among several, from 1."""
 
 _OPTIONS = (
     click.option(

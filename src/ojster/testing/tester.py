@@ -14,7 +14,7 @@ from ojster.app import App
 from ojster.context import JobContext
 from ojster.core.job import Job
 from ojster.core.states import JobState
-from ojster.core.values import Seconds, to_seconds
+from ojster.core.values import Seconds, to_json, to_seconds
 from ojster.files.store import MemoryStore
 from ojster.job_type import JobType
 from ojster.jobs.filter_walk import JobFilter
@@ -24,6 +24,7 @@ from ojster.schedules.due import run_due
 from ojster.service import Service
 from ojster.settings import for_engine
 from ojster.storage.open import open_database
+from ojster.worker.registration import register
 from ojster.worker.worker import Worker
 
 R = TypeVar("R")
@@ -65,14 +66,12 @@ class _Clock:
     def move_to(self, moment: int) -> None:
         self._offset += max(0, moment - self())
 
-    def move_by(self, microseconds: int) -> None:
-        self._offset += microseconds
-
 
 class JobTester:
     """The jobs of an application under test, in a database in memory.
 
     While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it.
+    Handlers with ``process=True`` run in threads.
     Methods that begin with ``a`` are for asynchronous tests.
 
     Parameters
@@ -80,7 +79,13 @@ class JobTester:
     app:
         The application.
     at:
-        The time at which the test begins; now by default. The clock runs on from there, and ``advance`` moves it.
+        The time at which the test begins, with a time zone; now by default. The clock runs on from there, and
+        ``advance`` moves it.
+
+    Raises
+    ------
+    ValueError
+        ``at`` has no time zone.
 
     Examples
     --------
@@ -100,7 +105,9 @@ class JobTester:
     """
 
     def __init__(self, app: App, *, at: datetime | None = None) -> None:
-        self.app = app
+        if at is not None and at.tzinfo is None:
+            raise ValueError(f"The time {at} needs a time zone, such as tzinfo=UTC.")
+        self.app = app = app.root
         self._clock = _Clock(at)
         self._engine: Service | None = None
         self._before: tuple[str, Service | None] = (app.url, None)
@@ -159,17 +166,29 @@ class JobTester:
         ----------
         by:
             The time, in seconds or as a ``timedelta``.
+
+        Raises
+        ------
+        ValueError
+            The time is negative.
         """
         self._wait(self.aadvance(by))
 
     async def aadvance(self, by: Seconds) -> None:
         """Move the clock forward. See ``advance``."""
-        self._clock.move_by(round(to_seconds(by) * 1e6))
-        await self._run_due()
+        if (microseconds := round(to_seconds(by) * 1e6)) < 0:
+            raise ValueError("Time does not run backwards.")
+        await register(self.engine, self.app)
+        end = self._clock() + microseconds
+        while (due := await self._run_due()) is not None and due <= end:
+            self._clock.move_to(due)
+        self._clock.move_to(end)
 
-    async def _run_due(self) -> None:
+    async def _run_due(self) -> int | None:
+        """Do what is due, and return the time of what is due next."""
         while (due := await self.engine.database.run(run_due, None)) is not None and due <= self._clock():
             continue
+        return due
 
     # What was enqueued
 
@@ -240,14 +259,17 @@ class JobTester:
             )
 
     async def _matching(self, type: Any, args: Sequence[Any], where: dict[str, Any]) -> list[Job]:
-        expected = msgspec.json.decode(msgspec.json.encode(args))
-        if isinstance(type, JobType) and args:
-            expected = msgspec.json.decode(type.request(args, {})["args"])
+        expected = msgspec.json.decode(to_json(list(args)))
         return [
             job
             for job in await self.aall(type)
-            if (not args or job.args == expected) and all(getattr(job, name) == one for name, one in where.items())
+            if (not args or self._args_of(job) == expected)
+            and all(getattr(job, name) == one for name, one in where.items())
         ]
+
+    def _args_of(self, job: Job) -> list[Any]:
+        """Return the arguments of a job as they were before codecs encoded them."""
+        return self.app.codecs.decode(job.args, job.meta) if self.app.codecs else job.args
 
     async def _said(self, type: Any) -> str:
         jobs = await self.aall(type)
@@ -255,13 +277,17 @@ class JobTester:
             others = sorted({job.type for job in await self.aall()})
             return f"Nothing of this type was enqueued; other types: {', '.join(others) or 'none'}."
         return (
-            "Enqueued: " + "; ".join(f"{_call(job.type, job.args)} in {job.queue}, {job.state}" for job in jobs) + "."
+            "Enqueued: "
+            + "; ".join(f"{_call(job.type, self._args_of(job))} in {job.queue}, {job.state}" for job in jobs)
+            + "."
         )
 
     # Running
 
     def drain(self, *, scheduled: bool = False, check: bool = True, concurrency: int = 1) -> Drained:
         """Run all available jobs, with those that they enqueue, and repeat failed attempts at once.
+
+        The clock is moved to the time of each retry, so that what is scheduled for an earlier time runs, too.
 
         Parameters
         ----------
@@ -294,10 +320,9 @@ class JobTester:
         try:
             while True:
                 await self._run_available(attempts, concurrency)
-                waiting = await self._with_states(moves)
-                if not waiting:
+                if (due := await self._first_due(moves)) is None:
                     break
-                self._clock.move_to(min(job.due_at or 0 for job in waiting))
+                self._clock.move_to(due)
                 await self._run_due()
         finally:
             self._draining = False
@@ -306,7 +331,7 @@ class JobTester:
         if check and done.failed:
             first = done.failed[0]
             error = first.error or {"type": "expired", "message": "The job expired before it started."}
-            message = f"The job {_call(first.type, first.args)} failed: {error['type']}: {error['message']}"
+            message = f"The job {_call(first.type, self._args_of(first))} failed: {error['type']}: {error['message']}"
             lines = "".join(f"\n{line}" for line in error.get("backtrace", ()))
             raise JobFailed(message + lines, error)
         return done
@@ -317,12 +342,12 @@ class JobTester:
             if len(attempts) == MAX_ATTEMPTS:
                 worker.stop(grace=0)
 
-        while queues := {job.queue for job in await self._with_states({JobState.AVAILABLE})}:
+        while queues := await self._queues_with_jobs():
             before = len(attempts)
-            worker = Worker(self.app, queues=sorted(queues), concurrency=concurrency)
+            worker = Worker(self.app, queues=queues, concurrency=concurrency, children=None)
             worker.on_end = ended
             await worker.run(until_empty=True)
-            await self.engine.maintenance.stop()
+            await self._service.maintenance.stop()
             if len(attempts) >= MAX_ATTEMPTS:
                 raise RuntimeError(
                     f"{MAX_ATTEMPTS:,} attempts were made, and jobs still wait: do they enqueue themselves?"
@@ -330,13 +355,27 @@ class JobTester:
             if len(attempts) == before:  # what is left has no handler here, or waits for something else
                 return
 
-    async def _with_states(self, states: Iterable[str]) -> list[Job]:
-        return (await self.engine.jobs.select(JobFilter(states=tuple(states)), Page(limit=_PAGE))).jobs
+    async def _queues_with_jobs(self) -> list[str]:
+        counts = await self.engine.jobs.count()
+        return sorted(queue for queue, states in counts.items() if states.get(JobState.AVAILABLE))
+
+    async def _first_due(self, states: Iterable[JobState]) -> int | None:
+        """Return the earliest time at which a job in one of these states is due."""
+        first = Page(limit=1, sort="scheduled_at", ascending=True)
+        pages = [await self.engine.jobs.select(JobFilter(states=(state,)), first) for state in states]
+        return min((job.due_at for page in pages for job in page.jobs if job.due_at is not None), default=None)
+
+    @property
+    def _service(self) -> Service:
+        """The engine as the application uses it: for its tenant, if it has one."""
+        client = self.app.client()
+        assert isinstance(client, Service)
+        return client
 
     @contextmanager
     def eager(self) -> Iterator[None]:
-        """Run jobs as soon as they are enqueued, before ``enqueue`` returns, within the block."""
-        service = self.engine.jobs
+        """Run jobs as soon as they are enqueued, before ``enqueue`` returns, within the block; workflows do not."""
+        service = self._service.jobs
         enqueue = service.enqueue
 
         async def enqueue_and_run(requests: Any) -> Any:
@@ -352,14 +391,14 @@ class JobTester:
             service.enqueue = enqueue  # type: ignore[method-assign]
 
     def fail_next(self, *errors: BaseException | None) -> None:
-        """Let the next attempts fail after their handlers have run, as if the worker had died before it could report.
+        """Let attempts fail after their handlers have succeeded, as if the worker had died before it could report.
 
         Handlers must bear it, because a job runs at least once.
 
         Parameters
         ----------
         errors:
-            The error of each of the next attempts; ``None``: it goes well.
+            The error of each of the next attempts whose handlers succeed; ``None``: it goes well.
         """
         if self._fail not in self.app.execution_middleware:
             self.app.execution_middleware.append(self._fail)

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -62,6 +63,7 @@ def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
 
 class _Request(msgspec.Struct):
     module: str
+    root: str | None
     type: str
     args: list[Any]
     job: Job | None
@@ -91,7 +93,10 @@ class _Lives:
     def end(self) -> None:
         """End the lifespans, the last first."""
         for life in reversed(self._started.values()):
-            life.leave(None)
+            try:
+                life.leave(None)
+            except Exception:
+                traceback.print_exc()
         self._loop.close()
 
 
@@ -131,7 +136,7 @@ class _Held(Generic[T]):
 
 def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
     try:
-        handler, app = _handler(request.module, request.type)
+        handler, app = _handler(request.root or request.module, request.type)
         lives.begin(app)
         result = msgspec.Raw(to_json(_call(handler, app, request, lives)))
     except Released as released:
@@ -169,7 +174,7 @@ def _handler(module_name: str, type: str) -> tuple[JobType[Any, Any], App]:
     for value in module.values():
         app = value if isinstance(value, App) else getattr(value, "app", None)
         if isinstance(app, App) and type in app.handlers:
-            return app.handlers[type], app
+            return app.root.handlers[type], app.root
     raise LookupError(f"The module {module_name!r} has no handler for {type!r}.")
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import types
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +24,10 @@ log = logging.getLogger(__name__)
 _HEADER: Final = 4
 
 FAREWELL_SECONDS: Final = 10.0
-"""Time that an idle child process has to shut down, in seconds."""
+"""Longest time that an idle child process has to shut down, in seconds."""
+
+
+_NOTHING: Final = types.SimpleNamespace()
 
 
 class ChildCrashed(Exception):
@@ -81,21 +85,23 @@ class _Child:
         except ProcessLookupError:
             return
 
-    async def dismiss(self) -> None:
+    async def dismiss(self, patience: float) -> None:
         """Let the idle process end its lifespan and exit; kill it, with all that it has started, if it does not."""
         try:
             if self.writer is not None and not self._killed:
                 self.writer.close()
-                await asyncio.wait_for(self.process.wait(), FAREWELL_SECONDS)
+                await asyncio.wait_for(self.process.wait(), patience)
         except TimeoutError:
-            log.warning("a child process did not shut down within %g seconds and is killed", FAREWELL_SECONDS)
+            log.warning("a child process did not shut down within %g seconds and is killed", patience)
         finally:
             self.kill()
 
-    async def call(self, module: str, type: str, args: list[Any], job: Job | None) -> Any:
+    async def call(self, handler: JobType[Any, Any], args: list[Any], job: Job | None, root: str | None) -> Any:
         """Run a handler in the child and return its result."""
         assert self.writer is not None
-        request = msgspec.json.encode({"module": module, "type": type, "args": args, "job": job})
+        request = msgspec.json.encode(
+            {"module": handler.function.__module__, "root": root, "type": handler.type, "args": args, "job": job}
+        )
         self.writer.write(len(request).to_bytes(_HEADER, "big") + request)
         await self.writer.drain()
         size = int.from_bytes(await self.reader.readexactly(_HEADER), "big")
@@ -145,6 +151,7 @@ class ChildPool:
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
         self._farewells: set[asyncio.Task[None]] = set()
+        self._modules: dict[Any, str | None] = {}
 
     async def run(self, handler: JobType[Any, Any], args: list[Any], job: Job | None = None) -> Any:
         """Run a handler in a child. Cancelling this call kills the child.
@@ -165,7 +172,7 @@ class ChildPool:
         """
         child = await self._take()
         try:
-            result = await child.call(handler.function.__module__, handler.type, args, job)
+            result = await child.call(handler, args, job, self._root_of(handler))
         except (asyncio.IncompleteReadError, ConnectionError):
             child.kill()
             status = await child.process.wait()
@@ -181,23 +188,48 @@ class ChildPool:
         self._keep(child)
         return result
 
+    def _root_of(self, handler: JobType[Any, Any]) -> str | None:
+        """Return the module of the application that includes the handler's; ``None`` if nothing includes it.
+
+        Raises
+        ------
+        LookupError
+            The application is in no module that a child could import.
+        """
+        root = getattr(handler.app, "root", handler.app)
+        if root is handler.app:
+            return None
+        if root not in self._modules:
+            modules = [
+                name
+                for name, module in list(sys.modules.items())
+                if any(value is root for value in list(vars(module or _NOTHING).values()))
+            ]
+            self._modules[root] = next((name for name in modules if name != "__main__"), None)
+        if self._modules[root] is None:
+            raise LookupError(
+                f"The handler of {handler.type!r} runs in a child process, which imports the application that includes "
+                "it; so that must be at the top of a module, and not of '__main__'."
+            )
+        return self._modules[root]
+
     def _keep(self, child: _Child) -> None:
         """Keep a child for the next job, unless it has done enough."""
         most = self._limits
         if (most.max_jobs is not None and child.jobs >= most.max_jobs) or (
             most.max_memory is not None and child.peak >= most.max_memory
         ):
-            farewell = asyncio.create_task(child.dismiss())
+            farewell = asyncio.create_task(child.dismiss(FAREWELL_SECONDS))
             self._farewells.add(farewell)
             farewell.add_done_callback(self._farewells.discard)
         else:
             self._idle.append(child)
 
-    async def close(self) -> None:
+    async def close(self, patience: float = FAREWELL_SECONDS) -> None:
         """Dismiss idle children, kill all others, and wait until they have exited, including those killed before."""
         children, self._all = self._all, set()
         idle, self._idle = self._idle, []
-        await asyncio.gather(*(child.dismiss() for child in idle), *self._farewells)
+        await asyncio.gather(*(child.dismiss(patience) for child in idle), *self._farewells)
         for child in children:
             child.kill()
         await asyncio.gather(*(child.process.wait() for child in children))

@@ -22,7 +22,7 @@ from ojster.app import App
 from ojster.context import JobContext, enter_job
 from ojster.core.job import Job
 from ojster.core.values import to_json, to_timestamp
-from ojster.injection import provided
+from ojster.injection import Provision, Threads, provided, use_threads
 from ojster.job_options import error_type
 from ojster.job_type import JobType
 from ojster.jobs.code import CODE_TYPE
@@ -55,7 +55,7 @@ class Executor:
     threads:
         Maximum number of plain functions that run at once.
     children:
-        The child processes for handlers that ask for a process of their own.
+        The child processes for handlers that ask for a process of their own; ``None``: they run in threads.
     on_thread_freed:
         Called when an abandoned thread ends.
     code:
@@ -73,7 +73,7 @@ class Executor:
         self,
         app: App,
         threads: int,
-        children: ChildPool,
+        children: ChildPool | None,
         on_thread_freed: Callable[[], None],
         code: CodeRunner | None = None,
     ) -> None:
@@ -86,7 +86,15 @@ class Executor:
         self._app = app
         self._code = code
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ojster-job")
+        self._openers = Threads(threads)
+        self._later: set[asyncio.Task[None]] = set()
+        """Tasks that clean up after threads that still run although their jobs have ended."""
         self._children = children
+
+    @property
+    def busy_threads(self) -> int:
+        """The number of threads that still run after all jobs have ended: nobody can stop them."""
+        return self.abandoned + self._openers.busy
 
     def room(self, free: int) -> int:
         """Return how many jobs the worker should fetch, if ``free`` more may run."""
@@ -185,7 +193,7 @@ class Executor:
         return await call()
 
     async def _invoke(self, handler: JobType[Any, Any], args: list[Any], context: JobContext) -> Any:
-        if handler.process:
+        if handler.process and self._children is not None:
             wants_job = handler.needs is not None or bool(self._app.thread_middleware)
             return await self._children.run(handler, args, context.job if wants_job else None)
         given = handler.types.convert(args)
@@ -193,8 +201,24 @@ class Executor:
             given = (context, *given)
         if handler.needs is None:
             return await self._call_function(handler, context, partial(handler.function, *given))
-        async with provided(handler.needs, context.job) as found:
-            return await self._call_function(handler, context, partial(handler.function, *given, **found))
+        use_threads(self._openers)
+        if handler.is_async:
+            async with provided(handler.needs, context.job) as found:
+                return await handler.function(*given, **found)
+        provision = Provision(handler.needs, context.job)
+        call = partial(handler.function, *given, **await provision.open())
+        try:
+            result = await self._call_function(handler, context, call)
+        except BaseException as error:
+            if context.thread_ended is not None and not context.thread_ended.is_set():
+                closing = asyncio.create_task(provision.close_after(context.thread_ended, error))
+                self._later.add(closing)
+                closing.add_done_callback(self._later.discard)
+            else:
+                await provision.close(error)
+            raise
+        await provision.close()
+        return result
 
     async def _call_function(self, handler: JobType[Any, Any], context: JobContext, call: Callable[[], Any]) -> Any:
         if handler.is_async:
@@ -231,6 +255,7 @@ class Executor:
         """Shut down the threads without waiting for those that still run."""
         self.watch.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._openers.shut_down()
 
 
 class UnknownJobType(Exception):

@@ -34,7 +34,7 @@ from ojster.queues.fairness import STRICT, Sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
 from ojster.worker import job_log
-from ojster.worker.children import ChildLimits, ChildPool
+from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.execution import Ending, Executor, failure_of
 from ojster.worker.former import hand_back_former_jobs
@@ -103,7 +103,7 @@ class Worker:
         The file with the worker's id. After a restart the worker keeps its id, and the jobs that it held before are
         handed back at once. ``None``, the default: the worker gets a new id at every start.
     children:
-        When the child processes of handlers with ``process=True`` are replaced; never by default.
+        When child processes of handlers with ``process=True`` are replaced; never by default. ``None``: none are used.
 
     Raises
     ------
@@ -152,7 +152,7 @@ class Worker:
         capabilities: Mapping[str, Any] | None = None,
         code: Sandbox | None = None,
         identity: Path | None = None,
-        children: ChildLimits = ChildLimits(),  # noqa: B008  (it is frozen)
+        children: ChildLimits | None = ChildLimits(),  # noqa: B008  (it is frozen)
     ) -> None:
         named = named_queues(app) if queues is None else queues
         if concurrency < 1 or not named:
@@ -199,7 +199,7 @@ class Worker:
     @property
     def abandoned(self) -> int:
         """The number of threads that still run although their jobs have ended: they cannot be stopped."""
-        return self._executor.abandoned
+        return self._executor.busy_threads
 
     @property
     def job_types(self) -> tuple[str, ...]:
@@ -282,7 +282,7 @@ class Worker:
         chores = client if isinstance(client, Service) else None
         if chores is not None:
             chores.maintenance.start()
-        self._children = ChildPool(self.children)
+        self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
         self._executor.watch.stand_in = StandIn(
@@ -304,7 +304,8 @@ class Worker:
                 context.stop()
                 task.cancel()
             await asyncio.gather(beating, registering, *(task for task, _ in left), return_exceptions=True)
-            await self._children.close()
+            if self._children is not None:
+                await self._children.close(max(FINAL_REPORT_SECONDS, min(self.grace, FAREWELL_SECONDS)))
             self._executor.close()
         try:
             await asyncio.wait_for(client.fleet.leave(self.id), FINAL_REPORT_SECONDS)
@@ -454,8 +455,6 @@ class Worker:
                 self._changed.set()
             raise
         self._patience = pulse.timeout / 1e6
-        if self.on_beat is not None:
-            self.on_beat()
         if not self._is_known:
             self._is_known = True
             self._changed.set()
@@ -472,6 +471,8 @@ class Worker:
                 self.stop()
             case "running" if self.state == "quiet" and not self._quiet_by_signal:
                 self._become("running")
+        if self.on_beat is not None:
+            self.on_beat()
         return pulse.woken or bool(pulse.cancelled or pulse.lost) or not wait
 
     # Shutdown
