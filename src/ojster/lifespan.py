@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ojster.injection import worker_scope
+from ojster.provision import worker_scope
 
 A = TypeVar("A")
 L = TypeVar("L", bound=Callable[..., AsyncIterator[Any] | AbstractAsyncContextManager[Any]])

@@ -112,7 +112,7 @@ class Supervisor:
             ages = [time.monotonic() - began for began in self._began.values()]
             self._settled = self._settled or max(ages) > SETTLED_SECONDS or code == REPLACE or process is None
             if self._stopping.is_set():
-                return 0 if code in _ENDED_AS_TOLD else code
+                return 0 if process is None or code in _ENDED_AS_TOLD else code
             if code == REPLACE:
                 log.info("a process is replaced")
                 continue

@@ -25,10 +25,10 @@ import msgspec
 from ojster.app import App
 from ojster.core.job import Job
 from ojster.core.values import to_json
-from ojster.injection import provided
 from ojster.job_type import JobType
 from ojster.middleware import through_thread_middleware
 from ojster.outcomes import Released
+from ojster.provision import provided
 from ojster.worker.execution import failure_of
 from ojster.worker.recycling import peak_memory
 

@@ -22,13 +22,13 @@ from ojster.app import App
 from ojster.context import JobContext, enter_job
 from ojster.core.job import Job
 from ojster.core.values import to_json, to_timestamp
-from ojster.injection import Provision, Threads, provided, use_threads
 from ojster.job_options import error_type
 from ojster.job_type import JobType
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.outcomes import Outcome, RateLimited, Released
+from ojster.provision import Provision, Threads, provided, use_threads
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed, ChildPool
 from ojster.worker.code import CodeRunner

@@ -1,0 +1,300 @@
+"""Opening and closing what handlers need, for a job or as long as the worker lives."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import uncalled_for
+
+from ojster.context import JobContext, current_job
+from ojster.core.job import Job
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Needs = Callable[[], None]
+"""What a handler needs, as ``injection.needs_of`` returns it."""
+
+
+class Threads:
+    """The threads in which plain factories run: some to open, others to close, so that closing never has to wait.
+
+    Parameters
+    ----------
+    most:
+        Maximum number of each.
+
+    """
+
+    def __init__(self, most: int) -> None:
+        self._running: set[concurrent.futures.Future[Any]] = set()
+        self._opening = ThreadPoolExecutor(most, thread_name_prefix="ojster-open")
+        self._closing = ThreadPoolExecutor(most, thread_name_prefix="ojster-close")
+
+    @property
+    def busy(self) -> int:
+        """The number of calls that run, also of those that nobody waits for any more."""
+        return len(self._running)
+
+    def open(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Call a function that opens something."""
+        return self._call(self._opening, function)
+
+    def close(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Call a function that closes something."""
+        return self._call(self._closing, function)
+
+    def _call(self, executor: ThreadPoolExecutor, function: Callable[[], T]) -> asyncio.Future[T]:
+        future = executor.submit(function)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return asyncio.wrap_future(future)
+
+    def shut_down(self) -> None:
+        """Let the threads end when they are idle."""
+        self._opening.shutdown(wait=False, cancel_futures=True)
+        self._closing.shutdown(wait=False)
+
+
+@asynccontextmanager
+async def provided(needs: Needs, job: Job) -> AsyncIterator[Mapping[str, Any]]:
+    """Provide what a handler needs, by parameter; clean up at the end of the block.
+
+    Raises
+    ------
+    Exception
+        What a factory raised.
+    RuntimeError
+        A factory caught the exception of the handler and did not raise it again.
+    """
+    token = _job.set(job)
+    error: BaseException | None = None
+    try:
+        async with uncalled_for.resolved_dependencies(needs) as values:
+            try:
+                for value in values.values():
+                    if isinstance(value, uncalled_for.FailedDependency):
+                        raise value.error
+                yield values
+            except BaseException as raised:
+                error = raised
+                raise
+        if error is not None:
+            raise RuntimeError(f"A dependency hid an exception of the handler: {error!r}. Raise it again.") from error
+    finally:
+        _job.reset(token)
+
+
+class Provision:
+    """What a plain handler needs, open in a task of its own: it can outlive the attempt, if its thread does.
+
+    Parameters
+    ----------
+    needs, job:
+        As for ``provided``.
+    """
+
+    def __init__(self, needs: Needs, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[Mapping[str, Any]] = loop.create_future()
+        self._left: asyncio.Future[BaseException | None] = loop.create_future()
+        self._task = loop.create_task(self._hold(needs, job))
+
+    async def _hold(self, needs: Needs, job: Job) -> None:
+        async with provided(needs, job) as found:
+            self._opened.set_result(found)
+            error = await self._left
+            if error is not None:
+                raise error
+
+    async def open(self) -> Mapping[str, Any]:
+        """Return what the handler needs, by parameter."""
+        try:
+            await asyncio.wait((self._opened, self._task), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            raise
+        if not self._opened.done():
+            await self._task  # raises what a factory has raised
+        return self._opened.result()
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Clean up; factories see the error, which is not raised again."""
+        self._left.set_result(error)
+        await asyncio.wait((self._task,))
+        if self._task.cancelled():
+            return
+        raised = self._task.exception()
+        if raised is not None and raised is not error:
+            raise raised
+
+    async def close_after(self, ended: asyncio.Event, error: BaseException) -> None:
+        """Clean up when a thread has ended that goes on although its attempt is over."""
+        await ended.wait()
+        try:
+            await self.close(error)
+        except Exception:
+            log.exception("cannot clean up what a handler needed that went on after its attempt")
+
+
+class _Owner:
+    """Opens and closes what lives as long as the worker, in a task of its own, which knows no job."""
+
+    def __init__(self) -> None:
+        self._wanted: asyncio.Queue[tuple[AbstractAsyncContextManager[Any], asyncio.Future[Any]] | None] = (
+            asyncio.Queue()
+        )
+        self._task = asyncio.create_task(self._run(), name="ojster-worker-scope")
+
+    async def _run(self) -> None:
+        async with AsyncExitStack() as stack:
+            while (wanted := await self._wanted.get()) is not None:
+                manager, opened = wanted
+                try:
+                    value = await stack.enter_async_context(manager)
+                except Exception as error:
+                    if not opened.done():
+                        opened.set_exception(error)
+                else:
+                    if not opened.done():
+                        opened.set_result(value)
+
+    async def open(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+        opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._wanted.put_nowait((manager, opened))
+        await asyncio.wait((opened, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            raise RuntimeError("What the dependencies of the worker have started has ended; restart the worker.")
+        return opened.result()
+
+    async def close(self) -> None:
+        self._wanted.put_nowait(None)
+        await self._task
+
+
+@asynccontextmanager
+async def worker_scope() -> AsyncIterator[None]:
+    """Keep what factories with ``scope="worker"`` return until the end of the block."""
+    owner = _Owner()
+    token = _owner.set(owner)
+    try:
+        async with uncalled_for.SharedContext():
+            yield
+    finally:
+        _owner.reset(token)
+        await owner.close()
+
+
+def use_threads(threads: Threads) -> None:
+    """Let the factories of this context run in these threads. The worker calls it."""
+    _threads.set(threads)
+
+
+_owner: ContextVar[_Owner] = ContextVar("ojster_worker_scope")
+_threads: ContextVar[Threads] = ContextVar("ojster_threads")
+_job: ContextVar[Job] = ContextVar("ojster_injected_job")
+
+
+@asynccontextmanager
+async def by_owner(manager: Callable[..., AbstractAsyncContextManager[Any]], **given: Any) -> AsyncIterator[Any]:
+    """Yield what the owner of the worker's scope has opened, and closes at its end."""
+    yield await _owner.get().open(manager(**given))
+
+
+def manager_of(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns an asynchronous context manager for what a factory returns."""
+    if inspect.isasyncgenfunction(factory):
+        return asynccontextmanager(factory)
+    if inspect.isasyncgenfunction(inspect.unwrap(factory)):  # it is decorated with asynccontextmanager
+        return factory
+    if inspect.isgeneratorfunction(factory):
+        return functools.partial(_in_threads, contextmanager(factory))
+    if inspect.isgeneratorfunction(inspect.unwrap(factory)):
+        return functools.partial(_in_threads, factory)
+    return functools.partial(_as_it_is, factory)
+
+
+@asynccontextmanager
+async def _as_it_is(factory: Callable[..., Any], **given: Any) -> AsyncIterator[Any]:
+    """Yield what a factory returns, also if that is a context manager, such as a connection."""
+    if inspect.iscoroutinefunction(factory):
+        yield await factory(**given)
+        return
+    value = await _open(functools.partial(factory, **given))
+    yield await value if inspect.isawaitable(value) else value
+
+
+def _open(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Call a function that opens something, in a thread."""
+    call = functools.partial(contextvars.copy_context().run, function)
+    threads = _threads.get(None)
+    return asyncio.get_running_loop().run_in_executor(None, call) if threads is None else threads.open(call)
+
+
+def _close(function: Callable[[], T]) -> asyncio.Future[T]:
+    """Call a function that closes something, in a thread."""
+    threads = _threads.get(None)
+    return asyncio.get_running_loop().run_in_executor(None, function) if threads is None else threads.close(function)
+
+
+@asynccontextmanager
+async def _in_threads(manage: Callable[..., AbstractContextManager[Any]], **given: Any) -> AsyncIterator[Any]:
+    """Enter and leave a plain context manager in threads, both with the same context variables."""
+    manager = manage(**given)
+    run = contextvars.copy_context().run
+    entering = _open(functools.partial(run, manager.__enter__))
+    try:
+        value = await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        entering.add_done_callback(functools.partial(_leave_again, manager, run))
+        raise
+    try:
+        yield value
+    except BaseException as error:
+        if not await _close(functools.partial(run, manager.__exit__, type(error), error, error.__traceback__)):
+            raise
+    else:
+        await _close(functools.partial(run, manager.__exit__, None, None, None))
+
+
+def _leave_again(manager: AbstractContextManager[Any], run: Callable[..., Any], entering: asyncio.Future[Any]) -> None:
+    """Leave what was entered after nobody waited for it any more."""
+    if not entering.cancelled() and entering.exception() is None:
+        _close(functools.partial(run, manager.__exit__, None, None, None))
+
+
+def running_job() -> Job:
+    """Return the job that something is opened for."""
+    return _job.get()
+
+
+def running_context() -> JobContext:
+    """Return the context of the job that something is opened for.
+
+    Raises
+    ------
+    LookupError
+        It runs in a child process.
+    """
+    try:
+        return current_job()
+    except LookupError:
+        raise LookupError("A child process has no JobContext; use Job, which has the data of the job.") from None
