@@ -174,9 +174,8 @@ def test_a_server_and_workers_run_as_one_service(commands: Commands, app: App) -
 
 def test_workers_that_are_quiet_stay_quiet_when_they_are_replaced(commands: Commands, app: App) -> None:
     with commands.running(*["worker", "mine:app", "--processes", "2", "--concurrency", "1", "--"]) as process:
-        (first,) = enqueue(app, 1)
-        first.result(30)
-        process.send_signal(signal.SIGTSTP)
+        until(lambda: len(process.children()) == 2)
+        process.send_signal(signal.SIGTSTP)  # before they can heed it
         before = process.children()
         until(lambda: states_of_workers(app) == ["quiet", "quiet"])
         for one in before:

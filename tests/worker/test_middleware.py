@@ -86,7 +86,7 @@ async def test_sentry_gets_what_handlers_raise_with_their_job(app: App, only_fin
     def keep(event: Any, hint: Any) -> None:
         events.append(event)
 
-    sentry_sdk.init("http://key@127.0.0.1:9/1", before_send=keep, auto_enabling_integrations=False)
+    sentry_sdk.init("http://key@127.0.0.1:9/1", before_send=keep, default_integrations=False)
     app.execution_middleware.append(sentry_errors(only_final=only_final))
 
     @app.job("failing", retry=Retry(max_attempts=2), queue="mail")

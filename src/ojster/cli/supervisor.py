@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,18 @@ _PASSED_ON: Final = ("SIGTERM", "SIGINT", "SIGTSTP", "SIGCONT")
 _ENDING: Final = ("SIGTERM", "SIGINT")
 _ENDED_AS_TOLD: Final = (REPLACE, -signal.SIGTERM, -signal.SIGINT)
 """Exit codes of processes that were told to stop; the signal itself ends those that have only just begun."""
+
+
+def hold_back() -> None:
+    """Hold SIGTSTP and SIGCONT back, here and in processes that are started now, until they ``let_through``."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP, signal.SIGCONT})
+
+
+def let_through() -> None:
+    """Receive SIGTSTP and SIGCONT, also what was held back; a process calls it when it has handlers for them."""
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP, signal.SIGCONT})
 
 
 class Command(NamedTuple):
@@ -133,11 +146,14 @@ class Supervisor:
         """Start a process; ``None`` if the machine cannot at the moment."""
         quiet = {QUIET_VARIABLE: "1"} if self._quiet else {}
         environment = os.environ | command.environment | quiet
+        hold_back()
         try:
             return await asyncio.create_subprocess_exec(*command.words, stdin=asyncio.subprocess.PIPE, env=environment)
         except OSError as error:
             log.error("cannot start a process: %s", error.strerror)
             return None
+        finally:
+            let_through()
 
     async def _watch_health(self) -> None:
         while self._all_healthy is not None:

@@ -17,7 +17,7 @@ import click
 from ojster.app import URL_VARIABLE, App
 from ojster.cli.health import touch
 from ojster.cli.options import examples, with_migrate, with_wait
-from ojster.cli.supervisor import QUIET_VARIABLE, REPLACE
+from ojster.cli.supervisor import QUIET_VARIABLE, REPLACE, let_through
 from ojster.cli.worker_options import (
     ends_with_parent,
     with_capabilities,
@@ -187,6 +187,7 @@ async def _work(one: Worker, process: Process, until_empty: bool) -> int:
         (signal.SIGCONT, one.resume),
     ):
         loop.add_signal_handler(number, order)
+    let_through()
     if os.environ.pop(QUIET_VARIABLE, None):
         one.quiet()
     log.info(
