@@ -109,7 +109,7 @@ async def test_sentry_gets_what_handlers_raise_with_their_job(app: App, only_fin
                 await handler.aenqueue()
             await jobs.adrain(check=False, scheduled=True)
     finally:
-        sentry_sdk.init()
+        sentry_sdk.init(default_integrations=False)
     assert sorted(
         f"{event['tags']['ojster.job_type']} {event['contexts']['ojster']['attempt']}" for event in events
     ) == sorted(told)
