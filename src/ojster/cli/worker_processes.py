@@ -15,13 +15,13 @@ import msgspec
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import Command as Function
 from ojster.cli.supervisor import Command, Supervisor
-from ojster.worker.recycling import ProcessLimits
+from ojster.worker.children import ChildLimits
 
 
 class Process(msgspec.Struct, frozen=True):
     """What a worker process should do as one of several: when to ask for a new one, and which file to touch."""
 
-    limits: ProcessLimits = ProcessLimits()
+    limits: ChildLimits = ChildLimits()
     health: Path | None = None
 
 
@@ -46,8 +46,8 @@ def with_processes(function: Function) -> Function:
         log_to_console(log_level, log_format)
         if health_file is not None and not health_file.parent.is_dir():
             raise click.UsageError(f"--health-file: there is no folder {health_file.parent}.")
-        limits = ProcessLimits(max_jobs=max_jobs, max_memory=None if max_memory is None else max_memory << 20)
-        if supervised or (processes == 1 and limits == ProcessLimits()):
+        limits = ChildLimits(max_jobs=max_jobs, max_memory=None if max_memory is None else max_memory << 20)
+        if supervised or (processes == 1 and limits == ChildLimits()):
             number = os.environ.get(NUMBER_VARIABLE) if supervised else None
             if more["identity"] is not None:
                 more["identity"] = _numbered(more["identity"], number)

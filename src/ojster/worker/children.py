@@ -116,7 +116,7 @@ class _Child:
 
 
 class ChildLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a child process is replaced by a new one, between two jobs. ``None``, the default: never.
+    """When a process is replaced between two jobs: a child of a worker, or a worker. ``None``, the default: never.
 
     Parameters
     ----------

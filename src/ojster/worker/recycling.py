@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from ojster.worker.children import ChildLimits
 
 if TYPE_CHECKING:
     from ojster.worker.worker import Worker
@@ -18,21 +18,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.05
 """Interval at which the worker looks whether its last job has ended, in seconds."""
-
-
-class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a worker process should be replaced. ``None``, the default: never.
-
-    Parameters
-    ----------
-    max_jobs:
-        After so many jobs.
-    max_memory:
-        After it has used so many bytes of memory at once.
-    """
-
-    max_jobs: int | None = None
-    max_memory: int | None = None
 
 
 class Recycling:
@@ -51,7 +36,7 @@ class Recycling:
         Whether a limit was reached.
     """
 
-    def __init__(self, worker: Worker, limits: ProcessLimits) -> None:
+    def __init__(self, worker: Worker, limits: ChildLimits) -> None:
         self.reached = False
         self._worker = worker
         self._limits = limits
